@@ -1,0 +1,181 @@
+//! Reads a value into a type and, when that fails, says under which key and why.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor,
+};
+use toml::Value;
+
+use crate::nearest;
+
+/// Reads `table` into a `T`.
+pub(crate) fn from_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, Problem> {
+    T::deserialize(Reader(Value::Table(table)))
+}
+
+/// Why a value could not be read, and the keys that lead to it, innermost first.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) path: Vec<String>,
+    pub(crate) message: String,
+}
+
+impl Problem {
+    fn new(message: String) -> Self {
+        Problem { path: Vec::new(), message }
+    }
+
+    fn under(mut self, key: &str) -> Self {
+        self.path.push(key.to_owned());
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl de::Error for Problem {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Problem::new(message.to_string())
+    }
+
+    fn invalid_type(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Problem::new(format!("expected {}", plain(expected)))
+    }
+
+    fn invalid_value(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Problem::new(format!("expected {}", plain(expected)))
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let known = if expected.is_empty() { "none".to_owned() } else { expected.join(", ") };
+        Problem::new(format!("unknown key; {}known keys: {known}", meant(field, expected))).under(field)
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
+        Problem::new(format!(
+            "unknown value; {}known values: {}",
+            meant(variant, expected),
+            expected.join(", ")
+        ))
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Problem::new("missing; it has no default".to_owned()).under(field)
+    }
+
+    fn duplicate_field(field: &'static str) -> Self {
+        Problem::new("given twice".to_owned()).under(field)
+    }
+}
+
+fn meant(word: &str, known: &[&str]) -> String {
+    nearest(word, known.iter().copied()).map_or(String::new(), |near| format!("did you mean \"{near}\"? "))
+}
+
+/// Rust's names for kinds of numbers, in words.
+fn plain(expected: &dyn Expected) -> String {
+    let expected = expected.to_string();
+    match expected.as_str() {
+        "f32" | "f64" => "a number".to_owned(),
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative".to_owned(),
+        "i32" | "i64" => "a whole number".to_owned(),
+        other if other.starts_with("a nonzero ") => "a whole number of at least 1".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+struct Reader(Value);
+
+impl<'de> Deserializer<'de> for Reader {
+    type Error = Problem;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        match self.0 {
+            Value::String(text) => visitor.visit_string(text),
+            Value::Integer(number) => visitor.visit_i64(number),
+            Value::Float(number) => visitor.visit_f64(number),
+            Value::Boolean(claim) => visitor.visit_bool(claim),
+            Value::Datetime(time) => visitor.visit_string(time.to_string()),
+            Value::Array(values) => visitor.visit_seq(Elements { rest: values.into_iter(), next_idx: 0 }),
+            Value::Table(table) => visitor.visit_map(Pairs { rest: table.into_iter(), pending: None }),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Problem> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Problem> {
+        match self.0 {
+            Value::String(text) => visitor.visit_enum(text.into_deserializer()),
+            Value::Table(table) => visitor
+                .visit_enum(MapAccessDeserializer::new(Pairs { rest: table.into_iter(), pending: None })),
+            _ => Err(Problem::new("expected a word in quotes".to_owned())),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+struct Pairs {
+    rest: toml::map::IntoIter<String, Value>,
+    pending: Option<(String, Value)>,
+}
+
+impl<'de> MapAccess<'de> for Pairs {
+    type Error = Problem;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Problem> {
+        self.pending = self.rest.next();
+        match &self.pending {
+            Some((key, _)) => seed.deserialize(key.as_str().into_deserializer()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Problem> {
+        let (key, value) = self.pending.take().expect("serde asks for a value only after its key");
+        seed.deserialize(Reader(value)).map_err(|problem| problem.under(&key))
+    }
+}
+
+struct Elements {
+    rest: std::vec::IntoIter<Value>,
+    next_idx: usize,
+}
+
+impl<'de> SeqAccess<'de> for Elements {
+    type Error = Problem;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Problem> {
+        let Some(value) = self.rest.next() else { return Ok(None) };
+        let idx = self.next_idx;
+        self.next_idx += 1;
+        seed.deserialize(Reader(value)).map(Some).map_err(|problem| problem.under(&format!("[{idx}]")))
+    }
+}

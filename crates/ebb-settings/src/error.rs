@@ -1,0 +1,85 @@
+//! What is said about a setting that cannot be used: where it stands, what it holds, what would be right.
+
+use std::fmt;
+
+/// Where a setting was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a file, at a line and column counted from 1.
+    File {
+        /// The file as the user named it.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
+    /// On the command line, as it was typed.
+    Flag(String),
+    /// In the recipe of this name.
+    Recipe(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Place::Flag(flag) => write!(f, "{flag}"),
+            Place::Recipe(name) => write!(f, "recipe \"{name}\""),
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingsError {
+    /// Where it was written, if it was written at all.
+    pub place: Option<Place>,
+    /// Its full key, such as `select.cohort`.
+    pub key: String,
+    /// What it holds, as TOML, if it holds anything.
+    pub value: Option<String>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}", self.key)?;
+            if let Some(value) = &self.value {
+                write!(f, " = {value}")?;
+            }
+            write!(f, ": ")?;
+        }
+        write!(f, "{}", self.message)
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+/// The candidate that a misspelt word most likely meant, if any is close.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= 1 + word.len().max(candidate.len()) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_word_finds_its_neighbour_and_a_stranger_finds_none() {
+        let words = ["cohort", "among", "rate"];
+        assert_eq!(nearest("chort", words), Some("cohort"));
+        assert_eq!(nearest("raet", words), Some("rate"));
+        assert_eq!(nearest("zebra", words), None);
+    }
+}

@@ -1,0 +1,17 @@
+//! Settings are tables of TOML in which every value knows where it was written.
+//!
+//! A run is configured from several places: the recipe, a file, the command line. They are laid over one
+//! another in a [`Tree`]; whoever needs a table asks for its [`Settings`] and parses them into a type of
+//! its own. Whatever is wrong is answered with the place, the key, the value and the nearest valid one.
+//! What was parsed, defaults included, is kept, so that a record can store the settings as resolved.
+
+mod checked;
+mod deserialize;
+mod entry;
+mod error;
+mod tree;
+
+pub use checked::{Chance, NonNegative, Positive};
+pub use entry::{Entry, find};
+pub use error::{Place, SettingsError, nearest};
+pub use tree::{Facts, Settings, Tree};

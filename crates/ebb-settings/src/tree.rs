@@ -1,0 +1,484 @@
+//! The tree of all settings of a run, and the view of one table of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Table, Value};
+
+use crate::deserialize::{Problem, from_table};
+use crate::{Place, SettingsError, nearest};
+
+/// What a builder may know about the run beyond its own table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts {
+    /// The run's seed.
+    pub seed: u64,
+    /// How many clients the data has; 0 while the data itself is being built.
+    pub n_clients: usize,
+    /// How many rounds the run is planned for.
+    pub n_rounds: u32,
+}
+
+/// All settings of a run: values, the places they were written at, and what was made of them.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    root: Table,
+    places: BTreeMap<String, Place>,
+    /// Tables as they were parsed, with their defaults, by path.
+    resolved: RefCell<BTreeMap<String, Table>>,
+}
+
+impl Tree {
+    /// Reads TOML text that came from `file`.
+    pub fn parse(text: &str, file: &str) -> Result<Tree, SettingsError> {
+        let place = |offset: usize| {
+            let before = &text[..offset.min(text.len())];
+            let line = before.matches('\n').count() + 1;
+            let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+            Place::File { file: file.to_owned(), line, column }
+        };
+        let broken = |error: toml::de::Error| SettingsError {
+            place: error.span().map(|span| place(span.start)),
+            key: String::new(),
+            value: None,
+            message: format!("not valid TOML: {}", error.message().trim_end()),
+        };
+        let root: Table = text.parse().map_err(broken)?;
+        let mut places = BTreeMap::new();
+        note_places(DeTable::parse(text).map_err(broken)?.get_ref(), "", &place, &mut places);
+        Ok(Tree { root, places, resolved: RefCell::default() })
+    }
+
+    /// The settings that a recipe brings.
+    ///
+    /// # Panics
+    /// When the recipe's text is not TOML: recipes are part of the program.
+    pub fn of_recipe(name: &str, text: &str) -> Tree {
+        let mut tree = Tree::parse(text, name).expect("recipes are valid TOML");
+        tree.places.values_mut().for_each(|place| *place = Place::Recipe(name.to_owned()));
+        tree
+    }
+
+    /// Sets one value from the command line: `path.key=value`, the value in TOML or a bare word.
+    pub fn set(&mut self, assignment: &str) -> Result<(), SettingsError> {
+        let place = Place::Flag(format!("--set {assignment}"));
+        let wrong = |message: &str| SettingsError {
+            place: Some(place.clone()),
+            key: String::new(),
+            value: None,
+            message: message.to_owned(),
+        };
+        let (path, text) = assignment
+            .split_once('=')
+            .filter(|(path, _)| path.trim().split('.').all(|part| !part.is_empty()))
+            .ok_or_else(|| wrong("write it as path.key=value, for example --set local.rate=0.1"))?;
+        let (path, text) = (path.trim(), text.trim());
+        let value = match format!("value = {text}").parse::<Table>() {
+            Ok(mut table) => table.remove("value").expect("the key was just written"),
+            // A bare word is what people type for a name.
+            Err(_) if text.chars().all(|c| c.is_alphanumeric() || "-_./".contains(c)) && !text.is_empty() => {
+                Value::String(text.to_owned())
+            }
+            Err(_) => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
+        };
+        let (parents, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut table = Table::new();
+        table.insert(key.to_owned(), value);
+        for parent in parents.split('.').filter(|part| !part.is_empty()).rev() {
+            table = Table::from_iter([(parent.to_owned(), Value::Table(table))]);
+        }
+        let mut places = BTreeMap::new();
+        places.insert(path.to_owned(), place);
+        self.lay_over(Tree { root: table, places, resolved: RefCell::default() });
+        Ok(())
+    }
+
+    /// Puts a value in place without a place: what a flag of its own, such as `--seed`, brings.
+    pub fn put(&mut self, path: &str, value: impl Into<Value>, flag: &str) {
+        let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut table = Table::from_iter([(key.to_owned(), value.into())]);
+        if !parent.is_empty() {
+            table = Table::from_iter([(parent.to_owned(), Value::Table(table))]);
+        }
+        let places = BTreeMap::from([(path.to_owned(), Place::Flag(flag.to_owned()))]);
+        self.lay_over(Tree { root: table, places, resolved: RefCell::default() });
+    }
+
+    /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
+    /// whole, for the fields of one kind mean nothing to another.
+    pub fn lay_over(&mut self, other: Tree) {
+        let mut gone = Vec::new();
+        merge(&mut self.root, other.root, "", &mut gone);
+        for path in gone {
+            self.places.retain(|key, _| *key != path && !key.starts_with(&format!("{path}.")));
+        }
+        self.places.extend(other.places);
+    }
+
+    /// The view of the table at `path`, empty if nobody wrote it.
+    pub fn table(&self, path: &str, facts: Facts) -> Settings<'_> {
+        Settings { tree: self, path: path.to_owned(), facts }
+    }
+
+    /// Text at the top level or below, such as `recipe`.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.value(path)?.as_str()
+    }
+
+    /// Whether anything was written at `path`.
+    pub fn has(&self, path: &str) -> bool {
+        self.value(path).is_some()
+    }
+
+    /// Takes the value at the top level out of the tree.
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.root.remove(key)
+    }
+
+    /// Refuses keys at the top level other than `known`.
+    pub fn only(&self, known: &[&str]) -> Result<(), SettingsError> {
+        match self.root.keys().find(|key| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some(key) => {
+                let hint = nearest(key, known.iter().copied())
+                    .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+                Err(self.error(key, format!("unknown key; {hint}known keys: {}", known.join(", "))))
+            }
+        }
+    }
+
+    /// An error about the value at `key`, with its place and what it holds.
+    pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
+        // A value inside an array has no place of its own: the nearest key above it has.
+        let mut at = key;
+        let place = loop {
+            match (self.places.get(at), at.rfind(['.', '['])) {
+                (Some(place), _) => break Some(place.clone()),
+                (None, Some(cut)) => at = &at[..cut],
+                (None, None) => break self.root_place(),
+            }
+        };
+        let value = self.value(key).filter(|value| !value.is_table()).map(ToString::to_string);
+        SettingsError { place, key: key.to_owned(), value, message: message.into() }
+    }
+
+    /// Every table that was parsed, defaults included, as one TOML text.
+    pub fn resolved(&self) -> String {
+        let mut root = Table::new();
+        for (path, table) in self.resolved.borrow().iter() {
+            let mut at = &mut root;
+            for part in path.split('.').filter(|part| !part.is_empty()) {
+                let slot = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
+                at = slot.as_table_mut().expect("a path of tables leads through tables");
+            }
+            at.extend(table.clone());
+        }
+        toml::to_string(&root).expect("parsed settings can be written again")
+    }
+
+    /// The file the settings came from, for what is missing altogether.
+    fn root_place(&self) -> Option<Place> {
+        self.places.values().find_map(|place| match place {
+            Place::File { file, .. } => Some(Place::File { file: file.clone(), line: 1, column: 1 }),
+            _ => None,
+        })
+    }
+
+    fn value(&self, path: &str) -> Option<&Value> {
+        let mut parts = path.split('.').flat_map(split_indices);
+        let mut at = self.root.get(&parts.next()?)?;
+        for part in parts {
+            at = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                Some(idx) => at.as_array()?.get(idx.parse::<usize>().ok()?)?,
+                None => at.as_table()?.get(&part)?,
+            };
+        }
+        Some(at)
+    }
+}
+
+/// One table of a [`Tree`], and the facts of the run it belongs to.
+#[derive(Clone, Debug)]
+pub struct Settings<'t> {
+    tree: &'t Tree,
+    path: String,
+    facts: Facts,
+}
+
+impl<'t> Settings<'t> {
+    /// Reads the table into a `T`, `kind` left out, and keeps it, with its defaults, as resolved.
+    pub fn parse<T: DeserializeOwned + Serialize>(&self) -> Result<T, SettingsError> {
+        let mut table = self.own()?;
+        let kind = table.remove("kind");
+        let parsed: T = from_table(table).map_err(|problem| self.explain(problem))?;
+        let mut resolved = match Value::try_from(&parsed) {
+            Ok(Value::Table(table)) => table,
+            // A unit struct: a kind without settings of its own.
+            _ => Table::new(),
+        };
+        resolved.extend(kind.map(|kind| ("kind".to_owned(), kind)));
+        self.keep(resolved);
+        Ok(parsed)
+    }
+
+    /// The table's `kind`, if it names one.
+    pub fn kind(&self) -> Result<Option<String>, SettingsError> {
+        match self.own()?.get("kind") {
+            None => Ok(None),
+            Some(Value::String(kind)) => Ok(Some(kind.clone())),
+            Some(_) => Err(self.error("kind", "expected a name in quotes")),
+        }
+    }
+
+    /// Notes the kind that was used, where the table did not name one.
+    pub fn resolve_kind(&self, kind: &str) {
+        self.keep(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
+    }
+
+    /// The table `name` inside this one, or beside it when this is the root.
+    pub fn inner(&self, name: &str) -> Settings<'t> {
+        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
+        Settings { tree: self.tree, path, facts: self.facts }
+    }
+
+    /// The table at `path` from the root.
+    pub fn elsewhere(&self, path: &str) -> Settings<'t> {
+        Settings { tree: self.tree, path: path.to_owned(), facts: self.facts }
+    }
+
+    /// Whether this table holds `key`.
+    pub fn has(&self, key: &str) -> bool {
+        self.tree.has(&self.full(key))
+    }
+
+    /// Whether this table was written at all.
+    pub fn written(&self) -> bool {
+        self.tree.has(&self.path)
+    }
+
+    /// What is known of the run.
+    pub fn facts(&self) -> Facts {
+        self.facts
+    }
+
+    /// An error about `key` of this table.
+    pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
+        self.tree.error(&self.full(key), message)
+    }
+
+    /// Reads the table without some of its keys, which are tables that somebody else reads.
+    pub fn parse_without<T: DeserializeOwned + Serialize>(&self, inner: &[&str]) -> Result<T, SettingsError> {
+        let mut table = self.own()?;
+        table.retain(|key, _| !inner.contains(&key));
+        let parsed: T = from_table(table).map_err(|problem| self.explain(problem))?;
+        if let Ok(Value::Table(table)) = Value::try_from(&parsed) {
+            self.keep(table);
+        }
+        Ok(parsed)
+    }
+
+    fn own(&self) -> Result<Table, SettingsError> {
+        if self.path.is_empty() {
+            return Ok(self.tree.root.clone());
+        }
+        match self.tree.value(&self.path) {
+            None => Ok(Table::new()),
+            Some(Value::Table(table)) => Ok(table.clone()),
+            Some(_) => Err(self.tree.error(&self.path, format!("expected a table; write [{}]", self.path))),
+        }
+    }
+
+    fn keep(&self, table: Table) {
+        self.tree.resolved.borrow_mut().entry(self.path.clone()).or_default().extend(table);
+    }
+
+    fn full(&self, key: &str) -> String {
+        match (self.path.is_empty(), key.is_empty()) {
+            (true, _) => key.to_owned(),
+            (false, true) => self.path.clone(),
+            (false, false) => format!("{}.{key}", self.path),
+        }
+    }
+
+    fn explain(&self, problem: Problem) -> SettingsError {
+        let mut key = String::new();
+        for part in problem.path.iter().rev() {
+            if !key.is_empty() && !part.starts_with('[') {
+                key.push('.');
+            }
+            key.push_str(part);
+        }
+        self.error(&key, problem.message)
+    }
+}
+
+/// `rounds[2]` is `rounds` and `[2]`.
+fn split_indices(part: &str) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut rest = part;
+    while let Some(open) = rest[1.min(rest.len())..].find('[').map(|at| at + 1) {
+        pieces.push(rest[..open].to_owned());
+        rest = &rest[open..];
+    }
+    pieces.push(rest.to_owned());
+    pieces
+}
+
+fn merge(below: &mut Table, above: Table, path: &str, gone: &mut Vec<String>) {
+    for (key, value) in above {
+        let here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match (below.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => {
+                let other_kind = matches!((old.get("kind"), new.get("kind")), (Some(a), Some(b)) if a != b);
+                if other_kind {
+                    gone.push(here.clone());
+                    *old = new;
+                } else {
+                    merge(old, new, &here, gone);
+                }
+            }
+            (_, value) => {
+                below.insert(key, value);
+            }
+        }
+    }
+}
+
+fn note_places(
+    table: &DeTable<'_>,
+    path: &str,
+    place: &impl Fn(usize) -> Place,
+    places: &mut BTreeMap<String, Place>,
+) {
+    for (key, value) in table {
+        let here =
+            if path.is_empty() { key.get_ref().to_string() } else { format!("{path}.{}", key.get_ref()) };
+        places.insert(here.clone(), place(key.span().start));
+        note_value(value, &here, place, places);
+    }
+}
+
+fn note_value(
+    value: &Spanned<DeValue<'_>>,
+    path: &str,
+    place: &impl Fn(usize) -> Place,
+    places: &mut BTreeMap<String, Place>,
+) {
+    match value.get_ref() {
+        DeValue::Table(table) => note_places(table, path, place, places),
+        DeValue::Array(values) => {
+            for (idx, value) in values.iter().enumerate() {
+                let here = format!("{path}[{idx}]");
+                places.insert(here.clone(), place(value.span().start));
+                note_value(value, &here, place, places);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::Chance;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Uniform {
+        cohort: std::num::NonZeroUsize,
+        #[serde(default = "half")]
+        chance: Chance,
+        #[serde(default)]
+        classes: Vec<Class>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Class {
+        chance: Chance,
+    }
+
+    fn half() -> Chance {
+        Chance::new(0.5).expect("a half is a chance")
+    }
+
+    fn message(text: &str) -> String {
+        let tree = Tree::parse(text, "a.toml").unwrap();
+        tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_misspelt_key_is_answered_with_its_place_and_the_nearest_one() {
+        assert_eq!(
+            message("\n[select]\nchort = 3\n"),
+            "a.toml:3:1: select.chort = 3: unknown key; did you mean \"cohort\"? known keys: cohort, chance, classes"
+        );
+    }
+
+    #[test]
+    fn a_value_out_of_range_names_itself_and_the_range() {
+        assert_eq!(
+            message("[select]\ncohort = 3\nchance = 1.2"),
+            "a.toml:3:1: select.chance = 1.2: 1.2 is out of range; give a chance from 0 to 1"
+        );
+        assert_eq!(
+            message("[select]\ncohort = 0"),
+            "a.toml:2:1: select.cohort = 0: expected a whole number of at least 1"
+        );
+        assert_eq!(
+            message("[select]\ncohort = 3\nclasses = [{ chance = 0.1 }, { chance = 7 }]"),
+            "a.toml:3:32: select.classes[1].chance = 7: 7 is out of range; give a chance from 0 to 1"
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(message("[select]"), "a.toml:1:2: select.cohort: missing; it has no default");
+        assert_eq!(message("select = 3"), "a.toml:1:1: select = 3: expected a table; write [select]");
+    }
+
+    #[test]
+    fn broken_toml_is_answered_with_its_place() {
+        let error = Tree::parse("a = 1\nb = = 2\n", "x.toml").unwrap_err().to_string();
+        assert!(error.starts_with("x.toml:2:5: not valid TOML"), "{error}");
+    }
+
+    #[test]
+    fn the_command_line_wins_and_is_named_when_wrong() {
+        let mut tree = Tree::parse("[select]\ncohort = 3", "a.toml").unwrap();
+        tree.set("select.cohort=5").unwrap();
+        assert_eq!(tree.table("select", Facts::default()).parse::<Uniform>().unwrap().cohort.get(), 5);
+        tree.set("select.chance=2").unwrap();
+        let error = tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string();
+        assert!(error.starts_with("--set select.chance=2: select.chance = 2: "), "{error}");
+        assert!(tree.set("nonsense").is_err());
+        tree.set("recipe=fl-fdms").unwrap();
+        assert_eq!(tree.text("recipe"), Some("fl-fdms"));
+    }
+
+    #[test]
+    fn another_kind_replaces_the_table_below() {
+        let mut tree = Tree::of_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
+        tree.lay_over(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
+        assert!(!tree.has("select.cohort") && tree.has("select.chance"));
+        let mut tree = Tree::of_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
+        tree.lay_over(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
+        assert!(tree.has("select.cohort") && tree.has("select.chance"));
+    }
+
+    #[test]
+    fn resolved_settings_hold_the_defaults_and_parse_to_themselves() {
+        let tree = Tree::parse("[select]\nkind = \"uniform\"\ncohort = 3", "a.toml").unwrap();
+        tree.table("select", Facts::default()).parse::<Uniform>().unwrap();
+        let text = tree.resolved();
+        assert!(text.contains("chance = 0.5") && text.contains("kind = \"uniform\""), "{text}");
+        let again = Tree::parse(&text, "b.toml").unwrap();
+        again.table("select", Facts::default()).parse::<Uniform>().unwrap();
+        assert_eq!(again.resolved(), text);
+    }
+}
