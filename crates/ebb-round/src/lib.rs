@@ -1,0 +1,33 @@
+//! One federated round: its vocabulary, the six roles that answer its questions, and the engine that asks.
+//!
+//! Every method for unreliable clients answers one of six questions that each round asks in the same
+//! order; [`roles`] has a trait for each. The [`Engine`] asks them and knows no method by name. Who is up,
+//! how fast clients are and what gets lost is the world; the engine sees it through [`Fleet`].
+//!
+//! This crate does no I/O and reads no clock.
+
+pub mod bits;
+pub mod census;
+pub mod engine;
+pub mod fleet;
+pub mod inbox;
+pub mod parcel;
+pub mod rng;
+pub mod roles;
+pub mod shares;
+pub mod state;
+pub mod vectors;
+
+pub use bits::Bits;
+pub use census::{Census, ClientId, RoundNo};
+pub use engine::{Engine, Outcome, Roles, RunFacts};
+pub use fleet::{Evaluator, Fleet, FleetError, Measured, Order, Score, Sink, Spent, Spread};
+pub use inbox::{Refusal, Refused};
+pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
+pub use rng::Stream;
+pub use roles::{
+    Aggregator, Answer, Cohort, Contribution, Hold, LocalRule, LocalRun, Objective, Pick, Probes, Report,
+    Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
+};
+pub use shares::Shares;
+pub use state::{Loader, Saver, State, StateError};

@@ -1,0 +1,223 @@
+//! Who is in the run: joined, left, up, last heard. Arrays and bitsets indexed by client.
+
+use crate::state::{Loader, Saver, State, StateError};
+use crate::{Bits, Stream};
+
+/// The number of a round, from 0.
+pub type RoundNo = u32;
+
+/// A client: a dense index, given at enrolment and never used again for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(u32);
+
+impl ClientId {
+    /// The client at this index.
+    pub fn new(idx: usize) -> Self {
+        ClientId(u32::try_from(idx).expect("fewer than 2^32 clients"))
+    }
+
+    /// Its index into arrays.
+    pub fn idx(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its number, as records and streams use it.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+const NEVER: RoundNo = RoundNo::MAX;
+
+/// Who is in the run, as arrays indexed by client.
+#[derive(Clone, Debug, Default)]
+pub struct Census {
+    samples: Vec<u32>,
+    joined: Vec<RoundNo>,
+    left: Vec<RoundNo>,
+    heard: Vec<RoundNo>,
+    enrolled: Bits,
+    up: Bits,
+    n_enrolled: usize,
+    changes: u64,
+}
+
+impl Census {
+    /// Nobody yet.
+    pub fn new() -> Self {
+        Census::default()
+    }
+
+    /// How many clients were ever enrolled: the length of every array indexed by client.
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether nobody was ever enrolled.
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// Takes a client in, for the first time or again. New clients come in the order of their index.
+    pub fn enrol(&mut self, client: ClientId, samples: u32, number: RoundNo) {
+        let idx = client.idx();
+        if idx >= self.len() {
+            let len = idx + 1;
+            self.samples.resize(len, 0);
+            self.joined.resize(len, NEVER);
+            self.left.resize(len, NEVER);
+            self.heard.resize(len, NEVER);
+            self.enrolled.grow(len);
+            self.up.grow(len);
+        }
+        if !self.enrolled.get(idx) {
+            self.enrolled.set(idx, true);
+            self.joined[idx] = number;
+            self.left[idx] = NEVER;
+            self.n_enrolled += 1;
+        }
+        self.samples[idx] = samples;
+        self.changes += 1;
+    }
+
+    /// Lets a client go. What was known of it stays.
+    pub fn leave(&mut self, client: ClientId, number: RoundNo) {
+        let idx = client.idx();
+        if self.enrolled.get(idx) {
+            self.enrolled.set(idx, false);
+            self.up.set(idx, false);
+            self.left[idx] = number;
+            self.n_enrolled -= 1;
+            self.changes += 1;
+        }
+    }
+
+    /// The clients that are in the run.
+    pub fn enrolled(&self) -> &Bits {
+        &self.enrolled
+    }
+
+    /// How many are in the run.
+    pub fn n_enrolled(&self) -> usize {
+        self.n_enrolled
+    }
+
+    /// The enrolled clients that can be reached this round.
+    pub fn up(&self) -> &Bits {
+        &self.up
+    }
+
+    /// For the fleet: who can be reached. Clients that are not enrolled are taken out afterwards.
+    pub fn set_up(&mut self, write: impl FnOnce(&Bits, &mut Bits)) {
+        write(&self.enrolled, &mut self.up);
+        self.up.keep_only(&self.enrolled);
+    }
+
+    /// How many samples the client holds.
+    pub fn samples(&self, client: ClientId) -> u32 {
+        self.samples[client.idx()]
+    }
+
+    /// The round in which the client joined, or joined again.
+    pub fn joined(&self, client: ClientId) -> Option<RoundNo> {
+        self.joined.get(client.idx()).copied().filter(|&number| number != NEVER)
+    }
+
+    /// The round in which the client left, if it is gone.
+    pub fn left(&self, client: ClientId) -> Option<RoundNo> {
+        self.left.get(client.idx()).copied().filter(|&number| number != NEVER)
+    }
+
+    /// The latest round that the server has an accepted answer for.
+    pub fn heard(&self, client: ClientId) -> Option<RoundNo> {
+        self.heard.get(client.idx()).copied().filter(|&number| number != NEVER)
+    }
+
+    /// Grows with every change of membership or of a sample count.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// `count` different clients of `among`, every subset as likely, in order of id.
+    pub fn draw(among: &Bits, count: usize, stream: &mut Stream) -> Vec<ClientId> {
+        let ranks = stream.distinct(among.count(), count);
+        among.at_ranks(&ranks).into_iter().map(ClientId::new).collect()
+    }
+
+    pub(crate) fn hear(&mut self, client: ClientId, base: RoundNo) {
+        let heard = &mut self.heard[client.idx()];
+        *heard = if *heard == NEVER { base } else { base.max(*heard) };
+    }
+}
+
+impl State for Census {
+    fn save(&self, to: &mut Saver) {
+        to.u32s("samples", &self.samples);
+        to.u32s("joined", &self.joined);
+        to.u32s("left", &self.left);
+        to.u32s("heard", &self.heard);
+        to.u64s("enrolled", self.enrolled.words());
+        to.u64s("up", self.up.words());
+        to.u64("changes", self.changes);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.samples = from.u32s("samples")?;
+        let len = self.samples.len();
+        self.joined = from.u32s("joined")?;
+        self.left = from.u32s("left")?;
+        self.heard = from.u32s("heard")?;
+        if [&self.joined, &self.left, &self.heard].iter().any(|list| list.len() != len) {
+            return Err(StateError::new("census", "its lists differ in length"));
+        }
+        self.enrolled = Bits::from_words(from.u64s("enrolled")?, len);
+        self.up = Bits::from_words(from.u64s("up")?, len);
+        self.changes = from.u64("changes")?;
+        self.n_enrolled = self.enrolled.count();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_come_go_and_come_back() {
+        let mut census = Census::new();
+        for idx in 0..3 {
+            census.enrol(ClientId::new(idx), 10, 0);
+        }
+        let one = ClientId::new(1);
+        census.set_up(|_, up| up.fill_words(|_| u64::MAX));
+        census.leave(one, 4);
+        assert_eq!((census.n_enrolled(), census.left(one), census.up().get(1)), (2, Some(4), false));
+        census.enrol(one, 20, 9);
+        assert_eq!((census.n_enrolled(), census.left(one), census.joined(one)), (3, None, Some(9)));
+        assert_eq!(census.samples(one), 20);
+    }
+
+    #[test]
+    fn only_the_enrolled_can_be_up() {
+        let mut census = Census::new();
+        census.enrol(ClientId::new(0), 1, 0);
+        census.enrol(ClientId::new(1), 1, 0);
+        census.leave(ClientId::new(0), 1);
+        census.set_up(|_, up| up.fill_words(|_| u64::MAX));
+        assert_eq!(census.up().iter().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn what_is_saved_loads_again() {
+        let mut census = Census::new();
+        census.enrol(ClientId::new(70), 5, 2);
+        census.hear(ClientId::new(70), 3);
+        let mut saver = Saver::new();
+        census.save(&mut saver);
+        let bytes = saver.finish();
+        let mut again = Census::new();
+        again.load(&mut Loader::new(&bytes)).unwrap();
+        assert_eq!(again.heard(ClientId::new(70)), Some(3));
+        assert_eq!((again.len(), again.n_enrolled()), (71, 1));
+    }
+}

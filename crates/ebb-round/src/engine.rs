@@ -1,0 +1,268 @@
+//! The round itself: asks the six questions in order and knows no method by name.
+
+use std::sync::Arc;
+
+use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
+use crate::inbox::{Inbox, Owed};
+use crate::roles::{
+    Aggregator, Cohort, Contribution, Hold, LocalRule, Objective, Report, Returns, Round, Selector,
+    ServerRule, Substitution,
+};
+use crate::state::{Loader, Saver, State, StateError};
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, vectors};
+
+/// One answer to each of the six questions.
+pub struct Roles {
+    /// Whose loss is minimised.
+    pub objective: Box<dyn Objective>,
+    /// Whom to ask.
+    pub selector: Box<dyn Selector>,
+    /// What a client does.
+    pub local: Arc<dyn LocalRule>,
+    /// Who stands in for the silent.
+    pub substitution: Box<dyn Substitution>,
+    /// With what weight each counts.
+    pub aggregator: Box<dyn Aggregator>,
+    /// How the model moves.
+    pub server: Box<dyn ServerRule>,
+}
+
+/// What the engine needs to know of a run beside its roles.
+#[derive(Clone, Copy, Debug)]
+pub struct RunFacts {
+    /// The seed of everything random.
+    pub seed: u64,
+    /// How long answers are waited for, in seconds; infinite if there is no deadline.
+    pub deadline_s: f64,
+    /// How many threads sums may use. No result depends on it.
+    pub threads: usize,
+}
+
+/// A run between two rounds.
+pub struct Engine {
+    roles: Roles,
+    facts: RunFacts,
+    census: Census,
+    shares: Shares,
+    owed: Owed,
+    next: RoundNo,
+    spent: Spent,
+}
+
+/// What happened in a round.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which round.
+    pub number: RoundNo,
+    /// Who came into the run, ascending.
+    pub joined: Vec<ClientId>,
+    /// Who went, ascending.
+    pub left: Vec<ClientId>,
+    /// The local rate.
+    pub rate: f32,
+    /// Who was asked, ascending by client.
+    pub cohort: Cohort,
+    /// Who answered what.
+    pub returns: Returns,
+    /// The norm of the aggregate.
+    pub step_norm: f64,
+    /// How good the model is now, if that was asked.
+    pub score: Option<Score>,
+    /// What the round took.
+    pub spent: Spent,
+    /// What all rounds took so far.
+    pub spent_so_far: Spent,
+}
+
+impl Engine {
+    /// A run before its first round.
+    pub fn new(roles: Roles, facts: RunFacts) -> Self {
+        Engine {
+            roles,
+            facts,
+            census: Census::new(),
+            shares: Shares::default(),
+            owed: Owed::default(),
+            next: 0,
+            spent: Spent::default(),
+        }
+    }
+
+    /// Runs the next round.
+    pub fn round(
+        &mut self,
+        fleet: &mut dyn Fleet,
+        evaluator: &mut dyn Evaluator,
+    ) -> Result<Outcome, FleetError> {
+        let number = self.next;
+        let before = self.census.enrolled().clone();
+        fleet.roll_call(number, &mut self.census)?; // population, availability
+        let (joined, left) = membership(&before, self.census.enrolled());
+        self.update_shares(number); // the objective
+
+        let Roles { objective, selector, local, substitution, aggregator, server } = &mut self.roles;
+        let round = Round {
+            number,
+            seed: self.facts.seed,
+            deadline_s: self.facts.deadline_s,
+            threads: self.facts.threads,
+            global: Arc::clone(server.model()),
+            census: &self.census,
+            shares: &self.shares,
+        };
+        let (rate, work) = local.plan(server.tick(&round));
+        let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
+        let (probes, probing) = fleet.measure(&selector.probe(&round), &job)?;
+        let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
+
+        let hold = all_fold([substitution.hold(), aggregator.hold(), server.hold()]);
+        let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
+        let training = fleet.train(&orders(&cohort, &job, &self.census), cohort.wait, &mut inbox)?; // local training
+        let (returns, folded) = inbox.close(probing.elapsed_s + training.elapsed_s);
+
+        let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
+        contributions.extend(substitution.stand_ins(&round, &returns)); // substitution
+        contributions.sort_by_key(|one| (one.client, one.age, one.source));
+        let aggregate = match folded {
+            Some(aggregate) => aggregate,
+            None => aggregator.aggregate(&round, &contributions), // debiasing, aggregation
+        };
+        server.absorb(&round, &contributions, &aggregate); // server update
+        let score = evaluator.evaluate(number, server.model()); // evaluation
+
+        let report = Report { cohort: &cohort, returns: &returns };
+        objective.observe(&round, &report);
+        selector.observe(&round, &report);
+        for answer in returns.fresh.iter().chain(&returns.late) {
+            self.census.hear(answer.client, answer.update.base);
+        }
+        self.next += 1;
+        let spent = probing + training;
+        self.spent = self.spent + spent;
+        let step_norm = vectors::norm(&aggregate);
+        Ok(Outcome {
+            number,
+            joined,
+            left,
+            rate,
+            cohort,
+            returns,
+            step_norm,
+            score,
+            spent,
+            spent_so_far: self.spent,
+        })
+    }
+
+    /// The number of the round that comes next.
+    pub fn next(&self) -> RoundNo {
+        self.next
+    }
+
+    /// Who is in the run.
+    pub fn census(&self) -> &Census {
+        &self.census
+    }
+
+    /// Who counts how much.
+    pub fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Parcel {
+        self.roles.server.model()
+    }
+
+    /// What all rounds took so far.
+    pub fn spent(&self) -> Spent {
+        self.spent
+    }
+
+    fn update_shares(&mut self, number: RoundNo) {
+        if let Some(shares) = self.roles.objective.shares(number, &self.census) {
+            self.shares = shares;
+        }
+    }
+}
+
+impl State for Engine {
+    fn save(&self, to: &mut Saver) {
+        to.u64("next", u64::from(self.next));
+        to.f64("elapsed_s", self.spent.elapsed_s);
+        to.u64("bytes_down", self.spent.bytes_down);
+        to.u64("bytes_up", self.spent.bytes_up);
+        to.section("census", |to| self.census.save(to));
+        to.section("shares", |to| self.shares.save(to));
+        to.section("owed", |to| self.owed.save(to));
+        to.section("objective", |to| self.roles.objective.save(to));
+        to.section("select", |to| self.roles.selector.save(to));
+        to.section("substitute", |to| self.roles.substitution.save(to));
+        to.section("aggregate", |to| self.roles.aggregator.save(to));
+        to.section("server", |to| self.roles.server.save(to));
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.next = from.u32("next")?;
+        self.spent.elapsed_s = from.f64("elapsed_s")?;
+        self.spent.bytes_down = from.u64("bytes_down")?;
+        self.spent.bytes_up = from.u64("bytes_up")?;
+        from.section("census", |from| self.census.load(from))?;
+        from.section("shares", |from| self.shares.load(from))?;
+        from.section("owed", |from| self.owed.load(from))?;
+        from.section("objective", |from| self.roles.objective.load(from))?;
+        from.section("select", |from| self.roles.selector.load(from))?;
+        from.section("substitute", |from| self.roles.substitution.load(from))?;
+        from.section("aggregate", |from| self.roles.aggregator.load(from))?;
+        from.section("server", |from| self.roles.server.load(from))
+    }
+}
+
+fn all_fold(holds: [Hold; 3]) -> Hold {
+    if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
+}
+
+/// The cohort ascending by client.
+///
+/// # Panics
+/// When the selector broke its promise: enrolled clients, each at most once.
+fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
+    cohort.picks.sort_by_key(|pick| pick.client);
+    for pair in cohort.picks.windows(2) {
+        assert!(
+            pair[0].client != pair[1].client,
+            "the selector picked client {} twice",
+            pair[0].client.number()
+        );
+    }
+    for pick in &cohort.picks {
+        let client = pick.client;
+        assert!(
+            census.enrolled().get(client.idx()),
+            "the selector picked client {}, which is not enrolled",
+            client.number()
+        );
+    }
+    cohort
+}
+
+fn orders(cohort: &Cohort, job: &Arc<Job>, census: &Census) -> Vec<Order> {
+    let order = |client| Order { client, job: Arc::clone(job), heard: census.heard(client) };
+    cohort.picks.iter().map(|pick| order(pick.client)).collect()
+}
+
+/// Who is in `after` only, and who is in `before` only.
+fn membership(before: &Bits, after: &Bits) -> (Vec<ClientId>, Vec<ClientId>) {
+    let word = |bits: &Bits, at: usize| bits.words().get(at).copied().unwrap_or(0);
+    let n_words = before.words().len().max(after.words().len());
+    let changed = (0..n_words).filter(|&at| word(before, at) != word(after, at));
+    let (mut joined, mut left) = (Vec::new(), Vec::new());
+    for idx in changed.flat_map(|at| at * 64..at * 64 + 64) {
+        match (before.get(idx), after.get(idx)) {
+            (false, true) => joined.push(ClientId::new(idx)),
+            (true, false) => left.push(ClientId::new(idx)),
+            _ => {}
+        }
+    }
+    (joined, left)
+}

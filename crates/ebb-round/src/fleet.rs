@@ -1,0 +1,134 @@
+//! The world as the engine sees it: who is up, who answers what. Simulated, or over a network.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::roles::{Probes, Wait};
+use crate::state::State;
+use crate::{Census, ClientId, Job, Parcel, RoundNo, Update};
+
+/// The clients, wherever they are.
+pub trait Fleet: State {
+    /// Says who joined, who left and who can be reached in this round.
+    fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError>;
+
+    /// Asks clients for their loss at the job's model and how long they would take. The silent are missing.
+    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError>;
+
+    /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
+    /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet.
+    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError>;
+}
+
+/// What one client is asked to do.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Who.
+    pub client: ClientId,
+    /// What.
+    pub job: Arc<Job>,
+    /// The latest round the server has an answer for; the client then commits its memory up to it.
+    pub heard: Option<RoundNo>,
+}
+
+/// Where a fleet puts answers.
+pub trait Sink {
+    /// Takes one answer. One that cannot be used is counted as refused, which is no error.
+    fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError>;
+}
+
+/// What an exchange with the clients took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Seconds: virtual in simulation, real over a network.
+    pub elapsed_s: f64,
+    /// Payload sent to clients.
+    pub bytes_down: u64,
+    /// Payload received from clients.
+    pub bytes_up: u64,
+}
+
+impl std::ops::Add for Spent {
+    type Output = Spent;
+    fn add(self, other: Spent) -> Spent {
+        Spent {
+            elapsed_s: self.elapsed_s + other.elapsed_s,
+            bytes_down: self.bytes_down + other.bytes_down,
+            bytes_up: self.bytes_up + other.bytes_up,
+        }
+    }
+}
+
+/// What a probe of one client brings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Loss of the model on the client's data.
+    pub loss: f32,
+    /// How long the client would train, in seconds.
+    pub train_s: f64,
+    /// How long it would send its answer, in seconds.
+    pub upload_s: f64,
+}
+
+/// Judges the model after a round.
+pub trait Evaluator {
+    /// The score, in rounds that call for one.
+    fn evaluate(&mut self, number: RoundNo, model: &Parcel) -> Option<Score>;
+}
+
+/// How good a model is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// Mean loss over the test data.
+    pub loss: f64,
+    /// Share of the test data that is labelled right, where there are labels.
+    pub accuracy: Option<f64>,
+    /// The same at each client's own test data. An oracle: no server could ask those that are down.
+    pub oracle_clients: Option<Spread>,
+}
+
+/// A figure taken at every client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Its mean over clients.
+    pub mean: f64,
+    /// Its mean over the tenth of the clients that are served worst.
+    pub worst_tenth: f64,
+    /// Its standard deviation over clients.
+    pub deviation: f64,
+}
+
+/// Why a fleet could not go on with a round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FleetError {
+    /// Answers must come in the order of clients, for sums run in that order.
+    OutOfOrder {
+        /// The client whose answer came too late.
+        client: ClientId,
+        /// The client that was heard before it.
+        after: ClientId,
+    },
+    /// Something the fleet depends on failed.
+    Failed {
+        /// What was being done, and to whom.
+        doing: String,
+        /// What went wrong.
+        message: String,
+    },
+}
+
+impl fmt::Display for FleetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FleetError::OutOfOrder { client, after } => write!(
+                f,
+                "the fleet passed on client {}'s answer after client {}'s",
+                client.number(),
+                after.number()
+            ),
+            FleetError::Failed { doing, message } => write!(f, "{doing}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for FleetError {}

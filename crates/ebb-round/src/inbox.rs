@@ -1,0 +1,239 @@
+//! Takes the answers of a round: refuses what cannot be used, folds or keeps the rest.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::fleet::{FleetError, Sink};
+use crate::roles::{Aggregator, Answer, Cohort, Contribution, Hold, Returns, Round, scaled};
+use crate::state::{Loader, Saver, State, StateError};
+use crate::{ClientId, Parcel, RoundNo, Update, vectors};
+
+/// An answer that was not used. Its client counts as silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Who sent it.
+    pub client: ClientId,
+    /// Why it was refused.
+    pub why: Refusal,
+}
+
+/// Why an answer was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The client was not asked.
+    NotAsked,
+    /// It belongs to a round in which the client owes no answer.
+    OtherRound,
+    /// The client had answered already.
+    Repeated,
+    /// A vector has another length than the model.
+    WrongLength,
+    /// A number is NaN or infinite.
+    NotFinite,
+}
+
+impl Refusal {
+    /// Its name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Refusal::NotAsked => "not-asked",
+            Refusal::OtherRound => "other-round",
+            Refusal::Repeated => "repeated",
+            Refusal::WrongLength => "wrong-length",
+            Refusal::NotFinite => "not-finite",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Updates that wait to be added to the sum together: one pass over the sum serves all of them.
+const FOLD_TOGETHER: usize = 16;
+
+/// For how many rounds an answer may still come.
+const LATE_ROUNDS: u32 = 32;
+
+/// Takes the answers of one round.
+pub(crate) struct Inbox<'a> {
+    round: &'a Round<'a>,
+    cohort: &'a Cohort,
+    owed: &'a mut Owed,
+    aggregator: &'a mut dyn Aggregator,
+    returns: Returns,
+    fold: Option<Fold>,
+    last: Option<ClientId>,
+}
+
+/// The running sum of a round whose updates are not kept.
+struct Fold {
+    sum: Vec<f64>,
+    total: f64,
+    waiting: Vec<(Parcel, f64)>,
+}
+
+impl<'a> Inbox<'a> {
+    /// `cohort` ascends by client.
+    pub(crate) fn new(
+        round: &'a Round<'a>,
+        cohort: &'a Cohort,
+        owed: &'a mut Owed,
+        hold: Hold,
+        aggregator: &'a mut dyn Aggregator,
+    ) -> Self {
+        let fold = (hold == Hold::Fold).then(|| Fold {
+            sum: vec![0.0; round.global.model.len()],
+            total: 0.0,
+            waiting: Vec::with_capacity(FOLD_TOGETHER),
+        });
+        Inbox { round, cohort, owed, aggregator, returns: Returns::default(), fold, last: None }
+    }
+
+    /// Who answered what, and the aggregate if updates were folded.
+    pub(crate) fn close(mut self, elapsed_s: f64) -> (Returns, Option<Vec<f32>>) {
+        let mut answered = self.returns.fresh.iter().map(|answer| answer.client).peekable();
+        let asked = self.cohort.picks.iter().map(|pick| pick.client);
+        self.returns.absent =
+            asked.filter(|client| answered.next_if(|answered| answered == client).is_none()).collect();
+        self.returns.elapsed_s = elapsed_s;
+        self.owed.remember(self.round.number, &self.returns.absent);
+        let aggregate = self.fold.take().map(|mut fold| {
+            fold.flush(self.round.threads);
+            let own: Vec<_> = self.returns.fresh.iter().map(Contribution::own).collect();
+            scaled(&fold.sum, self.aggregator.scale(self.round, fold.total, &own))
+        });
+        (self.returns, aggregate)
+    }
+
+    /// The chance a fresh answer was asked with, or why the answer is refused.
+    fn admit(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
+        let fits = |vector: &[f32]| {
+            let model_len = self.round.global.model.len();
+            if vector.len() != model_len { Err(Refusal::WrongLength) } else { Ok(()) }
+        };
+        let pick = self.cohort.picks.binary_search_by_key(&client, |pick| pick.client).ok();
+        let chance = if update.base == self.round.number {
+            let pick = pick.ok_or(Refusal::NotAsked)?;
+            if self.last == Some(client)
+                && self.returns.fresh.last().is_some_and(|last| last.client == client)
+            {
+                return Err(Refusal::Repeated);
+            }
+            self.cohort.picks[pick].chance
+        } else {
+            if !self.owed.owes(client, update.base) {
+                return Err(Refusal::OtherRound);
+            }
+            None
+        };
+        fits(&update.delta.model)?;
+        let vectors = std::iter::once(&update.delta.model).chain(update.delta.side.values());
+        let finite = vectors.into_iter().all(|vector| vectors::all_finite(vector));
+        if !finite || !update.loss.is_finite() || update.accuracy.is_some_and(|value| !value.is_finite()) {
+            return Err(Refusal::NotFinite);
+        }
+        Ok(chance)
+    }
+}
+
+impl Sink for Inbox<'_> {
+    fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
+        let fresh = update.base == self.round.number;
+        if fresh {
+            if let Some(after) = self.last.filter(|&last| last > client) {
+                return Err(FleetError::OutOfOrder { client, after });
+            }
+        }
+        let chance = match self.admit(client, &update) {
+            Ok(chance) => chance,
+            Err(why) => {
+                self.returns.refused.push(Refused { client, why });
+                return Ok(());
+            }
+        };
+        if !fresh {
+            self.owed.settle(client, update.base);
+            if self.fold.is_some() {
+                update.delta = Parcel::default();
+            }
+            self.returns.late.push(Answer { client, chance, update: Arc::new(update) });
+            return Ok(());
+        }
+        self.last = Some(client);
+        let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
+        let answer = Answer { client, chance, update: Arc::new(update) };
+        if let (Some(delta), Some(fold)) = (folded, &mut self.fold) {
+            let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
+            fold.total += weight;
+            fold.waiting.push((delta, weight));
+            if fold.waiting.len() == FOLD_TOGETHER {
+                fold.flush(self.round.threads);
+            }
+        }
+        self.returns.fresh.push(answer);
+        Ok(())
+    }
+}
+
+impl Fold {
+    fn flush(&mut self, threads: usize) {
+        let terms: Vec<_> =
+            self.waiting.iter().map(|(delta, weight)| (delta.model.as_slice(), *weight)).collect();
+        vectors::add_weighted(&mut self.sum, &terms, threads);
+        self.waiting.clear();
+    }
+}
+
+/// The answers that may still come: who was asked in recent rounds and stayed silent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owed {
+    rounds: VecDeque<(RoundNo, Vec<ClientId>)>,
+}
+
+impl Owed {
+    fn owes(&self, client: ClientId, base: RoundNo) -> bool {
+        self.rounds.iter().any(|(number, silent)| *number == base && silent.binary_search(&client).is_ok())
+    }
+
+    fn settle(&mut self, client: ClientId, base: RoundNo) {
+        for (number, silent) in &mut self.rounds {
+            if *number == base {
+                silent.retain(|&one| one != client);
+            }
+        }
+    }
+
+    fn remember(&mut self, number: RoundNo, absent: &[ClientId]) {
+        if !absent.is_empty() {
+            self.rounds.push_back((number, absent.to_vec()));
+        }
+        while self.rounds.front().is_some_and(|(oldest, _)| oldest + LATE_ROUNDS <= number) {
+            self.rounds.pop_front();
+        }
+    }
+}
+
+impl State for Owed {
+    fn save(&self, to: &mut Saver) {
+        to.u64("rounds", self.rounds.len() as u64);
+        for (number, silent) in &self.rounds {
+            to.u64("number", u64::from(*number));
+            let silent: Vec<_> = silent.iter().map(|client| client.number()).collect();
+            to.u32s("silent", &silent);
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.rounds.clear();
+        for _ in 0..from.u64("rounds")? {
+            let number = from.u32("number")?;
+            let silent = from.u32s("silent")?.into_iter().map(|one| ClientId::new(one as usize)).collect();
+            self.rounds.push_back((number, silent));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! What travels: a model plus named side vectors; jobs and updates.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use crate::state::{Loader, Saver, StateError};
+use crate::RoundNo;
+
+/// The name of a side vector.
+pub type SideName = Cow<'static, str>;
+
+/// A flat vector of the model's size, and whatever a method sends along with it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parcel {
+    /// The model, or a difference of two.
+    pub model: Vec<f32>,
+    /// Control variates and the like.
+    pub side: BTreeMap<SideName, Vec<f32>>,
+}
+
+impl Parcel {
+    /// A parcel without side vectors.
+    pub fn of(model: Vec<f32>) -> Self {
+        Parcel { model, side: BTreeMap::new() }
+    }
+
+    /// What it weighs on the wire, uncompressed.
+    pub fn bytes(&self) -> u64 {
+        let numbers = self.model.len() + self.side.values().map(Vec::len).sum::<usize>();
+        4 * numbers as u64
+    }
+
+    /// Writes it as a section of saved state.
+    pub fn save(&self, name: &str, to: &mut Saver) {
+        to.section(name, |to| {
+            to.f32s("model", &self.model);
+            to.u64("side_vectors", self.side.len() as u64);
+            for (side, values) in &self.side {
+                to.bytes("side", side.as_bytes());
+                to.f32s("values", values);
+            }
+        });
+    }
+
+    /// Reads back what [`Parcel::save`] wrote.
+    pub fn load(name: &str, from: &mut Loader<'_>) -> Result<Parcel, StateError> {
+        from.section(name, |from| {
+            let mut parcel = Parcel::of(from.f32s("model")?);
+            for _ in 0..from.u64("side_vectors")? {
+                let side = from.text("side")?.to_owned();
+                parcel.side.insert(Cow::Owned(side), from.f32s("values")?);
+            }
+            Ok(parcel)
+        })
+    }
+}
+
+/// The named pieces that a flat model vector consists of, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    pieces: Vec<Piece>,
+    len: usize,
+}
+
+/// One tensor of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its name, as PyTorch would have it.
+    pub name: String,
+    /// Its shape, row-major.
+    pub shape: Vec<usize>,
+    /// Whether gradients move it; running statistics are only carried along.
+    pub trained: bool,
+}
+
+impl Layout {
+    /// The pieces, laid one after another.
+    pub fn new(pieces: Vec<Piece>) -> Self {
+        let len = pieces.iter().map(|piece| piece.shape.iter().product::<usize>()).sum();
+        Layout { pieces, len }
+    }
+
+    /// How many numbers the model has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the model has no numbers.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Each piece with the range it takes in the flat vector.
+    pub fn pieces(&self) -> impl Iterator<Item = (&Piece, std::ops::Range<usize>)> {
+        let mut start = 0;
+        self.pieces.iter().map(move |piece| {
+            let range = start..start + piece.shape.iter().product::<usize>();
+            start = range.end;
+            (piece, range)
+        })
+    }
+}
+
+/// How much local work a job asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Steps or passes over the client's data.
+    pub amount: Amount,
+    /// Samples a step; `None`: all the client holds.
+    pub batch: Option<NonZeroU32>,
+}
+
+/// The amount of local work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many mini-batches.
+    Steps(NonZeroU32),
+    /// So many passes over the client's data.
+    Epochs(NonZeroU32),
+}
+
+impl Work {
+    /// The work in steps, for a client that holds `samples`.
+    pub fn steps(&self, samples: u32) -> NonZeroU32 {
+        match self.amount {
+            Amount::Steps(steps) => steps,
+            Amount::Epochs(epochs) => {
+                let batch = self.batch.map_or(samples.max(1), NonZeroU32::get);
+                let steps = samples.max(1).div_ceil(batch).saturating_mul(epochs.get());
+                NonZeroU32::new(steps).expect("at least one sample, so at least one step")
+            }
+        }
+    }
+}
+
+/// What the clients asked in a round are told to do.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The round it belongs to.
+    pub round: RoundNo,
+    /// The model to start from, and side vectors.
+    pub global: Arc<Parcel>,
+    /// The local rate.
+    pub rate: f32,
+    /// How much to do.
+    pub work: Work,
+}
+
+/// What a client returns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// New minus old. Empty once the update was folded into the round's sum.
+    pub delta: Parcel,
+    /// The round whose job it answers.
+    pub base: RoundNo,
+    /// The local rate it was made with.
+    pub rate: f32,
+    /// Steps done.
+    pub steps: NonZeroU32,
+    /// Steps asked for.
+    pub steps_asked: NonZeroU32,
+    /// Samples the client trained on.
+    pub samples: u32,
+    /// Mean training loss over its steps.
+    pub loss: f32,
+    /// Mean training accuracy over its steps, where there is such a thing.
+    pub accuracy: Option<f32>,
+}
+
+impl Update {
+    /// Whether all the work was done.
+    pub fn whole(&self) -> bool {
+        self.steps >= self.steps_asked
+    }
+
+    /// Writes it as a section of saved state.
+    pub fn save(&self, name: &str, to: &mut Saver) {
+        to.section(name, |to| {
+            self.delta.save("delta", to);
+            to.u64("base", u64::from(self.base));
+            to.f64("rate", f64::from(self.rate));
+            to.u64("steps", u64::from(self.steps.get()));
+            to.u64("steps_asked", u64::from(self.steps_asked.get()));
+            to.u64("samples", u64::from(self.samples));
+            to.f64("loss", f64::from(self.loss));
+            to.f64("accuracy", self.accuracy.map_or(f64::NAN, f64::from));
+        });
+    }
+
+    /// Reads back what [`Update::save`] wrote.
+    pub fn load(name: &str, from: &mut Loader<'_>) -> Result<Update, StateError> {
+        from.section(name, |from| {
+            let delta = Parcel::load("delta", from)?;
+            let base = from.u32("base")?;
+            let rate = from.f64("rate")? as f32;
+            let mut steps = |field| {
+                let steps = from.u32(field)?;
+                NonZeroU32::new(steps).ok_or_else(|| from.error(field, "must not be 0"))
+            };
+            let (steps, steps_asked) = (steps("steps")?, steps("steps_asked")?);
+            let samples = from.u32("samples")?;
+            let loss = from.f64("loss")? as f32;
+            let accuracy = Some(from.f64("accuracy")? as f32).filter(|accuracy| !accuracy.is_nan());
+            Ok(Update { delta, base, rate, steps, steps_asked, samples, loss, accuracy })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_become_steps_with_a_last_short_batch() {
+        let some = |n| NonZeroU32::new(n).unwrap();
+        let work = Work { amount: Amount::Epochs(some(3)), batch: Some(some(20)) };
+        assert_eq!(work.steps(45).get(), 9);
+        assert_eq!(work.steps(0).get(), 3);
+        assert_eq!(Work { batch: None, ..work }.steps(45).get(), 3);
+        assert_eq!(Work { amount: Amount::Steps(some(7)), ..work }.steps(45).get(), 7);
+    }
+
+    #[test]
+    fn a_layout_lays_its_pieces_one_after_another() {
+        let piece =
+            |name: &str, shape: &[usize]| Piece { name: name.into(), shape: shape.into(), trained: true };
+        let layout = Layout::new(vec![piece("weight", &[10, 60]), piece("bias", &[10])]);
+        assert_eq!(layout.len(), 610);
+        assert_eq!(layout.pieces().map(|(_, range)| range).collect::<Vec<_>>(), [0..600, 600..610]);
+    }
+}

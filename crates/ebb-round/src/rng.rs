@@ -1,0 +1,245 @@
+//! Random streams keyed by (seed, purpose, round, client).
+//!
+//! Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3"): a block cipher over a
+//! counter. Any number of any stream is computed directly, so that neither the order in which clients are
+//! handled nor the number of threads changes what a client draws.
+
+use crate::{ClientId, RoundNo};
+
+/// A stream of random numbers for one purpose.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    key: [u32; 2],
+    round: u32,
+    client: u32,
+    block: u64,
+    buffer: [u32; 4],
+    used: usize,
+    spare_normal: Option<f64>,
+}
+
+impl Stream {
+    /// The stream for what is drawn once a run.
+    pub fn of_run(seed: u64, purpose: &str) -> Self {
+        Stream::keyed(seed, purpose, u32::MAX, u32::MAX)
+    }
+
+    /// The stream for what is drawn once a round.
+    pub fn of_round(seed: u64, purpose: &str, round: RoundNo) -> Self {
+        Stream::keyed(seed, purpose, round, u32::MAX)
+    }
+
+    /// The stream for what is drawn once a client.
+    pub fn of_client(seed: u64, purpose: &str, client: ClientId) -> Self {
+        Stream::keyed(seed, purpose, u32::MAX, client.number())
+    }
+
+    /// The stream for what a client draws in a round.
+    pub fn of_both(seed: u64, purpose: &str, round: RoundNo, client: ClientId) -> Self {
+        Stream::keyed(seed, purpose, round, client.number())
+    }
+
+    fn keyed(seed: u64, purpose: &str, round: u32, client: u32) -> Self {
+        let key = mix(seed ^ mix(hash(purpose)));
+        Stream {
+            key: [key as u32, (key >> 32) as u32],
+            round,
+            client,
+            block: 0,
+            buffer: [0; 4],
+            used: 4,
+            spare_normal: None,
+        }
+    }
+
+    /// The 64-bit number at a position of the stream, without moving along it.
+    pub fn at(&self, position: u64) -> u64 {
+        let block = self.compute(position / 2);
+        let half = (position % 2) as usize * 2;
+        u64::from(block[half]) | u64::from(block[half + 1]) << 32
+    }
+
+    /// 32 random bits.
+    pub fn next_u32(&mut self) -> u32 {
+        if self.used == 4 {
+            self.buffer = self.compute(self.block);
+            self.block += 1;
+            self.used = 0;
+        }
+        self.used += 1;
+        self.buffer[self.used - 1]
+    }
+
+    /// 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        u64::from(self.next_u32()) | u64::from(self.next_u32()) << 32
+    }
+
+    /// A number in [0, 1), a multiple of 2^-53.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (-53_f64).exp2()
+    }
+
+    /// True with this chance.
+    pub fn chance(&mut self, chance: f64) -> bool {
+        self.unit() < chance
+    }
+
+    /// A whole number below `bound`, each as likely (Lemire's method with rejection).
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "nothing lies below 0");
+        let bound = bound as u64;
+        loop {
+            let wide = u128::from(self.next_u64()) * u128::from(bound);
+            if wide as u64 >= bound.wrapping_neg() % bound {
+                return (wide >> 64) as usize;
+            }
+        }
+    }
+
+    /// A standard normal number (Box and Muller). The functions come from `libm`, so the bits are the same
+    /// on every platform.
+    pub fn normal(&mut self) -> f64 {
+        if let Some(spare) = self.spare_normal.take() {
+            return spare;
+        }
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
+        let angle = std::f64::consts::TAU * self.unit();
+        self.spare_normal = Some(radius * libm::sin(angle));
+        radius * libm::cos(angle)
+    }
+
+    /// Puts the items in random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+
+    /// `count` different whole numbers below `bound`, ascending; all of them if there are no more.
+    pub fn distinct(&mut self, bound: usize, count: usize) -> Vec<usize> {
+        if count >= bound {
+            return (0..bound).collect();
+        }
+        // Floyd's algorithm: work and memory in proportion to `count`, whatever the bound.
+        let mut chosen = std::collections::BTreeSet::new();
+        for top in bound - count..bound {
+            let candidate = self.below(top + 1);
+            if !chosen.insert(candidate) {
+                chosen.insert(top);
+            }
+        }
+        chosen.into_iter().collect()
+    }
+
+    fn compute(&self, block: u64) -> [u32; 4] {
+        philox([block as u32, (block >> 32) as u32, self.client, self.round], self.key)
+    }
+}
+
+#[inline]
+fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+    for _ in 0..10 {
+        let low = u64::from(counter[0]) * 0xD251_1F53;
+        let high = u64::from(counter[2]) * 0xCD9E_8D57;
+        counter = [
+            (high >> 32) as u32 ^ counter[1] ^ key[0],
+            high as u32,
+            (low >> 32) as u32 ^ counter[3] ^ key[1],
+            low as u32,
+        ];
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
+/// The finaliser of SplitMix64: every input bit moves every output bit.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ value >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn philox_gives_the_published_numbers() {
+        // Known answers distributed with Random123 (philox4x32, 10 rounds).
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
+        assert_eq!(
+            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn streams_differ_by_every_part_of_their_key() {
+        let first = |seed, purpose, round, client| {
+            Stream::of_both(seed, purpose, round, ClientId::new(client)).next_u64()
+        };
+        let all = [
+            first(1, "up", 0, 0),
+            first(2, "up", 0, 0),
+            first(1, "down", 0, 0),
+            first(1, "up", 1, 0),
+            first(1, "up", 0, 1),
+        ];
+        for (at, value) in all.iter().enumerate() {
+            assert!(!all[..at].contains(value));
+        }
+        assert_eq!(first(1, "up", 0, 0), all[0]);
+    }
+
+    #[test]
+    fn positions_agree_with_walking() {
+        let mut stream = Stream::of_round(3, "x", 5);
+        let still = stream.clone();
+        for position in 0..9 {
+            assert_eq!(stream.next_u64(), still.at(position));
+        }
+    }
+
+    #[test]
+    fn distinct_numbers_are_distinct_and_each_as_likely() {
+        let mut counts = [0; 10];
+        for round in 0..20_000 {
+            let drawn = Stream::of_round(1, "t", round).distinct(10, 3);
+            assert!(drawn.windows(2).all(|pair| pair[0] < pair[1]) && drawn.len() == 3);
+            drawn.iter().for_each(|&number| counts[number] += 1);
+        }
+        // 6000 expected, standard deviation 65.
+        assert!(counts.iter().all(|&count: &i32| (count - 6000).abs() < 5 * 65), "{counts:?}");
+        assert_eq!(Stream::of_run(1, "t").distinct(3, 9), [0, 1, 2]);
+    }
+
+    #[test]
+    fn normal_numbers_have_the_moments_of_a_normal_law() {
+        let mut stream = Stream::of_run(7, "normal");
+        let n = 200_000;
+        let (mut sum, mut squares, mut fourth) = (0.0, 0.0, 0.0);
+        for _ in 0..n {
+            let x = stream.normal();
+            sum += x;
+            squares += x * x;
+            fourth += x * x * x * x;
+        }
+        let n = f64::from(n);
+        // Five standard errors: of the mean 1/sqrt(n), the variance sqrt(2/n), the fourth moment sqrt(96/n).
+        assert!((sum / n).abs() < 5.0 / n.sqrt());
+        assert!((squares / n - 1.0).abs() < 5.0 * (2.0 / n).sqrt());
+        assert!((fourth / n - 3.0).abs() < 5.0 * (96.0 / n).sqrt());
+    }
+}

@@ -1,0 +1,281 @@
+//! The six questions that every round asks, one trait each, and what they are asked about.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::inbox::Refused;
+use crate::state::State;
+use crate::{Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Stream, Update, Work, vectors};
+
+/// Read-only facts of this round.
+#[derive(Clone, Debug)]
+pub struct Round<'a> {
+    /// Its number.
+    pub number: RoundNo,
+    /// The run's seed.
+    pub seed: u64,
+    /// How long answers are waited for, in seconds; infinite if there is no deadline.
+    pub deadline_s: f64,
+    /// How many threads a sum may use. No result depends on it.
+    pub threads: usize,
+    /// The model as the round begins.
+    pub global: Arc<Parcel>,
+    /// Who is in the run.
+    pub census: &'a Census,
+    /// Who counts how much.
+    pub shares: &'a Shares,
+}
+
+impl Round<'_> {
+    /// The clients that can be reached, ascending.
+    pub fn up(&self) -> Vec<ClientId> {
+        self.census.up().iter().map(ClientId::new).collect()
+    }
+
+    /// The clients in the run, ascending.
+    pub fn enrolled(&self) -> Vec<ClientId> {
+        self.census.enrolled().iter().map(ClientId::new).collect()
+    }
+
+    /// The client's weight in the objective.
+    pub fn share(&self, client: ClientId) -> f64 {
+        self.shares.of(client)
+    }
+
+    /// The stream of random numbers of this round for a purpose.
+    pub fn rng(&self, purpose: &str) -> Stream {
+        Stream::of_round(self.seed, purpose, self.number)
+    }
+}
+
+/// Whose loss do we minimise, and how much does each client count?
+pub trait Objective: State + Send {
+    /// The shares from this round on; `None`: as before.
+    fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares>;
+    /// Learns from how the round went.
+    fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
+}
+
+/// Whom do we ask, and how long do we wait?
+pub trait Selector: State + Send {
+    /// Whose loss and speed to ask first. Their time and bytes are charged.
+    fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
+        Vec::new()
+    }
+    /// Whom to ask: enrolled clients, each at most once.
+    fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
+    /// Learns from how the round went.
+    fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
+}
+
+/// What does a client do with the job?
+///
+/// The rule runs at the client and keeps nothing itself: what a client remembers is the parcel it returns.
+pub trait LocalRule: Send + Sync {
+    /// The local rate and the work at a position of the rate's schedule, counted from 1.
+    fn plan(&self, tick: u32) -> (f32, Work);
+    /// Does the work. What is returned is remembered once the server says that it heard.
+    fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel>;
+}
+
+/// The training that a local rule directs.
+pub trait LocalRun {
+    /// The job's work in steps.
+    fn steps_asked(&self) -> u32;
+    /// Takes up to `count` steps; fewer when the client is cut off. Returns how many.
+    fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32;
+    /// The gradient over all the client's data at its present weights.
+    fn gradient(&mut self) -> Vec<f32>;
+}
+
+/// One local step: `v = momentum * v + g + weight_decay * w + pull * (w - start) + push`, `w = w - rate * v`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepRule<'a> {
+    /// The local rate.
+    pub rate: f32,
+    /// Share of the last step's direction that is kept.
+    pub momentum: f32,
+    /// Pull towards zero.
+    pub weight_decay: f32,
+    /// Pull towards the weights the client started from.
+    pub pull: f32,
+    /// A constant added to the gradient.
+    pub push: Option<&'a [f32]>,
+}
+
+/// Who stands in for those that returned nothing?
+pub trait Substitution: State + Send {
+    /// Whether it needs to see whole updates, or only who answered.
+    fn hold(&self) -> Hold;
+    /// What counts beside the answers that came on time: late ones, remembered ones, a friend's.
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution>;
+}
+
+/// With what weight does each contribution count?
+pub trait Aggregator: State + Send {
+    /// `Fold` promises that the aggregate is `scale * sum of weigh * update`, so that each update can be let
+    /// go once it is weighed.
+    fn hold(&self) -> Hold;
+    /// The weight of one contribution, before the round's other contributions are known.
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64;
+    /// The factor of the whole sum, once all weights and their total are known. Also asked in empty rounds.
+    fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64;
+    /// The aggregate of updates that were all kept.
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        let weights: Vec<_> = contributions.iter().map(|one| self.weigh(round, one)).collect();
+        let scale = self.scale(round, weights.iter().sum(), contributions);
+        scaled(&weighted_sum(round, contributions, &weights), scale)
+    }
+}
+
+/// How does the model move, and what is sent next?
+pub trait ServerRule: State + Send {
+    /// Whether it needs to see whole updates, or only their aggregate.
+    fn hold(&self) -> Hold;
+    /// The position in the local rate's schedule, counted from 1.
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        round.number + 1
+    }
+    /// What travels to the clients.
+    fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
+        Arc::clone(&round.global)
+    }
+    /// Moves the model.
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]);
+    /// The model.
+    fn model(&self) -> &Arc<Parcel>;
+    /// Starts from this model instead.
+    fn start_from(&mut self, model: Vec<f32>);
+}
+
+/// Whether a role needs all updates of a round at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Each update is used and let go.
+    Fold,
+    /// All are kept until the round closes.
+    All,
+}
+
+/// What the probed clients said. The silent are missing.
+pub type Probes = BTreeMap<ClientId, Measured>;
+
+/// One client to ask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pick {
+    /// Who.
+    pub client: ClientId,
+    /// The chance with which it was to be asked, where that is known.
+    pub chance: Option<f64>,
+}
+
+/// The clients to ask, and how long to wait for them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cohort {
+    /// Whom.
+    pub picks: Vec<Pick>,
+    /// How long.
+    pub wait: Wait,
+}
+
+impl Cohort {
+    /// Clients that are asked for certain, waited for until the deadline.
+    pub fn by_deadline(clients: impl IntoIterator<Item = ClientId>) -> Self {
+        let picks = clients.into_iter().map(|client| Pick { client, chance: Some(1.0) }).collect();
+        Cohort { picks, wait: Wait::Deadline }
+    }
+}
+
+/// When a round closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// When all have answered, at the latest at the deadline.
+    Deadline,
+    /// When all have answered, at the latest when the run's patience ends.
+    Everyone,
+    /// When so many have answered, at the latest at the deadline.
+    Answers(usize),
+}
+
+/// An accepted answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whose.
+    pub client: ClientId,
+    /// The chance with which it was asked in this round.
+    pub chance: Option<f64>,
+    /// What it returned.
+    pub update: Arc<Update>,
+}
+
+/// How the clients responded.
+#[derive(Clone, Debug, Default)]
+pub struct Returns {
+    /// Answers to this round's job, whole or partial, ascending by client.
+    pub fresh: Vec<Answer>,
+    /// Answers to earlier rounds' jobs that came now; `update.base` tells which.
+    pub late: Vec<Answer>,
+    /// Asked, and silent or refused, ascending.
+    pub absent: Vec<ClientId>,
+    /// Answers that could not be used, and why.
+    pub refused: Vec<Refused>,
+    /// How long the round took, in seconds.
+    pub elapsed_s: f64,
+}
+
+/// An update that counts for `client`, computed by `source`, `age` rounds ago.
+#[derive(Clone, Debug)]
+pub struct Contribution {
+    /// For whom it counts.
+    pub client: ClientId,
+    /// Who computed it.
+    pub source: ClientId,
+    /// How many rounds ago.
+    pub age: u32,
+    /// The chance with which the source was asked, where that is known.
+    pub chance: Option<f64>,
+    /// A weight that whoever put it there wants to be kept.
+    pub weight: Option<f64>,
+    /// The update.
+    pub update: Arc<Update>,
+}
+
+impl Contribution {
+    /// An answer that counts for the client itself.
+    pub fn own(answer: &Answer) -> Self {
+        Contribution {
+            client: answer.client,
+            source: answer.client,
+            age: 0,
+            chance: answer.chance,
+            weight: None,
+            update: Arc::clone(&answer.update),
+        }
+    }
+}
+
+/// What the roles may learn from a round.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// Who was asked.
+    pub cohort: &'a Cohort,
+    /// Who answered what.
+    pub returns: &'a Returns,
+}
+
+/// The sum of `weights[i] * contributions[i]`, in order.
+pub fn weighted_sum(round: &Round<'_>, contributions: &[Contribution], weights: &[f64]) -> Vec<f64> {
+    let mut sum = vec![0.0; round.global.model.len()];
+    let terms: Vec<_> = contributions
+        .iter()
+        .zip(weights)
+        .map(|(one, &weight)| (one.update.delta.model.as_slice(), weight))
+        .collect();
+    vectors::add_weighted(&mut sum, &terms, round.threads);
+    sum
+}
+
+/// The sum times a factor, rounded once.
+pub fn scaled(sum: &[f64], scale: f64) -> Vec<f32> {
+    sum.iter().map(|&value| (value * scale) as f32).collect()
+}

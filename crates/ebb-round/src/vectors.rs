@@ -1,0 +1,150 @@
+//! Sums and norms over flat vectors; the only threads in this crate.
+//!
+//! Sums over clients run in the order given, in f64. Threads and vector units split the coordinates, never
+//! the clients, and no product is fused into an addition: the bits are the same on every machine.
+#![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
+
+/// Coordinates summed at a time: their sums stay in the first-level cache while all vectors pass by.
+const BLOCK: usize = 1024;
+
+/// Below this many additions a second thread costs more than it saves.
+const WORTH_A_THREAD: usize = 1 << 19;
+
+/// Adds `weight * vector` for each of `terms`, in order, to `sum`.
+///
+/// # Panics
+/// When a vector has another length than `sum`.
+pub fn add_weighted(sum: &mut [f64], terms: &[(&[f32], f64)], threads: usize) {
+    for (vector, _) in terms {
+        assert_eq!(vector.len(), sum.len(), "vectors of one model have one length");
+    }
+    let worth = (sum.len() * terms.len()) / WORTH_A_THREAD;
+    let threads = threads.min(worth).max(1);
+    if threads == 1 {
+        return add_range(sum, terms, 0);
+    }
+    let per_thread = sum.len().div_ceil(threads).next_multiple_of(BLOCK);
+    std::thread::scope(|scope| {
+        for (at, part) in sum.chunks_mut(per_thread).enumerate() {
+            scope.spawn(move || add_range(part, terms, at * per_thread));
+        }
+    });
+}
+
+/// `vector + rate * step`, rounded once.
+pub fn moved(vector: &[f32], rate: f64, step: &[f32]) -> Vec<f32> {
+    assert_eq!(vector.len(), step.len(), "a step has the model's length");
+    vector.iter().zip(step).map(|(&at, &by)| (f64::from(at) + rate * f64::from(by)) as f32).collect()
+}
+
+/// The Euclidean norm.
+pub fn norm(vector: &[f32]) -> f64 {
+    vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+}
+
+/// Whether every number is finite.
+pub fn all_finite(vector: &[f32]) -> bool {
+    // Chunked so that the inner loop has no exit and can be vectorised.
+    vector.chunks(BLOCK).all(|chunk| {
+        let broken = chunk.iter().map(|value| u32::from(!value.is_finite())).sum::<u32>();
+        broken == 0
+    })
+}
+
+fn add_range(sum: &mut [f64], terms: &[(&[f32], f64)], offset: usize) {
+    for (at, block) in sum.chunks_mut(BLOCK).enumerate() {
+        let start = offset + at * BLOCK;
+        let range = start..start + block.len();
+        for (vector, weight) in terms {
+            add_block(block, &vector[range.clone()], *weight);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn add_block(sum: &mut [f64], vector: &[f32], weight: f64) {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the unit, as asked in the line above.
+        unsafe { add_block_avx512(sum, vector, weight) }
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the unit, as asked in the line above.
+        unsafe { add_block_avx2(sum, vector, weight) }
+    } else {
+        add_block_plain(sum, vector, weight);
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn add_block(sum: &mut [f64], vector: &[f32], weight: f64) {
+    add_block_plain(sum, vector, weight);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn add_block_avx512(sum: &mut [f64], vector: &[f32], weight: f64) {
+    add_block_plain(sum, vector, weight);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_block_avx2(sum: &mut [f64], vector: &[f32], weight: f64) {
+    add_block_plain(sum, vector, weight);
+}
+
+#[inline(always)]
+fn add_block_plain(sum: &mut [f64], vector: &[f32], weight: f64) {
+    for (total, &value) in sum.iter_mut().zip(vector) {
+        *total += weight * f64::from(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+
+    fn random(len: usize, stream: &mut Stream) -> Vec<f32> {
+        (0..len).map(|_| stream.normal() as f32).collect()
+    }
+
+    #[test]
+    fn threads_grouping_and_vector_units_leave_the_bits_alone() {
+        let mut stream = Stream::of_run(1, "vectors");
+        let len = 300_007;
+        let vectors: Vec<_> = (0..7).map(|_| random(len, &mut stream)).collect();
+        let weights: Vec<_> = (0..7).map(|_| stream.unit()).collect();
+        let terms: Vec<_> = vectors.iter().map(Vec::as_slice).zip(weights.iter().copied()).collect();
+        let mut plain = vec![0.0; len];
+        for (vector, weight) in &terms {
+            for (total, &value) in plain.iter_mut().zip(*vector) {
+                *total += weight * f64::from(value);
+            }
+        }
+        for threads in [1, 2, 5] {
+            let mut whole = vec![0.0; len];
+            add_weighted(&mut whole, &terms, threads);
+            assert!(whole == plain, "{threads} threads");
+            let mut pieces = vec![0.0; len];
+            terms.chunks(3).for_each(|group| add_weighted(&mut pieces, group, threads));
+            assert!(pieces == plain, "{threads} threads, in groups");
+        }
+    }
+
+    #[test]
+    fn one_broken_number_is_seen_wherever_it_stands() {
+        for at in [0, 1023, 1024, 4999] {
+            for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut vector = vec![1.0_f32; 5000];
+                assert!(all_finite(&vector));
+                vector[at] = broken;
+                assert!(!all_finite(&vector));
+            }
+        }
+    }
+
+    #[test]
+    fn a_move_and_a_norm_by_hand() {
+        assert_eq!(moved(&[1.0, 2.0], 0.5, &[4.0, -2.0]), [3.0, 1.0]);
+        assert_eq!(norm(&[3.0, 4.0]), 5.0);
+    }
+}
