@@ -1,0 +1,18 @@
+//! Published methods for unreliable clients, one file each, in one folder per question of the round.
+//!
+//! A method is a file with an `ENTRY` and one line in [`Registry::standard`]; a published name is a
+//! combination of methods, a line in [`mod@recipes`]. Methods do no I/O and read no clock.
+
+pub mod aggregate;
+pub mod local;
+pub mod objective;
+pub mod recipes;
+pub mod registry;
+pub mod select;
+pub mod server;
+pub mod substitute;
+#[cfg(test)]
+mod testing;
+
+pub use recipes::Recipe;
+pub use registry::{Addition, Registry};

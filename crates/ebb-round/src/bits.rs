@@ -114,7 +114,7 @@ impl Bits {
     }
 
     fn trim(&mut self) {
-        if self.len % 64 != 0 {
+        if !self.len.is_multiple_of(64) {
             let last = self.words.last_mut().expect("a ragged length has a last word");
             *last &= (1 << (self.len % 64)) - 1;
         }

@@ -143,10 +143,8 @@ impl<'a> Inbox<'a> {
 impl Sink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
         let fresh = update.base == self.round.number;
-        if fresh {
-            if let Some(after) = self.last.filter(|&last| last > client) {
-                return Err(FleetError::OutOfOrder { client, after });
-            }
+        if let Some(after) = self.last.filter(|&last| fresh && last > client) {
+            return Err(FleetError::OutOfOrder { client, after });
         }
         let chance = match self.admit(client, &update) {
             Ok(chance) => chance,

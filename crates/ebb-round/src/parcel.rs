@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::state::{Loader, Saver, StateError};
 use crate::RoundNo;
+use crate::state::{Loader, Saver, StateError};
 
 /// The name of a side vector.
 pub type SideName = Cow<'static, str>;

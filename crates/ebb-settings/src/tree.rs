@@ -84,27 +84,28 @@ impl Tree {
             }
             Err(_) => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
-        let (parents, key) = path.rsplit_once('.').unwrap_or(("", path));
-        let mut table = Table::new();
-        table.insert(key.to_owned(), value);
-        for parent in parents.split('.').filter(|part| !part.is_empty()).rev() {
-            table = Table::from_iter([(parent.to_owned(), Value::Table(table))]);
-        }
-        let mut places = BTreeMap::new();
-        places.insert(path.to_owned(), place);
-        self.lay_over(Tree { root: table, places, resolved: RefCell::default() });
+        self.put(path, value, place);
         Ok(())
     }
 
-    /// Puts a value in place without a place: what a flag of its own, such as `--seed`, brings.
-    pub fn put(&mut self, path: &str, value: impl Into<Value>, flag: &str) {
-        let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
-        let mut table = Table::from_iter([(key.to_owned(), value.into())]);
-        if !parent.is_empty() {
-            table = Table::from_iter([(parent.to_owned(), Value::Table(table))]);
+    /// Puts one value in place.
+    pub fn put(&mut self, path: &str, value: impl Into<Value>, place: Place) {
+        let mut value = value.into();
+        for part in path.split('.').rev() {
+            value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
         }
-        let places = BTreeMap::from([(path.to_owned(), Place::Flag(flag.to_owned()))]);
-        self.lay_over(Tree { root: table, places, resolved: RefCell::default() });
+        let Value::Table(root) = value else { unreachable!("a path has at least one part") };
+        let places = BTreeMap::from([(path.to_owned(), place)]);
+        self.lay_over(Tree { root, places, resolved: RefCell::default() });
+    }
+
+    /// The table at `path` as a tree of its own, every value with the place it has here.
+    pub fn subtree(&self, path: &str) -> Tree {
+        let root = self.value(path).and_then(Value::as_table).cloned().unwrap_or_default();
+        let below = format!("{path}.");
+        let own =
+            |(key, place): (&String, &Place)| Some((key.strip_prefix(&below)?.to_owned(), place.clone()));
+        Tree { root, places: self.places.iter().filter_map(own).collect(), resolved: RefCell::default() }
     }
 
     /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
@@ -133,9 +134,9 @@ impl Tree {
         self.value(path).is_some()
     }
 
-    /// Takes the value at the top level out of the tree.
-    pub fn take(&mut self, key: &str) -> Option<Value> {
-        self.root.remove(key)
+    /// Takes a key at the top level out of the tree.
+    pub fn remove(&mut self, key: &str) {
+        self.root.remove(key);
     }
 
     /// Refuses keys at the top level other than `known`.
@@ -177,6 +178,11 @@ impl Tree {
             at.extend(table.clone());
         }
         toml::to_string(&root).expect("parsed settings can be written again")
+    }
+
+    /// Everything as it was written, before defaults: two trees with the same text mean the same.
+    pub fn written(&self) -> String {
+        toml::to_string(&self.root).expect("what was read as TOML can be written again")
     }
 
     /// The file the settings came from, for what is missing altogether.
@@ -459,6 +465,15 @@ mod tests {
         assert!(tree.set("nonsense").is_err());
         tree.set("recipe=fl-fdms").unwrap();
         assert_eq!(tree.text("recipe"), Some("fl-fdms"));
+    }
+
+    #[test]
+    fn a_subtree_keeps_the_places_of_its_values() {
+        let tree = Tree::parse("[[grid.method]]\nselect = { chort = 3 }", "a.toml").unwrap();
+        let mut cell = Tree::default();
+        cell.lay_over(tree.subtree("grid.method[0]"));
+        let error = cell.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string();
+        assert!(error.starts_with("a.toml:2:12: select.chort = 3: unknown key"), "{error}");
     }
 
     #[test]

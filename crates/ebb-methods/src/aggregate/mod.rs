@@ -1,0 +1,4 @@
+//! With what weight does each contribution count?
+
+pub mod mean;
+pub mod share;

@@ -1,0 +1,157 @@
+//! How fast and how much a client trains: what all local rules have in common.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{Amount, Job, StepRule, Work};
+use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+/// The rate and its schedule, the work, and the plain parts of a step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    rate: Positive,
+    #[serde(default)]
+    schedule: Schedule,
+    step_every: Option<NonZeroU32>,
+    step_factor: Option<Positive>,
+    steps: Option<NonZeroU32>,
+    epochs: Option<NonZeroU32>,
+    batch: Option<NonZeroU32>,
+    #[serde(default = "zero_chance")]
+    momentum: Chance,
+    #[serde(default = "zero")]
+    weight_decay: NonNegative,
+}
+
+/// How the rate changes with the clock, which starts at 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Schedule {
+    /// Not at all.
+    #[default]
+    Constant,
+    /// `rate / t`.
+    Inverse,
+    /// `rate / sqrt(t)`.
+    InverseSqrt,
+    /// Times `step_factor` after every `step_every` rounds.
+    Step,
+}
+
+impl Plan {
+    /// Reads the table's keys, but for those that the rule itself reads.
+    pub fn parse(settings: &Settings<'_>, own_keys: &[&str]) -> Result<Plan, SettingsError> {
+        let plan: Plan = settings.parse_without(&[&["kind"], own_keys].concat())?;
+        match (plan.steps, plan.epochs) {
+            (None, None) => {
+                return Err(
+                    settings.error("steps", "missing; give steps or epochs, how much a client does a round")
+                );
+            }
+            (Some(_), Some(_)) => return Err(settings.error("epochs", "give steps or epochs, not both")),
+            _ => {}
+        }
+        let stepped = plan.schedule == Schedule::Step;
+        for (key, given) in
+            [("step_every", plan.step_every.is_some()), ("step_factor", plan.step_factor.is_some())]
+        {
+            if stepped && !given {
+                return Err(
+                    settings.error(key, "missing; schedule = \"step\" needs step_every and step_factor")
+                );
+            }
+            if !stepped && given {
+                return Err(settings.error(key, "only means something with schedule = \"step\""));
+            }
+        }
+        if plan.momentum.get() >= 1.0 {
+            return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
+        }
+        Ok(plan)
+    }
+
+    /// The rate at a tick of the clock, and the work.
+    pub fn at(&self, tick: u32) -> (f32, Work) {
+        let t = f64::from(tick.max(1));
+        let factor = match self.schedule {
+            Schedule::Constant => 1.0,
+            Schedule::Inverse => 1.0 / t,
+            Schedule::InverseSqrt => 1.0 / t.sqrt(),
+            Schedule::Step => {
+                let every = self.step_every.map_or(1, NonZeroU32::get);
+                let factor = self.step_factor.map_or(1.0, Positive::get);
+                libm::pow(factor, f64::from((tick.max(1) - 1) / every))
+            }
+        };
+        let amount = match (self.steps, self.epochs) {
+            (Some(steps), _) => Amount::Steps(steps),
+            (None, Some(epochs)) => Amount::Epochs(epochs),
+            (None, None) => unreachable!("parsing asks for one of them"),
+        };
+        ((self.rate.get() * factor) as f32, Work { amount, batch: self.batch })
+    }
+
+    /// A step without correction.
+    pub fn plain_step(&self, job: &Job) -> StepRule<'static> {
+        StepRule {
+            rate: job.rate,
+            momentum: self.momentum.get() as f32,
+            weight_decay: self.weight_decay.get() as f32,
+            ..StepRule::default()
+        }
+    }
+}
+
+fn zero() -> NonNegative {
+    NonNegative::new(0.0).expect("0 is not negative")
+}
+
+fn zero_chance() -> Chance {
+    Chance::new(0.0).expect("0 is a chance")
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    fn plan(text: &str) -> Result<Plan, String> {
+        let tree = Tree::parse(&format!("[local]\n{text}"), "a.toml").unwrap();
+        Plan::parse(&tree.table("local", Facts::default()), &[]).map_err(|error| error.to_string())
+    }
+
+    fn check_rates(text: &str, ticks: &[u32], rates: &[f32]) {
+        let plan = plan(&format!("rate = 0.8\nsteps = 1\n{text}")).unwrap();
+        assert_eq!(ticks.iter().map(|&tick| plan.at(tick).0).collect::<Vec<_>>(), rates, "{text}");
+    }
+
+    #[test]
+    fn rates_follow_their_schedule() {
+        check_rates("", &[1, 2, 100], &[0.8, 0.8, 0.8]);
+        check_rates("schedule = \"inverse\"", &[1, 2, 4], &[0.8, 0.4, 0.2]);
+        check_rates("schedule = \"inverse-sqrt\"", &[1, 4, 16], &[0.8, 0.4, 0.2]);
+        check_rates(
+            "schedule = \"step\"\nstep_every = 2\nstep_factor = 0.5",
+            &[1, 2, 3, 4, 5],
+            &[0.8, 0.8, 0.4, 0.4, 0.2],
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        for (text, part) in [
+            ("rate = -0.1\nsteps = 1", "local.rate = -0.1: -0.1 is out of range; give a number above 0"),
+            ("rate = 0.1", "local.steps: missing"),
+            ("rate = 0.1\nsteps = 1\nepochs = 1", "not both"),
+            ("rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
+            ("rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
+            ("rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
+            ("rate = 0.1\nsteps = 1\nschedule = \"inverze\"", "did you mean \"inverse\"?"),
+        ] {
+            let error = plan(text).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Mini-batch gradient descent, all steps taken plainly.
+
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Work};
+use ebb_settings::Entry;
+
+use crate::local::plan::Plan;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn LocalRule> = Entry {
+    name: "sgd",
+    about: "mini-batch gradient descent with momentum and weight decay",
+    example: "rate = 0.1\nschedule = \"constant\"\nepochs = 1\nbatch = 20\nmomentum = 0.0\nweight_decay = 0.0",
+    build: |settings| Ok(Box::new(Sgd { plan: Plan::parse(settings, &[])? })),
+};
+
+#[derive(Debug)]
+struct Sgd {
+    plan: Plan,
+}
+
+impl LocalRule for Sgd {
+    fn plan(&self, tick: u32) -> (f32, Work) {
+        self.plan.at(tick)
+    }
+
+    fn run(&self, job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
+        run.steps(run.steps_asked(), &self.plan.plain_step(job));
+        None
+    }
+}

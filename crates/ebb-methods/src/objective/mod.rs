@@ -1,0 +1,3 @@
+//! Whose loss do we minimise, and how much does each client count?
+
+pub mod enrolled;

@@ -1,0 +1,63 @@
+//! Published names as combinations of methods.
+
+/// A published method: one choice for each role, as settings that a run's own are laid over.
+#[derive(Clone, Copy, Debug)]
+pub struct Recipe {
+    /// The name, as written after `recipe =`.
+    pub name: &'static str,
+    /// One line that completes the sentence "this one ...".
+    pub about: &'static str,
+    /// The tables of the roles it chooses; roles it does not name keep their defaults.
+    pub settings: &'static str,
+    /// Whether it only concerns participation: when everybody answers in full it must give FedAvg's model.
+    pub only_participation: bool,
+}
+
+/// The recipes that come with Ebbflow.
+pub const STANDARD: &[Recipe] = &[
+    Recipe {
+        name: "full",
+        about: "waits for everybody in every round: what absences cost is measured against it",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            wait = "everyone"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "dropout",
+        about: "asks everybody and averages whoever answers by the deadline",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "zero-update",
+        about: "asks everybody and counts the silent as an update of zero: the denominator stays the population",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "share"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fedavg",
+        about: "asks a uniform cohort and averages whoever answers (McMahan et al. 2017)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+];

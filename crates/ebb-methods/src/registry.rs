@@ -1,0 +1,220 @@
+//! The lists of all methods by role, and of all recipes. Open: `Registry::with` adds one from elsewhere.
+
+use std::sync::Arc;
+
+use ebb_round::{Aggregator, LocalRule, Objective, Roles, Selector, ServerRule, Substitution};
+use ebb_settings::{Entry, Facts, SettingsError, Tree, find, nearest};
+
+use crate::recipes::{self, Recipe};
+use crate::{aggregate, local, objective, select, server, substitute};
+
+/// All methods and recipes that a run can name.
+#[derive(Clone)]
+pub struct Registry {
+    /// Whose loss is minimised.
+    pub objectives: Vec<Entry<dyn Objective>>,
+    /// Whom to ask.
+    pub selectors: Vec<Entry<dyn Selector>>,
+    /// What a client does.
+    pub locals: Vec<Entry<dyn LocalRule>>,
+    /// Who stands in for the silent.
+    pub substitutions: Vec<Entry<dyn Substitution>>,
+    /// With what weight each counts.
+    pub aggregators: Vec<Entry<dyn Aggregator>>,
+    /// How the model moves.
+    pub servers: Vec<Entry<dyn ServerRule>>,
+    /// Published combinations.
+    pub recipes: Vec<Recipe>,
+}
+
+impl Registry {
+    /// Everything that comes with Ebbflow.
+    pub fn standard() -> Registry {
+        Registry {
+            objectives: vec![objective::enrolled::ENTRY],
+            selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY],
+            locals: vec![local::sgd::ENTRY],
+            substitutions: vec![substitute::nobody::ENTRY],
+            aggregators: vec![aggregate::mean::ENTRY, aggregate::share::ENTRY],
+            servers: vec![server::plain::ENTRY],
+            recipes: recipes::STANDARD.to_vec(),
+        }
+    }
+
+    /// Adds a method or a recipe that lives elsewhere.
+    ///
+    /// # Panics
+    /// When its name is taken: two methods of one name would make a record ambiguous.
+    #[must_use]
+    pub fn with(mut self, addition: impl Into<Addition>) -> Registry {
+        fn add<T>(list: &mut Vec<T>, item: T, name: impl Fn(&T) -> &'static str) {
+            let new = name(&item);
+            assert!(
+                list.iter().all(|known| name(known) != new),
+                "there is already a \"{new}\" in the registry"
+            );
+            list.push(item);
+        }
+        match addition.into() {
+            Addition::Objective(entry) => add(&mut self.objectives, entry, |entry| entry.name),
+            Addition::Selector(entry) => add(&mut self.selectors, entry, |entry| entry.name),
+            Addition::Local(entry) => add(&mut self.locals, entry, |entry| entry.name),
+            Addition::Substitution(entry) => add(&mut self.substitutions, entry, |entry| entry.name),
+            Addition::Aggregator(entry) => add(&mut self.aggregators, entry, |entry| entry.name),
+            Addition::Server(entry) => add(&mut self.servers, entry, |entry| entry.name),
+            Addition::Recipe(recipe) => add(&mut self.recipes, recipe, |recipe| recipe.name),
+        }
+        self
+    }
+
+    /// The settings with those of the recipe they name laid under them.
+    pub fn with_recipe(&self, tree: Tree) -> Result<Tree, SettingsError> {
+        if !tree.has("recipe") {
+            return Ok(tree);
+        }
+        let Some(name) = tree.text("recipe") else {
+            return Err(tree.error("recipe", "expected a name in quotes"));
+        };
+        let names = || self.recipes.iter().map(|recipe| recipe.name);
+        let Some(recipe) = self.recipes.iter().find(|recipe| recipe.name == name) else {
+            let hint =
+                nearest(name, names()).map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+            let known = names().collect::<Vec<_>>().join(", ");
+            return Err(tree.error("recipe", format!("there is no such recipe; {hint}known: {known}")));
+        };
+        let mut below = Tree::of_recipe(recipe.name, recipe.settings);
+        below.lay_over(tree);
+        Ok(below)
+    }
+
+    /// Builds the six roles; a role that the settings do not name gets its default.
+    pub fn build(&self, tree: &Tree, facts: Facts) -> Result<Roles, SettingsError> {
+        Ok(Roles {
+            objective: role(&self.objectives, tree, "objective", "enrolled", facts)?,
+            selector: role(&self.selectors, tree, "select", "uniform", facts)?,
+            local: Arc::from(role(&self.locals, tree, "local", "sgd", facts)?),
+            substitution: role(&self.substitutions, tree, "substitute", "nobody", facts)?,
+            aggregator: role(&self.aggregators, tree, "aggregate", "mean", facts)?,
+            server: role(&self.servers, tree, "server", "plain", facts)?,
+        })
+    }
+}
+
+/// The names of the tables in which a run chooses its methods.
+pub const ROLES: [&str; 6] = ["objective", "select", "local", "substitute", "aggregate", "server"];
+
+fn role<R: ?Sized>(
+    entries: &[Entry<R>],
+    tree: &Tree,
+    table: &str,
+    default: &str,
+    facts: Facts,
+) -> Result<Box<R>, SettingsError> {
+    let settings = tree.table(table, facts);
+    let entry = find(entries, &settings, Some(default))?;
+    settings.resolve_kind(entry.name);
+    (entry.build)(&settings)
+}
+
+/// Something to add to a registry.
+pub enum Addition {
+    /// Whose loss is minimised.
+    Objective(Entry<dyn Objective>),
+    /// Whom to ask.
+    Selector(Entry<dyn Selector>),
+    /// What a client does.
+    Local(Entry<dyn LocalRule>),
+    /// Who stands in for the silent.
+    Substitution(Entry<dyn Substitution>),
+    /// With what weight each counts.
+    Aggregator(Entry<dyn Aggregator>),
+    /// How the model moves.
+    Server(Entry<dyn ServerRule>),
+    /// A published combination.
+    Recipe(Recipe),
+}
+
+macro_rules! addition {
+    ($($variant:ident: $type:ty),* $(,)?) => {
+        $(impl From<$type> for Addition {
+            fn from(value: $type) -> Addition {
+                Addition::$variant(value)
+            }
+        })*
+    };
+}
+
+addition! {
+    Objective: Entry<dyn Objective>,
+    Selector: Entry<dyn Selector>,
+    Local: Entry<dyn LocalRule>,
+    Substitution: Entry<dyn Substitution>,
+    Aggregator: Entry<dyn Aggregator>,
+    Server: Entry<dyn ServerRule>,
+    Recipe: Recipe,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(text: &str) -> Result<(), String> {
+        let registry = Registry::standard();
+        let tree = Tree::parse(text, "a.toml").unwrap();
+        let facts = Facts { seed: 1, n_clients: 30, n_rounds: 10 };
+        let tree = registry.with_recipe(tree).map_err(|error| error.to_string())?;
+        registry.build(&tree, facts).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_recipe_builds_from_its_name_and_a_rate() {
+        for recipe in recipes::STANDARD {
+            let cohort = if recipe.settings.contains("uniform") { "[select]\ncohort = 3" } else { "" };
+            build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 1", recipe.name))
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn every_example_builds() {
+        let registry = Registry::standard();
+        let plain = "[local]\nrate = 0.1\nsteps = 1\n";
+        let check = |table: &str, name: &str, example: &str| {
+            let rest = if table == "local" { "" } else { plain };
+            let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
+            build(&format!("{rest}{select}[{table}]\nkind = \"{name}\"\n{example}")).unwrap();
+        };
+        registry.objectives.iter().for_each(|entry| check("objective", entry.name, entry.example));
+        registry.selectors.iter().for_each(|entry| check("select", entry.name, entry.example));
+        registry.locals.iter().for_each(|entry| check("local", entry.name, entry.example));
+        registry.substitutions.iter().for_each(|entry| check("substitute", entry.name, entry.example));
+        registry.aggregators.iter().for_each(|entry| check("aggregate", entry.name, entry.example));
+        registry.servers.iter().for_each(|entry| check("server", entry.name, entry.example));
+    }
+
+    #[test]
+    fn wrong_names_and_numbers_are_answered_with_the_remedy() {
+        for (text, expected) in [
+            (
+                "recipe = \"fedavgg\"",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, fedavg",
+            ),
+            (
+                "[select]\nkind = \"unifrom\"",
+                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform",
+            ),
+            (
+                "recipe = \"fedavg\"\n[select]\ncohort = 40",
+                "a.toml:3:1: select.cohort = 40: larger than the fleet; give at most its 30 clients",
+            ),
+        ] {
+            assert_eq!(build(text).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "already a \"uniform\"")]
+    fn a_name_cannot_be_taken_twice() {
+        let _ = Registry::standard().with(select::uniform::ENTRY);
+    }
+}

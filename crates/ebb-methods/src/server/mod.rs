@@ -1,0 +1,3 @@
+//! How does the model move, and what is sent next?
+
+pub mod plain;

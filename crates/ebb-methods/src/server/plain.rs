@@ -1,0 +1,57 @@
+//! Adds the aggregate, times a server rate.
+
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "plain",
+    about: "the model plus the aggregate times a server rate",
+    example: "rate = 1.0",
+    build: |settings| Ok(Box::new(settings.parse::<Plain>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plain {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+}
+
+fn one() -> Positive {
+    Positive::new(1.0).expect("1 is above 0")
+}
+
+impl ServerRule for Plain {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+        self.start_from(vectors::moved(&round.global.model, self.rate.get(), aggregate));
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+impl State for Plain {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! Who stands in for those that returned nothing?
+
+pub mod nobody;
