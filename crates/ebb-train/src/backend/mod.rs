@@ -1,0 +1,86 @@
+//! Many clients in, updates out: the one call through which a fleet trains.
+
+pub mod threads;
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{ClientId, FleetError, Job, LocalRule, Parcel, SideName, Update};
+
+use crate::Task;
+pub use threads::Threads;
+
+/// One client's work.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    /// Who.
+    pub client: ClientId,
+    /// What to do.
+    pub job: Arc<Job>,
+    /// What the client remembers.
+    pub memory: Arc<Parcel>,
+    /// After how many steps it is cut off.
+    pub limit: NonZeroU32,
+}
+
+/// What came of an assignment.
+#[derive(Clone, Debug)]
+pub struct Trained {
+    /// The update.
+    pub update: Update,
+    /// What the client remembers from now on, once told that it was heard; `None`: as before.
+    pub memory: Option<Parcel>,
+}
+
+/// Something that trains clients.
+pub trait Backend: Send {
+    /// Trains every assignment and hands over the results in the order of the assignments. The result of a
+    /// client depends on nothing but its assignment, the rule and the seed.
+    fn train(
+        &self,
+        task: &dyn Task,
+        rule: &dyn LocalRule,
+        seed: u64,
+        assignments: &[Assignment],
+        deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
+    ) -> Result<(), FleetError>;
+}
+
+/// Trains one client.
+pub(crate) fn train_one(
+    task: &dyn Task,
+    rule: &dyn LocalRule,
+    seed: u64,
+    one: &Assignment,
+) -> Option<Trained> {
+    let mut trainee = task.begin(one.client, &one.job, seed, one.limit);
+    let asked = NonZeroU32::new(trainee.steps_asked()).expect("work is at least one step");
+    let memory = rule.run(&one.job, &one.memory, trainee.as_mut());
+    let done = trainee.finish()?;
+    let mut delta = Parcel::of(done.delta);
+    delta.side = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();
+    let update = Update {
+        delta,
+        base: one.job.round,
+        rate: one.job.rate,
+        steps: done.steps,
+        steps_asked: asked,
+        samples: task.samples(one.client),
+        loss: done.loss,
+        accuracy: done.accuracy,
+    };
+    Some(Trained { update, memory })
+}
+
+/// What travels beside the model is what the client's memory changed by, for the same reason that the model
+/// does: the server adds it to a sum over all clients.
+fn changes(old: &Parcel, new: &Parcel) -> Vec<(SideName, Vec<f32>)> {
+    let change = |(name, new): (&SideName, &Vec<f32>)| {
+        let change = match old.side.get(name) {
+            Some(old) => new.iter().zip(old).map(|(new, old)| new - old).collect(),
+            None => new.clone(),
+        };
+        (name.clone(), change)
+    };
+    new.side.iter().map(change).collect()
+}

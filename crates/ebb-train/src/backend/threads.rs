@@ -1,0 +1,117 @@
+//! Trains on the processor, one client a thread.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+
+use ebb_round::{FleetError, LocalRule};
+
+use super::{Assignment, Backend, Trained, train_one};
+use crate::Task;
+
+/// As many clients at once as there are threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads(pub NonZeroUsize);
+
+/// How far ahead of the slowest client the others may run: finished updates wait in memory.
+const WINDOW_PER_THREAD: usize = 8;
+
+impl Backend for Threads {
+    fn train(
+        &self,
+        task: &dyn Task,
+        rule: &dyn LocalRule,
+        seed: u64,
+        assignments: &[Assignment],
+        deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
+    ) -> Result<(), FleetError> {
+        let threads = self.0.get().min(assignments.len());
+        if threads <= 1 {
+            return assignments
+                .iter()
+                .enumerate()
+                .try_for_each(|(at, one)| deliver(at, train_one(task, rule, seed, one)));
+        }
+        let next = AtomicUsize::new(0);
+        let gate = Gate::new(threads * WINDOW_PER_THREAD);
+        let (results, inbox) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let (results, next, gate) = (results.clone(), &next, &gate);
+                scope.spawn(move || {
+                    let _open = OpenOnPanic(gate);
+                    loop {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(one) = assignments.get(at) else { break };
+                        if !gate.wait_for(at) || results.send((at, train_one(task, rule, seed, one))).is_err()
+                        {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(results);
+            let mut early = BTreeMap::new();
+            let mut due = 0;
+            for (at, trained) in inbox {
+                early.insert(at, trained);
+                while let Some(trained) = early.remove(&due) {
+                    if let Err(error) = deliver(due, trained) {
+                        gate.close();
+                        return Err(error);
+                    }
+                    due += 1;
+                    gate.delivered(due);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Lets clients be trained only a bounded distance ahead of what was delivered.
+struct Gate {
+    window: usize,
+    delivered: Mutex<Option<usize>>,
+    moved: Condvar,
+}
+
+impl Gate {
+    fn new(window: usize) -> Self {
+        Gate { window, delivered: Mutex::new(Some(0)), moved: Condvar::new() }
+    }
+
+    /// Waits until `at` is near enough; false when the work was called off.
+    fn wait_for(&self, at: usize) -> bool {
+        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *delivered {
+                None => return false,
+                Some(done) if at < done + self.window => return true,
+                Some(_) => delivered = self.moved.wait(delivered).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn delivered(&self, count: usize) {
+        *self.delivered.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
+        self.moved.notify_all();
+    }
+
+    fn close(&self) {
+        *self.delivered.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.moved.notify_all();
+    }
+}
+
+/// A thread that panics must not leave the others waiting for its result.
+struct OpenOnPanic<'g>(&'g Gate);
+
+impl Drop for OpenOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.close();
+        }
+    }
+}

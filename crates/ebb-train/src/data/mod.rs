@@ -1,0 +1,22 @@
+//! Data sets and how they are split among clients: what `[data]` can name.
+
+mod labelled;
+pub mod quadratic;
+pub mod synthetic;
+
+use std::sync::Arc;
+
+use ebb_settings::{Entry, Settings, SettingsError, find};
+
+use crate::Task;
+pub use labelled::Labelled;
+
+/// Everything that `[data]` can name.
+pub const ALL: &[Entry<dyn Task>] = &[synthetic::ENTRY, quadratic::ENTRY];
+
+/// The task that the `[data]` table names.
+pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
+    let entry = find(ALL, settings, None)?;
+    settings.resolve_kind(entry.name);
+    Ok(Arc::from((entry.build)(settings)?))
+}

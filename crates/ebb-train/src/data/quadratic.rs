@@ -1,0 +1,252 @@
+//! Clients with a quadratic loss each: a task that can be checked with pencil and paper.
+//!
+//! Client i has F_i(w) = sum_j a_ij (w_j - c_ij)^2 / 2 with centre c_i and curvature a_i. Steps are computed
+//! in f64, so that what is checked is the method and not the rounding.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{ClientId, Job, Layout, LocalRun, Piece, StepRule, Stream};
+use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+use crate::task::{Done, Tally, Task, Trainee};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Task> = Entry {
+    name: "quadratic",
+    about: "a quadratic loss for each client, given by centres and curvatures: checked with pencil and paper",
+    example: "centres = [[0.0], [3.0], [6.0]]\nstart = [10.0]",
+    build: |settings| Ok(Box::new(Quadratic::build(settings)?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shape {
+    /// One centre a client; or drawn at random, with `clients`, `dimension` and `spread`.
+    centres: Option<Vec<Vec<f64>>>,
+    curvatures: Option<Vec<Vec<f64>>>,
+    clients: Option<NonZeroU32>,
+    dimension: Option<NonZeroU32>,
+    spread: Option<NonNegative>,
+    #[serde(default = "none")]
+    noise: NonNegative,
+    start: Option<Vec<f64>>,
+    samples: Option<Vec<NonZeroU32>>,
+}
+
+fn none() -> NonNegative {
+    NonNegative::new(0.0).expect("0 is not negative")
+}
+
+/// The task.
+#[derive(Debug)]
+struct Quadratic {
+    centres: Vec<Vec<f64>>,
+    curvatures: Vec<Vec<f64>>,
+    samples: Vec<u32>,
+    noise: f64,
+    start: Vec<f32>,
+    layout: Layout,
+}
+
+impl Quadratic {
+    fn build(settings: &Settings<'_>) -> Result<Quadratic, SettingsError> {
+        let shape = settings.parse::<Shape>()?;
+        let drawn = [("clients", shape.clients.is_some()), ("dimension", shape.dimension.is_some())];
+        let centres = match &shape.centres {
+            Some(centres) => {
+                for (key, given) in drawn.into_iter().chain([("spread", shape.spread.is_some())]) {
+                    if given {
+                        return Err(settings.error(key, "centres are given one by one; leave this out"));
+                    }
+                }
+                centres.clone()
+            }
+            None => {
+                if let Some((key, _)) = drawn.into_iter().find(|(_, given)| !given) {
+                    return Err(settings.error(key, "missing; give centres, or clients and dimension"));
+                }
+                let (clients, dimension) =
+                    (shape.clients.map_or(0, u32::from), shape.dimension.map_or(0, u32::from));
+                let spread = shape.spread.map_or(1.0, NonNegative::get);
+                let centre = |idx| {
+                    let client = ClientId::new(idx);
+                    let mut stream = Stream::of_client(settings.facts().seed, "quadratic centres", client);
+                    (0..dimension).map(|_| spread * stream.normal()).collect()
+                };
+                (0..clients as usize).map(centre).collect()
+            }
+        };
+        let n_clients = centres.len();
+        let width = centres.first().map_or(0, Vec::len);
+        if width == 0 {
+            return Err(settings.error("centres", "give at least one client with at least one number"));
+        }
+        let same = |key: &str, list: &[Vec<f64>]| -> Result<(), SettingsError> {
+            if list.len() != n_clients {
+                return Err(settings.error(key, format!("{} entries for {n_clients} clients", list.len())));
+            }
+            match list.iter().position(|row| row.len() != width || row.iter().any(|value| !value.is_finite()))
+            {
+                None => Ok(()),
+                Some(idx) => {
+                    Err(settings.error(&format!("{key}[{idx}]"), format!("expected {width} finite numbers")))
+                }
+            }
+        };
+        same("centres", &centres)?;
+        let curvatures = shape.curvatures.clone().unwrap_or_else(|| vec![vec![1.0; width]; n_clients]);
+        same("curvatures", &curvatures)?;
+        if let Some(idx) = curvatures.iter().position(|row| row.iter().any(|&value| value < 0.0)) {
+            return Err(settings.error(&format!("curvatures[{idx}]"), "below 0 the loss has no minimum"));
+        }
+        let start = shape.start.clone().unwrap_or_else(|| vec![0.0; width]);
+        if start.len() != width {
+            return Err(settings.error("start", format!("expected {width} numbers, as the centres have")));
+        }
+        let samples = match &shape.samples {
+            None => vec![1; n_clients],
+            Some(samples) if samples.len() == n_clients => samples.iter().map(|one| one.get()).collect(),
+            Some(samples) => {
+                return Err(
+                    settings.error("samples", format!("{} entries for {n_clients} clients", samples.len()))
+                );
+            }
+        };
+        let piece = Piece { name: "weights".into(), shape: vec![width], trained: true };
+        Ok(Quadratic {
+            centres,
+            curvatures,
+            samples,
+            noise: shape.noise.get(),
+            start: start.iter().map(|&value| value as f32).collect(),
+            layout: Layout::new(vec![piece]),
+        })
+    }
+
+    fn loss_at(&self, client: ClientId, weights: impl Iterator<Item = f64>) -> f64 {
+        let (centre, curvature) = (&self.centres[client.idx()], &self.curvatures[client.idx()]);
+        weights.zip(centre).zip(curvature).map(|((w, c), a)| a * (w - c) * (w - c) / 2.0).sum()
+    }
+}
+
+impl Task for Quadratic {
+    fn n_clients(&self) -> usize {
+        self.centres.len()
+    }
+
+    fn samples(&self, client: ClientId) -> u32 {
+        self.samples[client.idx()]
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn initial(&self) -> Vec<f32> {
+        self.start.clone()
+    }
+
+    fn begin<'t>(
+        &'t self,
+        client: ClientId,
+        job: &'t Job,
+        seed: u64,
+        limit: NonZeroU32,
+    ) -> Box<dyn Trainee + 't> {
+        let start: Vec<f64> = job.global.model.iter().copied().map(f64::from).collect();
+        Box::new(Descent {
+            task: self,
+            client,
+            weights: start.clone(),
+            velocity: vec![0.0; start.len()],
+            start,
+            stream: Stream::of_both(seed, "gradient noise", job.round, client),
+            asked: job.work.steps(self.samples(client)),
+            limit: limit.get(),
+            done: 0,
+            loss: 0.0,
+        })
+    }
+
+    fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
+        self.loss_at(client, model.iter().copied().map(f64::from)) as f32
+    }
+
+    fn n_test_pieces(&self) -> usize {
+        self.n_clients()
+    }
+
+    /// The objective itself is the test: one piece a client, by its samples.
+    fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
+        let client = ClientId::new(piece);
+        let weight = f64::from(self.samples(client));
+        let loss = self.loss_at(client, model.iter().copied().map(f64::from));
+        Tally { weight, loss: weight * loss, hits: None }
+    }
+
+    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
+        Some(self.test_piece(client.idx(), model))
+    }
+}
+
+/// A client descending its quadratic.
+struct Descent<'t> {
+    task: &'t Quadratic,
+    client: ClientId,
+    start: Vec<f64>,
+    weights: Vec<f64>,
+    velocity: Vec<f64>,
+    stream: Stream,
+    asked: NonZeroU32,
+    limit: u32,
+    done: u32,
+    loss: f64,
+}
+
+impl Descent<'_> {
+    fn exact_gradient(&self) -> impl Iterator<Item = f64> + '_ {
+        let (centre, curvature) =
+            (&self.task.centres[self.client.idx()], &self.task.curvatures[self.client.idx()]);
+        self.weights.iter().zip(centre).zip(curvature).map(|((w, c), a)| a * (w - c))
+    }
+}
+
+impl LocalRun for Descent<'_> {
+    fn steps_asked(&self) -> u32 {
+        self.asked.get()
+    }
+
+    fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
+        let count = count.min(self.limit - self.done);
+        for _ in 0..count {
+            self.loss += self.task.loss_at(self.client, self.weights.iter().copied());
+            let gradient: Vec<f64> = self.exact_gradient().collect();
+            for (at, slope) in gradient.into_iter().enumerate() {
+                let noise = if self.task.noise > 0.0 { self.task.noise * self.stream.normal() } else { 0.0 };
+                let weight = self.weights[at];
+                let corrected = slope
+                    + noise
+                    + f64::from(rule.weight_decay) * weight
+                    + f64::from(rule.pull) * (weight - self.start[at])
+                    + rule.push.map_or(0.0, |push| f64::from(push[at]));
+                self.velocity[at] = f64::from(rule.momentum) * self.velocity[at] + corrected;
+                self.weights[at] -= f64::from(rule.rate) * self.velocity[at];
+            }
+            self.done += 1;
+        }
+        count
+    }
+
+    fn gradient(&mut self) -> Vec<f32> {
+        self.exact_gradient().map(|slope| slope as f32).collect()
+    }
+}
+
+impl Trainee for Descent<'_> {
+    fn finish(self: Box<Self>) -> Option<Done> {
+        let steps = NonZeroU32::new(self.done)?;
+        let delta = self.weights.iter().zip(&self.start).map(|(new, old)| (new - old) as f32).collect();
+        Some(Done { delta, steps, loss: (self.loss / f64::from(self.done)) as f32, accuracy: None })
+    }
+}

@@ -1,0 +1,277 @@
+//! SYNTHETIC(alpha, beta): clients whose features and labelling differ by as much as two numbers say.
+//!
+//! Li et al., "Federated Optimization in Heterogeneous Networks" (2020), as its code has it: alpha and beta
+//! are standard deviations, and even (0, 0) gives every client a labelling of its own. The IID variant has
+//! one labelling and one law of features for all; `clusters` lets groups of clients share a labelling.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{ClientId, Stream};
+use ebb_settings::{Chance, Entry, NonNegative};
+use serde::{Deserialize, Serialize};
+
+use super::labelled::{Labelled, Store};
+use crate::Task;
+use crate::model::logistic::Logistic;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Task> = Entry {
+    name: "synthetic",
+    about: "SYNTHETIC(alpha, beta) for logistic regression: 60 features, 10 classes, sizes by a power law",
+    example: "clients = 30\nalpha = 1.0\nbeta = 1.0",
+    build: |settings| {
+        let synthetic = settings.parse::<Synthetic>()?;
+        if synthetic.iid && synthetic.clusters.is_some() {
+            return Err(
+                settings.error("clusters", "iid = true has one labelling for all; leave out one of them")
+            );
+        }
+        if synthetic.clusters.is_some_and(|clusters| clusters > synthetic.clients) {
+            return Err(settings.error("clusters", format!("more than the {} clients", synthetic.clients)));
+        }
+        if synthetic.samples_max.is_some_and(|most| most < synthetic.samples_min) {
+            let least = synthetic.samples_min;
+            return Err(settings.error("samples_max", format!("below samples_min = {least}")));
+        }
+        if synthetic.test_share.get() == 1.0 {
+            return Err(settings.error("test_share", "leaves nothing to train on; give a share below 1"));
+        }
+        Ok(Box::new(synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed))))
+    },
+};
+
+/// Settings of the generator.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Synthetic {
+    #[serde(default = "thirty")]
+    clients: NonZeroU32,
+    #[serde(default = "zero")]
+    alpha: NonNegative,
+    #[serde(default = "zero")]
+    beta: NonNegative,
+    #[serde(default)]
+    iid: bool,
+    clusters: Option<NonZeroU32>,
+    #[serde(default = "sixty")]
+    features: NonZeroU32,
+    #[serde(default = "ten")]
+    classes: NonZeroU32,
+    /// The same number for every client, instead of the power law.
+    samples: Option<NonZeroU32>,
+    #[serde(default = "fifty")]
+    samples_min: NonZeroU32,
+    samples_max: Option<NonZeroU32>,
+    #[serde(default = "tenth")]
+    test_share: Chance,
+    /// Fixes the data when the run's seed varies.
+    seed: Option<u64>,
+}
+
+fn some(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).expect("a number above 0")
+}
+fn thirty() -> NonZeroU32 {
+    some(30)
+}
+fn sixty() -> NonZeroU32 {
+    some(60)
+}
+fn ten() -> NonZeroU32 {
+    some(10)
+}
+fn fifty() -> NonZeroU32 {
+    some(50)
+}
+fn zero() -> NonNegative {
+    NonNegative::new(0.0).expect("0 is not negative")
+}
+fn tenth() -> Chance {
+    Chance::new(0.1).expect("a tenth is a chance")
+}
+
+/// How features become a label: the class whose linear score is highest.
+struct Labelling {
+    matrix: Vec<f64>,
+    bias: Vec<f64>,
+}
+
+impl Synthetic {
+    fn generate(&self, seed: u64) -> Labelled {
+        let width = self.features.get() as usize;
+        let n_classes = self.classes.get() as usize;
+        let n_clients = self.clients.get() as usize;
+        let clusters: Option<Vec<u32>> = self.clusters.map(|clusters| {
+            (0..n_clients).map(|idx| (idx * clusters.get() as usize / n_clients) as u32).collect()
+        });
+        let deviations: Vec<f64> = (1..=width).map(|j| libm::pow(j as f64, -0.6)).collect();
+        let (mut train, mut test) = (Store::new(width), Store::new(width));
+        let mut row = vec![0.0_f32; width];
+        for idx in 0..n_clients {
+            let client = ClientId::new(idx);
+            // Clients of a cluster draw their labelling from the cluster's stream, the others from their own.
+            let group = clusters.as_ref().map_or(client, |clusters| ClientId::new(clusters[idx] as usize));
+            let labelling = self.labelling(seed, group);
+            let means = self.feature_means(seed, client);
+            let mut stream = Stream::of_client(seed, "synthetic samples", client);
+            let n_samples = self.n_samples(&mut stream);
+            let mut rows = Vec::with_capacity(n_samples * width);
+            let mut labels = Vec::with_capacity(n_samples);
+            for _ in 0..n_samples {
+                for ((value, mean), deviation) in row.iter_mut().zip(&means).zip(&deviations) {
+                    *value = (mean + deviation * stream.normal()) as f32;
+                }
+                labels.push(labelling.label(&row));
+                rows.extend_from_slice(&row);
+            }
+            let mut order: Vec<usize> = (0..n_samples).collect();
+            stream.shuffle(&mut order);
+            let n_train = (n_samples as f64 * (1.0 - self.test_share.get())) as usize;
+            let (for_training, for_test) = order.split_at(n_train.max(1));
+            let pick = |at: &usize| (&rows[at * width..(at + 1) * width], labels[*at]);
+            train.add_client(for_training.iter().map(pick));
+            test.add_client(for_test.iter().map(pick));
+        }
+        Labelled::new(Box::new(Logistic::new(width, n_classes)), train, test, clusters)
+    }
+
+    fn labelling(&self, seed: u64, group: ClientId) -> Labelling {
+        let (mut stream, centre) = if self.iid {
+            (Stream::of_run(seed, "synthetic labelling"), 0.0)
+        } else {
+            let mut stream = Stream::of_client(seed, "synthetic labelling", group);
+            let centre = self.alpha.get() * stream.normal();
+            (stream, centre)
+        };
+        let n_classes = self.classes.get() as usize;
+        let n_weights = n_classes * self.features.get() as usize;
+        let mut draw = |count: usize| (0..count).map(|_| centre + stream.normal()).collect::<Vec<_>>();
+        Labelling { matrix: draw(n_weights), bias: draw(n_classes) }
+    }
+
+    fn feature_means(&self, seed: u64, client: ClientId) -> Vec<f64> {
+        let width = self.features.get() as usize;
+        if self.iid {
+            return vec![0.0; width];
+        }
+        let mut stream = Stream::of_client(seed, "synthetic features", client);
+        let centre = self.beta.get() * stream.normal();
+        (0..width).map(|_| centre + stream.normal()).collect()
+    }
+
+    fn n_samples(&self, stream: &mut Stream) -> usize {
+        if let Some(samples) = self.samples {
+            return samples.get() as usize;
+        }
+        let log_normal = libm::exp(4.0 + 2.0 * stream.normal());
+        let drawn = log_normal.floor().min(f64::from(u32::MAX / 2)) as u32 + self.samples_min.get();
+        drawn.min(self.samples_max.map_or(u32::MAX, NonZeroU32::get)) as usize
+    }
+}
+
+impl Labelling {
+    fn label(&self, row: &[f32]) -> u32 {
+        let score = |class: usize| {
+            let weights = &self.matrix[class * row.len()..(class + 1) * row.len()];
+            self.bias[class]
+                + weights.iter().zip(row).map(|(weight, value)| weight * f64::from(*value)).sum::<f64>()
+        };
+        let mut best = (0, score(0));
+        for class in 1..self.bias.len() {
+            let found = score(class);
+            if found > best.1 {
+                best = (class, found);
+            }
+        }
+        best.0 as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    fn synthetic(text: &str) -> Synthetic {
+        let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        tree.table("data", Facts::default()).parse().unwrap()
+    }
+
+    /// Mean over the clients' own features, feature by feature.
+    fn feature_mean(data: &Labelled, client: usize, feature: usize) -> f64 {
+        let samples = data.train_of(ClientId::new(client));
+        (0..samples.len()).map(|idx| f64::from(samples.row(idx).0[feature])).sum::<f64>()
+            / samples.len() as f64
+    }
+
+    #[test]
+    fn sizes_follow_the_papers_law_and_a_tenth_is_held_out() {
+        let data = synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000").generate(3);
+        let sizes: Vec<_> = (0..2000)
+            .map(|idx| {
+                let client = ClientId::new(idx);
+                (data.train_of(client).len(), data.test_of(client).len())
+            })
+            .collect();
+        for &(train, test) in &sizes {
+            assert!(train + test >= 50 && train == ((train + test) as f64 * 0.9) as usize);
+        }
+        // The median of floor(LogNormal(4, 2)) + 50 is 50 + e^4 = 104.6; its standard error here is 3.1.
+        let mut totals: Vec<_> = sizes.iter().map(|(train, test)| train + test).collect();
+        totals.sort_unstable();
+        assert!((totals[1000] as f64 - 104.6).abs() < 5.0 * 3.1, "{}", totals[1000]);
+    }
+
+    #[test]
+    fn features_have_the_deviations_of_the_paper() {
+        let data = synthetic("clients = 1\nsamples = 40000").generate(5);
+        let samples = data.train_of(ClientId::new(0));
+        for feature in [0, 9, 59] {
+            let mean = feature_mean(&data, 0, feature);
+            let variance = (0..samples.len())
+                .map(|idx| (f64::from(samples.row(idx).0[feature]) - mean).powi(2))
+                .sum::<f64>()
+                / samples.len() as f64;
+            let expected = ((feature + 1) as f64).powf(-1.2);
+            assert!(
+                (variance / expected - 1.0).abs() < 5.0 * (2.0 / 36_000.0_f64).sqrt(),
+                "{feature}: {variance}"
+            );
+        }
+    }
+
+    #[test]
+    fn iid_clients_share_one_law_and_others_do_not() {
+        let spread = |text: &str| {
+            let data = synthetic(text).generate(1);
+            let means: Vec<_> = (0..20).map(|client| feature_mean(&data, client, 0)).collect();
+            let centre = means.iter().sum::<f64>() / 20.0;
+            (means.iter().map(|mean| (mean - centre).powi(2)).sum::<f64>() / 20.0).sqrt()
+        };
+        assert!(spread("clients = 20\nsamples = 1000\niid = true") < 0.1);
+        assert!(spread("clients = 20\nsamples = 1000") > 0.5);
+    }
+
+    #[test]
+    fn clients_of_a_cluster_label_alike() {
+        let same = |clusters: &str, one: usize, two: usize| {
+            let synthetic = synthetic(&format!("clients = 20\nsamples = 50\n{clusters}"));
+            let data = synthetic.generate(1);
+            let group = |idx| data.oracle_cluster(ClientId::new(idx)).map_or(idx, |cluster| cluster as usize);
+            let labelling = |idx| synthetic.labelling(1, ClientId::new(group(idx))).matrix;
+            labelling(one) == labelling(two)
+        };
+        assert!(same("clusters = 5", 0, 3) && !same("clusters = 5", 3, 4));
+        assert!(!same("", 0, 3));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_data_and_another_does_not() {
+        let first = |seed| {
+            let data = synthetic("clients = 3\nalpha = 1.0\nbeta = 1.0").generate(seed);
+            data.train_of(ClientId::new(2)).features.to_vec()
+        };
+        assert!(first(1) == first(1) && first(1) != first(2));
+    }
+}

@@ -1,0 +1,81 @@
+//! A task: a model, and the data that every client holds for it.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{ClientId, Job, Layout, LocalRun};
+
+/// A model together with everybody's data.
+pub trait Task: Send + Sync {
+    /// How many clients hold data.
+    fn n_clients(&self) -> usize;
+    /// How many samples a client trains on.
+    fn samples(&self, client: ClientId) -> u32;
+    /// The group of alike clients it belongs to, where the data was made that way. Only an oracle knows.
+    fn oracle_cluster(&self, _client: ClientId) -> Option<u32> {
+        None
+    }
+    /// The pieces of the model.
+    fn layout(&self) -> &Layout;
+    /// The model before the first round.
+    fn initial(&self) -> Vec<f32>;
+    /// Puts a client to work on a job; it is cut off after `limit` steps.
+    fn begin<'t>(
+        &'t self,
+        client: ClientId,
+        job: &'t Job,
+        seed: u64,
+        limit: NonZeroU32,
+    ) -> Box<dyn Trainee + 't>;
+    /// Loss of a model over a client's training data.
+    fn loss(&self, client: ClientId, model: &[f32]) -> f32;
+    /// How many pieces the test data is judged in; pieces are the same whatever the number of threads.
+    fn n_test_pieces(&self) -> usize;
+    /// Judges a model on one piece of the test data.
+    fn test_piece(&self, piece: usize, model: &[f32]) -> Tally;
+    /// Judges a model on a client's own test data; `None` if it has none.
+    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
+}
+
+/// A client at work: directed by a local rule, then asked for what came out.
+pub trait Trainee: LocalRun {
+    /// What came out; `None` if not one step was done.
+    fn finish(self: Box<Self>) -> Option<Done>;
+}
+
+/// What local training came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Done {
+    /// New weights minus old.
+    pub delta: Vec<f32>,
+    /// Steps done.
+    pub steps: NonZeroU32,
+    /// Mean training loss over the steps.
+    pub loss: f32,
+    /// Mean training accuracy over the steps, where there are labels.
+    pub accuracy: Option<f32>,
+}
+
+/// Losses and hits, added up over samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Weight of what was judged: the number of samples.
+    pub weight: f64,
+    /// Sum of losses.
+    pub loss: f64,
+    /// Number labelled right, where there are labels.
+    pub hits: Option<f64>,
+}
+
+impl std::ops::Add for Tally {
+    type Output = Tally;
+    fn add(self, other: Tally) -> Tally {
+        Tally {
+            weight: self.weight + other.weight,
+            loss: self.loss + other.loss,
+            hits: match (self.hits, other.hits) {
+                (None, hits) | (hits, None) => hits,
+                (Some(one), Some(two)) => Some(one + two),
+            },
+        }
+    }
+}
