@@ -1,0 +1,18 @@
+//! A fleet in virtual time: who is up when, how fast clients are, and what of their work comes back.
+//!
+//! A [`World`] is what `[world]` describes. A [`SimFleet`] plays it: nothing waits, nothing is sent, and the
+//! engine cannot tell it from a real fleet. Whatever is random is a function of (seed, round, client), so
+//! that every method compared on a world sees the same world.
+
+pub mod availability;
+mod fleet;
+mod membership;
+mod memory;
+mod script;
+mod speed;
+mod world;
+
+pub use availability::Availability;
+pub use fleet::SimFleet;
+pub use script::{Reply, Sends};
+pub use world::World;

@@ -1,0 +1,27 @@
+//! Everybody is up in every round.
+
+use ebb_round::{Bits, RoundNo, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::Availability;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "always",
+    about: "everybody is up in every round",
+    example: "",
+    build: |settings| Ok(Box::new(settings.parse::<Always>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Always {}
+
+impl Availability for Always {
+    fn write(&mut self, _number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        up.fill_words(|_| u64::MAX);
+    }
+}
+
+stateless!(Always);

@@ -1,0 +1,216 @@
+//! Plays a world: takes the roll, trains whoever is there, and lets answers arrive when they would.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::roles::Probes;
+use ebb_round::{
+    Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo, Saver, Sink,
+    Spent, State, StateError, Update, Wait,
+};
+use ebb_train::Task;
+use ebb_train::backend::{Assignment, Backend};
+
+use crate::memory::Memories;
+use crate::script::Reply;
+use crate::world::{WhenWaitedFor, World};
+
+/// Simulated clients.
+pub struct SimFleet {
+    world: World,
+    task: Arc<dyn Task>,
+    rule: Arc<dyn LocalRule>,
+    backend: Box<dyn Backend>,
+    seed: u64,
+    number: RoundNo,
+    up: Bits,
+    memories: Memories,
+    under_way: Vec<UnderWay>,
+}
+
+/// An answer that will arrive in a later round.
+struct UnderWay {
+    arrives: RoundNo,
+    client: ClientId,
+    update: Update,
+}
+
+/// What will come of an order.
+struct Fate {
+    steps: NonZeroU32,
+    finish_s: f64,
+    reply: Reply,
+    late: u32,
+}
+
+impl SimFleet {
+    /// The clients of a task in a world.
+    pub fn new(
+        world: World,
+        task: Arc<dyn Task>,
+        rule: Arc<dyn LocalRule>,
+        backend: Box<dyn Backend>,
+        seed: u64,
+    ) -> Self {
+        SimFleet {
+            world,
+            task,
+            rule,
+            backend,
+            seed,
+            number: 0,
+            up: Bits::default(),
+            memories: Memories::default(),
+            under_way: Vec::new(),
+        }
+    }
+
+    /// What comes of asking a client; `None`: silence.
+    fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
+        let client = order.client;
+        let up = self.up.get(client.idx());
+        let waited_for = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
+        if !up && !waited_for {
+            return None;
+        }
+        let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
+        let reply = scripted.unwrap_or_else(|| Reply::whole(client));
+        let asked = order.job.work.steps(self.task.samples(client));
+        let planned = reply.steps().map_or(asked, |steps| steps.min(asked));
+        let speed = &self.world.speed;
+        let steps = speed.steps_within(client, planned, self.window_s(wait))?;
+        let finish_s = speed.train_s(client, steps.get()) + speed.upload_s;
+        let finish_s = if up { finish_s } else { self.world.patience_s };
+        Some(Fate { steps, finish_s, late: reply.late(), reply })
+    }
+
+    /// How long a round may be held open.
+    fn window_s(&self, wait: Wait) -> f64 {
+        match wait {
+            Wait::Deadline | Wait::Answers(_) => self.world.deadline_s,
+            Wait::Everyone => self.world.patience_s,
+        }
+    }
+
+    /// When the round closes; answers that would come after are marked late by a round.
+    fn close(&self, fates: &mut [Option<Fate>], wait: Wait) -> f64 {
+        let mut times: Vec<_> =
+            fates.iter().flatten().filter(|fate| fate.late == 0).map(|fate| fate.finish_s).collect();
+        times.sort_by(f64::total_cmp);
+        let slowest_s = times.last().copied().unwrap_or(0.0);
+        if let Wait::Answers(wanted) = wait {
+            if let Some(&closes_s) = times.get(wanted.saturating_sub(1)) {
+                for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
+                    fate.late = fate.late.max(1);
+                }
+                return closes_s;
+            }
+        }
+        let all_answered = times.len() == fates.len();
+        let window_s = self.window_s(wait);
+        if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
+    }
+
+    /// Passes on what was sent in earlier rounds and arrives in this one.
+    fn deliver_late(&mut self, sink: &mut dyn Sink) -> Result<u64, FleetError> {
+        let (mut due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.under_way).into_iter().partition(|one| one.arrives <= self.number);
+        self.under_way = later;
+        due.sort_by_key(|one| (one.client, one.update.base));
+        let mut bytes_up = 0;
+        for one in due {
+            bytes_up += one.update.delta.bytes();
+            sink.offer(one.client, one.update)?;
+        }
+        Ok(bytes_up)
+    }
+}
+
+impl Fleet for SimFleet {
+    fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
+        self.number = number;
+        self.world.membership.apply(number, self.task.as_ref(), census);
+        census.set_up(|enrolled, up| self.world.availability.write(number, enrolled, up));
+        self.up = census.up().clone();
+        Ok(())
+    }
+
+    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
+        let mut probes = Probes::new();
+        let mut spent = Spent::default();
+        for &client in clients.iter().filter(|client| self.up.get(client.idx())) {
+            let steps = job.work.steps(self.task.samples(client)).get();
+            let measured = Measured {
+                loss: self.task.loss(client, &job.global.model),
+                train_s: self.world.speed.train_s(client, steps),
+                upload_s: self.world.speed.upload_s,
+            };
+            probes.insert(client, measured);
+            // The model goes down, a number comes back, and that takes as long as sending an answer.
+            spent.bytes_down += job.global.bytes();
+            spent.bytes_up += 4;
+            spent.elapsed_s = self.world.speed.upload_s;
+        }
+        Ok((probes, spent))
+    }
+
+    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+        let mut spent = Spent { bytes_up: self.deliver_late(sink)?, ..Spent::default() };
+        let mut fates: Vec<_> = orders.iter().map(|order| self.fate(order, wait)).collect();
+        spent.elapsed_s = self.close(&mut fates, wait);
+
+        let mut assignments = Vec::new();
+        let mut promised = Vec::new();
+        for (order, fate) in orders.iter().zip(fates) {
+            if self.up.get(order.client.idx()) || fate.is_some() {
+                spent.bytes_down += order.job.global.bytes();
+            }
+            let Some(fate) = fate else { continue };
+            let memory = self.memories.recall(order.client, order.heard);
+            let job = Arc::clone(&order.job);
+            assignments.push(Assignment { client: order.client, job, memory, limit: fate.steps });
+            promised.push(fate);
+        }
+        let SimFleet { backend, task, rule, memories, under_way, number, seed, .. } = self;
+        backend.train(task.as_ref(), rule.as_ref(), *seed, &assignments, &mut |at, trained| {
+            let (client, fate) = (assignments[at].client, &promised[at]);
+            let Some(mut trained) = trained else { return Ok(()) };
+            if let Some(memory) = trained.memory {
+                memories.note(client, *number, memory);
+            }
+            fate.reply.garble(&mut trained.update);
+            if fate.late > 0 {
+                under_way.push(UnderWay { arrives: *number + fate.late, client, update: trained.update });
+                return Ok(());
+            }
+            spent.bytes_up += trained.update.delta.bytes();
+            sink.offer(client, trained.update)
+        })?;
+        Ok(spent)
+    }
+}
+
+impl State for SimFleet {
+    fn save(&self, to: &mut Saver) {
+        to.section("availability", |to| self.world.availability.save(to));
+        to.section("memories", |to| self.memories.save(to));
+        to.u64("under_way", self.under_way.len() as u64);
+        for one in &self.under_way {
+            to.u64("arrives", u64::from(one.arrives));
+            to.u64("client", u64::from(one.client.number()));
+            one.update.save("update", to);
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        from.section("availability", |from| self.world.availability.load(from))?;
+        from.section("memories", |from| self.memories.load(from))?;
+        self.under_way.clear();
+        for _ in 0..from.u64("under_way")? {
+            let arrives = from.u32("arrives")?;
+            let client = ClientId::new(from.u32("client")? as usize);
+            self.under_way.push(UnderWay { arrives, client, update: Update::load("update", from)? });
+        }
+        Ok(())
+    }
+}

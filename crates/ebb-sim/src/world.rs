@@ -1,0 +1,131 @@
+//! The `[world]` table: availability, speeds, deadline, membership, or a script.
+
+use ebb_settings::{NonNegative, Positive, Settings, SettingsError, find};
+use serde::{Deserialize, Serialize};
+
+use crate::availability::{self, Availability};
+use crate::membership::{Event, Membership};
+use crate::script::{After, Reply, Script};
+use crate::speed::Speed;
+
+/// Everything about the clients that no method decides.
+pub struct World {
+    pub(crate) availability: Box<dyn Availability>,
+    pub(crate) script: Option<Script>,
+    pub(crate) membership: Membership,
+    pub(crate) speed: Speed,
+    pub(crate) deadline_s: f64,
+    pub(crate) patience_s: f64,
+    pub(crate) when_waited_for: WhenWaitedFor,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// When a round closes; without it, when all that can answer have.
+    deadline_s: Option<Positive>,
+    /// How long a round is held open for clients that are waited for; an hour, or the deadline if longer.
+    patience_s: Option<Positive>,
+    #[serde(default)]
+    when_waited_for: WhenWaitedFor,
+    #[serde(default = "a_tenth")]
+    step_s: NonNegative,
+    #[serde(default = "one")]
+    upload_s: NonNegative,
+    #[serde(default = "zero")]
+    speed_spread: NonNegative,
+    #[serde(default)]
+    arrivals: Vec<Event>,
+    #[serde(default)]
+    departures: Vec<Event>,
+    script: Option<Vec<Vec<Reply>>>,
+    after_script: Option<After>,
+}
+
+/// What clients do that are down but waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WhenWaitedFor {
+    /// They come, and the round takes all the run's patience.
+    #[default]
+    Always,
+    /// They do not come.
+    Never,
+}
+
+fn a_tenth() -> NonNegative {
+    NonNegative::new(0.1).expect("not negative")
+}
+fn one() -> NonNegative {
+    NonNegative::new(1.0).expect("not negative")
+}
+fn zero() -> NonNegative {
+    NonNegative::new(0.0).expect("not negative")
+}
+
+impl World {
+    /// Reads the `[world]` table.
+    pub fn build(settings: &Settings<'_>) -> Result<World, SettingsError> {
+        let table: Table = settings.parse_without(&["availability"])?;
+        let inner = settings.inner("availability");
+        let script = match &table.script {
+            None => {
+                if table.after_script.is_some() {
+                    return Err(settings.error("after_script", "there is no script that it could come after"));
+                }
+                None
+            }
+            Some(_) if inner.written() => {
+                return Err(
+                    settings.error("script", "a script says who is up; leave out [world.availability]")
+                );
+            }
+            Some(rounds) => {
+                Some(Script::new(rounds.clone(), table.after_script.unwrap_or_default(), settings)?)
+            }
+        };
+        let availability: Box<dyn Availability> = match &script {
+            Some(script) => Box::new(script.clone()),
+            None => {
+                let entry = find(availability::ALL, &inner, Some("always"))?;
+                inner.resolve_kind(entry.name);
+                (entry.build)(&inner)?
+            }
+        };
+        let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
+        if deadline_s.is_finite() && deadline_s <= table.upload_s.get() {
+            let upload_s = table.upload_s.get();
+            return Err(settings.error(
+                "deadline_s",
+                format!("nobody could answer: sending alone takes upload_s = {upload_s}"),
+            ));
+        }
+        if deadline_s.is_finite() && table.patience_s.is_some_and(|patience| patience.get() < deadline_s) {
+            return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
+        }
+        let an_hour_s: f64 = 3600.0;
+        let patience_s = table.patience_s.map_or_else(
+            || if deadline_s.is_finite() { an_hour_s.max(deadline_s) } else { an_hour_s },
+            Positive::get,
+        );
+        Ok(World {
+            availability,
+            script,
+            membership: Membership::new(table.arrivals, table.departures, settings)?,
+            speed: Speed {
+                seed: settings.facts().seed,
+                step_s: table.step_s.get(),
+                upload_s: table.upload_s.get(),
+                spread: table.speed_spread.get(),
+            },
+            deadline_s,
+            patience_s,
+            when_waited_for: table.when_waited_for,
+        })
+    }
+
+    /// When a round closes, in seconds; infinite if there is no deadline.
+    pub fn deadline_s(&self) -> f64 {
+        self.deadline_s
+    }
+}
