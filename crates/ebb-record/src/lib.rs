@@ -1,0 +1,53 @@
+//! The run record on disk: what a run folder holds, how it is written and how it is read again.
+//!
+//! | file | holds | written |
+//! |---|---|---|
+//! | `run.json` | format, version and the facts of the run | once, at creation |
+//! | `settings.toml` | the settings as resolved | once, at creation |
+//! | `start.safetensors` | the model it starts from, if that came from elsewhere | once, at creation |
+//! | `rounds.jsonl` | one [`Row`] a line, one line a round | as rounds end |
+//! | `wall.jsonl` | what each round took on the clock; the only file that differs between two equal runs | as rounds end |
+//! | `checkpoint.ebb` | the state to go on from, and how long `rounds.jsonl` then was | now and then; gone at the end |
+//! | `rounds.csv` | the scalars of `rounds.jsonl` | at the end |
+//! | `model.safetensors` | the final model | at the end |
+//! | `summary.json` | a [`Summary`]; that it exists means that the run is finished | last |
+//! | `lock` | nothing; it is locked while a writer lives | |
+//!
+//! A process may die at any moment: a folder either is not there or is whole, a file that is replaced is
+//! either the old or the new one, and whatever stands in `rounds.jsonl` beyond the checkpoint is cut off when
+//! the run is taken up again. [`RunWriter`] writes, [`RunFolder`] reads, at any time.
+
+mod checkpoint;
+mod disk;
+mod error;
+mod model;
+mod reader;
+mod row;
+pub mod stats;
+mod summary;
+mod table;
+mod writer;
+
+pub use error::RecordError;
+pub use model::{read_model, write_model};
+pub use reader::{Header, Rows, RunFolder, Wall};
+pub use row::Row;
+pub use summary::{Answers, Summary};
+pub use table::{write_csv, write_parquet};
+pub use writer::RunWriter;
+
+/// The version of the format that this crate writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// The file of a run folder that holds the model the run started from, if that came from elsewhere.
+pub const START_MODEL: &str = "start.safetensors";
+
+const RUN: &str = "run.json";
+const SETTINGS: &str = "settings.toml";
+const ROUNDS: &str = "rounds.jsonl";
+const WALL: &str = "wall.jsonl";
+const CHECKPOINT: &str = "checkpoint.ebb";
+const TABLE: &str = "rounds.csv";
+const MODEL: &str = "model.safetensors";
+const SUMMARY: &str = "summary.json";
+const LOCK: &str = "lock";

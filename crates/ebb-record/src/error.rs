@@ -1,0 +1,133 @@
+//! Why a record could not be written or read.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::VERSION;
+
+/// Why a record could not be written or read.
+#[derive(Debug)]
+pub enum RecordError {
+    /// The system refused.
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is something where a new run was to go.
+    Exists {
+        /// Where.
+        folder: PathBuf,
+    },
+    /// The folder holds no run.
+    NotARun {
+        /// Which folder.
+        folder: PathBuf,
+    },
+    /// Another process is writing this run.
+    Locked {
+        /// The run's folder.
+        folder: PathBuf,
+    },
+    /// The run is finished, so nothing can be added.
+    Finished {
+        /// The run's folder.
+        folder: PathBuf,
+    },
+    /// A newer version of the program wrote it.
+    Newer {
+        /// Which file.
+        file: PathBuf,
+        /// The version it is written in.
+        found: u32,
+    },
+    /// A file does not hold what it should.
+    Damaged {
+        /// Which file.
+        file: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A line of a file does not hold what it should.
+    BrokenLine {
+        /// Which file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A model file that does not fit the model.
+    Model {
+        /// Which file.
+        file: PathBuf,
+        /// What was expected, and what was found.
+        message: String,
+    },
+}
+
+impl RecordError {
+    pub(crate) fn damaged(file: &Path, message: impl Into<String>) -> Self {
+        RecordError::Damaged { file: file.to_owned(), message: message.into() }
+    }
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordError::Io { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
+            RecordError::Exists { folder } => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "{folder} exists already: choose another `--out`, or `ebbflow resume {folder}` \
+                     if that run is unfinished"
+                )
+            }
+            RecordError::NotARun { folder } => {
+                write!(f, "{}: not a run folder, for it has no run.json", folder.display())
+            }
+            RecordError::Locked { folder } => {
+                write!(f, "{}: another process is writing this run", folder.display())
+            }
+            RecordError::Finished { folder } => {
+                write!(f, "{}: the run is finished, there is nothing to resume", folder.display())
+            }
+            RecordError::Newer { file, found } => write!(
+                f,
+                "{}: written in version {found} of the format, and this program reads up to version \
+                 {VERSION}: update ebbflow",
+                file.display()
+            ),
+            RecordError::Damaged { file, message } => write!(f, "{}: damaged: {message}", file.display()),
+            RecordError::BrokenLine { file, line, message } => {
+                write!(f, "{}:{line}: broken line: {message}", file.display())
+            }
+            RecordError::Model { file, message } => write!(f, "{}: {message}", file.display()),
+        }
+    }
+}
+
+impl std::error::Error for RecordError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RecordError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Adds to an error of the system what was being done, and to what.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RecordError>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str, path: &Path) -> Result<T, RecordError> {
+        self.map_err(|source| RecordError::Io { doing, path: path.to_owned(), source })
+    }
+}

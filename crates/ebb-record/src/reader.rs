@@ -1,0 +1,329 @@
+//! Reads a run folder, finished or not, while it is written or after.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Doing, RecordError};
+use crate::row::BadLine;
+use crate::{ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL};
+
+/// The facts of a run that hold from its first round to its last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The program that wrote the run, and its version.
+    pub program: String,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// The kernels that did the arithmetic: the bits of a run depend on them.
+    pub kernels: String,
+    /// The recipe, if the run followed one.
+    pub recipe: Option<String>,
+    /// How many numbers the model has.
+    pub n_params: usize,
+}
+
+/// What a round took on the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wall {
+    /// Which round.
+    pub round: u32,
+    /// Seconds.
+    pub wall_s: f64,
+}
+
+/// A run folder, for reading.
+#[derive(Clone, Debug)]
+pub struct RunFolder {
+    folder: PathBuf,
+    header: Header,
+    settings: String,
+}
+
+impl RunFolder {
+    /// Opens a folder that holds a run.
+    pub fn open(folder: &Path) -> Result<Self, RecordError> {
+        let header = Header::read(folder)?;
+        let path = folder.join(SETTINGS);
+        let settings = fs::read_to_string(&path).doing("reading", &path)?;
+        Ok(RunFolder { folder: folder.to_owned(), header, settings })
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The facts of the run.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The settings as resolved.
+    pub fn settings(&self) -> &str {
+        &self.settings
+    }
+
+    /// The rows one after another, without holding all of them.
+    pub fn each_row(&self) -> Result<Rows, RecordError> {
+        Rows::open(&self.folder.join(ROUNDS))
+    }
+
+    /// All rows.
+    pub fn rows(&self) -> Result<Vec<Row>, RecordError> {
+        self.each_row()?.collect()
+    }
+
+    /// What the rounds took on the clock, as far as that was written.
+    pub fn walls(&self) -> Result<Vec<Wall>, RecordError> {
+        Ok(read_walls(&self.folder.join(WALL))?.into_iter().map(|(wall, _)| wall).collect())
+    }
+
+    /// The summary, if the run is finished.
+    pub fn summary(&self) -> Result<Option<Summary>, RecordError> {
+        let path = self.folder.join(SUMMARY);
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| RecordError::damaged(&path, error.to_string())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).doing("reading", &path),
+        }
+    }
+}
+
+/// The rows of a run in order. A last line that was cut short is left out.
+#[derive(Debug)]
+pub struct Rows {
+    path: PathBuf,
+    from: BufReader<File>,
+    line: usize,
+    buffer: Vec<u8>,
+    over: bool,
+}
+
+impl Rows {
+    pub(crate) fn open(path: &Path) -> Result<Self, RecordError> {
+        let file = File::open(path).doing("opening", path)?;
+        Ok(Rows {
+            path: path.to_owned(),
+            from: BufReader::with_capacity(1 << 16, file),
+            line: 0,
+            buffer: Vec::new(),
+            over: false,
+        })
+    }
+
+    fn read(&mut self) -> Result<Option<Row>, RecordError> {
+        self.buffer.clear();
+        self.from.read_until(b'\n', &mut self.buffer).doing("reading", &self.path)?;
+        self.line += 1;
+        // Also when the line looks whole: its digits may go on.
+        let Some(line) = self.buffer.strip_suffix(b"\n") else { return Ok(None) };
+        let message = match Row::parse(line) {
+            Ok(row) => return Ok(Some(row)),
+            Err(BadLine::NoJson(message)) => {
+                let last = self.from.fill_buf().doing("reading", &self.path)?.is_empty();
+                if last {
+                    return Ok(None);
+                }
+                message
+            }
+            Err(BadLine::NoRow(message)) => message,
+        };
+        Err(RecordError::BrokenLine { file: self.path.clone(), line: self.line, message })
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<Row, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let read = self.read().transpose();
+        self.over = !matches!(read, Some(Ok(_)));
+        read
+    }
+}
+
+/// The lines of `wall.jsonl` up to the first that is not whole, each with where it ends.
+pub(crate) fn read_walls(path: &Path) -> Result<Vec<(Wall, u64)>, RecordError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).doing("reading", path),
+    };
+    let mut end = 0;
+    let walls = bytes.split_inclusive(|&byte| byte == b'\n').map_while(|line| {
+        end += line.len() as u64;
+        let wall = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        Some((wall, end))
+    });
+    Ok(walls.collect())
+}
+
+const FORMAT: &str = "ebbflow-run";
+
+/// What every version of `run.json` has, so that a newer one is recognised.
+#[derive(Deserialize)]
+struct Stamp {
+    format: String,
+    version: u32,
+}
+
+/// `run.json`.
+#[derive(Serialize, Deserialize)]
+struct HeaderFile {
+    format: String,
+    version: u32,
+    program: String,
+    seed: u64,
+    kernels: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recipe: Option<String>,
+    n_params: usize,
+}
+
+impl Header {
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let file = HeaderFile {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            program: self.program.clone(),
+            seed: self.seed,
+            kernels: self.kernels.clone(),
+            recipe: self.recipe.clone(),
+            n_params: self.n_params,
+        };
+        let mut json = serde_json::to_vec_pretty(&file).expect("texts and numbers always make JSON");
+        json.push(b'\n');
+        json
+    }
+
+    pub(crate) fn read(folder: &Path) -> Result<Self, RecordError> {
+        let path = folder.join(RUN);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(RecordError::NotARun { folder: folder.to_owned() });
+            }
+            Err(error) => return Err(error).doing("reading", &path),
+        };
+        let damaged = |error: serde_json::Error| RecordError::damaged(&path, error.to_string());
+        let stamp: Stamp = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if stamp.format != FORMAT {
+            let message = format!("its format is \"{}\", not \"{FORMAT}\"", stamp.format);
+            return Err(RecordError::damaged(&path, message));
+        }
+        if stamp.version > VERSION {
+            return Err(RecordError::Newer { file: path, found: stamp.version });
+        }
+        let file: HeaderFile = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let HeaderFile { program, seed, kernels, recipe, n_params, .. } = file;
+        Ok(Header { program, seed, kernels, recipe, n_params })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::tests::row;
+
+    fn header() -> Header {
+        Header {
+            program: "ebbflow 0.1.0".into(),
+            seed: u64::MAX,
+            kernels: "portable".into(),
+            recipe: Some("fedavg".into()),
+            n_params: 2,
+        }
+    }
+
+    /// What is read of a run whose file has this content.
+    fn read(file: &str, content: &[u8]) -> Result<Vec<Row>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(RUN), header().to_json()).unwrap();
+        fs::write(folder.path().join(SETTINGS), "seed = 1\n").unwrap();
+        fs::write(folder.path().join(ROUNDS), "").unwrap();
+        fs::write(folder.path().join(file), content).unwrap();
+        let run = RunFolder::open(folder.path()).map_err(|error| error.to_string())?;
+        assert_eq!((run.header(), run.settings()), (&header(), "seed = 1\n"));
+        run.rows().map_err(|error| error.to_string())
+    }
+
+    fn lines(count: u32) -> Vec<Vec<u8>> {
+        let line = |number| {
+            let mut line = serde_json::to_vec(&row(number, 0.5, Some(0.25))).unwrap();
+            line.push(b'\n');
+            line
+        };
+        (0..count).map(line).collect()
+    }
+
+    #[test]
+    fn a_torn_last_line_is_left_out_wherever_it_was_cut() {
+        let lines = lines(3);
+        let all = lines.concat();
+        for cut in 0..=all.len() {
+            let n_whole = all[..cut].iter().filter(|&&byte| byte == b'\n').count();
+            let rounds: Vec<_> = read(ROUNDS, &all[..cut]).unwrap().iter().map(|row| row.round).collect();
+            assert_eq!(rounds, (0..n_whole as u32).collect::<Vec<_>>(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_last_line_of_rubbish_is_left_out() {
+        for rubbish in [&b"\0\0\0\0"[..], b"\0\0\n", b"{\"round\":1,\n", b"\xff\xfe\n", b"\n"] {
+            let content = [&lines(1)[0], rubbish].concat();
+            assert_eq!(read(ROUNDS, &content).unwrap().len(), 1, "{rubbish:?}");
+        }
+    }
+
+    #[test]
+    fn a_broken_line_in_the_middle_is_named() {
+        let lines = lines(3);
+        let content = [&lines[0][..], b"{\"round\":1,\n", &lines[2]].concat();
+        let error = read(ROUNDS, &content).unwrap_err();
+        assert!(error.contains("rounds.jsonl:2: broken line: "), "{error}");
+    }
+
+    #[test]
+    fn a_whole_line_that_is_no_row_is_an_error_even_at_the_end() {
+        let content = [&lines(1)[0][..], b"{\"round\":1}\n"].concat();
+        let error = read(ROUNDS, &content).unwrap_err();
+        assert!(error.contains("rounds.jsonl:2: broken line: missing field"), "{error}");
+    }
+
+    #[test]
+    fn a_newer_version_says_so_whatever_else_changed() {
+        let error = read(RUN, br#"{"format":"ebbflow-run","version":2,"new":{}}"#).unwrap_err();
+        let expected = "written in version 2 of the format, and this program reads up to version 1: update";
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn other_folders_are_no_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = RunFolder::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("not a run folder"), "{error}");
+        let error = RunFolder::open(&folder.path().join("missing")).unwrap_err().to_string();
+        assert!(error.contains("missing: not a run folder"), "{error}");
+        let error = read(RUN, br#"{"format":"other","version":1}"#).unwrap_err();
+        assert!(error.contains("run.json: damaged: its format is \"other\""), "{error}");
+    }
+
+    #[test]
+    fn walls_end_at_the_first_line_that_is_not_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(WALL);
+        assert!(read_walls(&path).unwrap().is_empty());
+        fs::write(&path, "{\"round\":0,\"wall_s\":0.5}\n{\"round\":1,\"wall_s\":1.5}\n{\"round\":2,")
+            .unwrap();
+        let walls = read_walls(&path).unwrap();
+        assert_eq!(walls, [(Wall { round: 0, wall_s: 0.5 }, 25), (Wall { round: 1, wall_s: 1.5 }, 50)]);
+    }
+}

@@ -1,0 +1,614 @@
+//! One round as a line of `rounds.jsonl`: who was there, who answered, what came of it.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ebb_round::{Bits, Census, ClientId, Outcome};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// Runs that ever enrolled more clients than this may write a set of them as bits.
+const MANY_CLIENTS: usize = 4096;
+
+/// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
+const ONE_IN: usize = 32;
+
+/// One round, as it stands in the record.
+///
+/// Clients go by their number. A set of clients is a list under its own name or, in large runs, bits in
+/// base64 under that name with `_bits` added; the methods read both. What was not measured is left out. A
+/// number that JSON cannot hold is written `null` and read as NaN.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Row {
+    /// Which round.
+    pub round: u32,
+    /// How many clients are in the run.
+    pub n_enrolled: u32,
+    /// Who came into the run, as first and last client of each stretch.
+    pub joined: Vec<[u32; 2]>,
+    /// Who went, in the same way.
+    pub left: Vec<[u32; 2]>,
+    /// How many clients could be reached.
+    pub n_up: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up_bits: Option<Bitset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked_bits: Option<Bitset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_bits: Option<Bitset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial_bits: Option<Bitset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absent: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absent_bits: Option<Bitset>,
+    /// The chance with which each was to be asked, if it is known and the same for all.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub chance: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chances: Option<Vec<Option<f64>>>,
+    /// How many steps each client did that answered in part, ascending by client.
+    pub partial_steps: Vec<u32>,
+    /// Whose answer to an earlier round came now.
+    pub late: Vec<u32>,
+    /// The rounds that those answers belong to.
+    pub late_base: Vec<u32>,
+    /// Whose answer could not be used.
+    pub refused: Vec<u32>,
+    /// Why, for each of them.
+    pub refused_why: Vec<String>,
+    /// The local rate.
+    #[serde(deserialize_with = "number")]
+    pub rate: f32,
+    /// Mean training loss of the clients that answered in time.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub train_loss: Option<f32>,
+    /// Mean training accuracy of those among them that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub train_accuracy: Option<f32>,
+    /// The norm of the aggregate.
+    #[serde(deserialize_with = "number")]
+    pub step_norm: f64,
+    /// Loss on the test data.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub loss: Option<f64>,
+    /// Accuracy on the test data.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub accuracy: Option<f64>,
+    /// The score on each client's own test data: its mean. An oracle, as are the next two.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_client_mean: Option<f64>,
+    /// Its mean over the tenth of the clients that are served worst.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_client_worst_tenth: Option<f64>,
+    /// Its standard deviation over clients.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_client_deviation: Option<f64>,
+    /// Seconds that the round took: virtual in simulation.
+    #[serde(deserialize_with = "number")]
+    pub elapsed_s: f64,
+    /// Seconds that all rounds took so far.
+    #[serde(deserialize_with = "number")]
+    pub virtual_s: f64,
+    /// Payload sent to clients in this round.
+    pub bytes_down: u64,
+    /// Payload received from clients in this round.
+    pub bytes_up: u64,
+    /// Payload of all rounds so far, both ways.
+    pub bytes_total: u64,
+    /// The model after the round, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_numbers")]
+    pub model: Option<Vec<f32>>,
+}
+
+impl Row {
+    /// The row of a round that just ended.
+    pub fn new(census: &Census, outcome: &Outcome, model: Option<&[f32]>) -> Self {
+        let returns = &outcome.returns;
+        let n_clients = census.len();
+        let (whole, partial): (Vec<_>, Vec<_>) =
+            returns.fresh.iter().partition(|answer| answer.update.whole());
+        let (up, up_bits) = up(census);
+        let set = |clients: &mut dyn ExactSizeIterator<Item = ClientId>| either_form(clients, n_clients);
+        let (asked, asked_bits) = set(&mut outcome.cohort.picks.iter().map(|pick| pick.client));
+        let (whole, whole_bits) = set(&mut whole.iter().map(|answer| answer.client));
+        let partial_steps = partial.iter().map(|answer| answer.update.steps.get()).collect();
+        let (partial, partial_bits) = set(&mut partial.iter().map(|answer| answer.client));
+        let (absent, absent_bits) = set(&mut returns.absent.iter().copied());
+        let (chance, chances) = chances(outcome.cohort.picks.iter().map(|pick| pick.chance).collect());
+        let oracle = outcome.score.and_then(|score| score.oracle_clients);
+        let so_far = outcome.spent_so_far;
+        Row {
+            round: outcome.number,
+            n_enrolled: count(census.n_enrolled()),
+            joined: stretches(&outcome.joined),
+            left: stretches(&outcome.left),
+            n_up: count(census.up().count()),
+            up,
+            up_bits,
+            asked,
+            asked_bits,
+            whole,
+            whole_bits,
+            partial,
+            partial_bits,
+            absent,
+            absent_bits,
+            chance,
+            chances,
+            partial_steps,
+            late: returns.late.iter().map(|answer| answer.client.number()).collect(),
+            late_base: returns.late.iter().map(|answer| answer.update.base).collect(),
+            refused: returns.refused.iter().map(|refused| refused.client.number()).collect(),
+            refused_why: returns.refused.iter().map(|refused| refused.why.name().to_owned()).collect(),
+            rate: outcome.rate,
+            train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
+            train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
+            step_norm: outcome.step_norm,
+            loss: outcome.score.map(|score| score.loss),
+            accuracy: outcome.score.and_then(|score| score.accuracy),
+            oracle_client_mean: oracle.map(|spread| spread.mean),
+            oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
+            oracle_client_deviation: oracle.map(|spread| spread.deviation),
+            elapsed_s: outcome.spent.elapsed_s,
+            virtual_s: so_far.elapsed_s,
+            bytes_down: outcome.spent.bytes_down,
+            bytes_up: outcome.spent.bytes_up,
+            bytes_total: so_far.bytes_down + so_far.bytes_up,
+            model: model.map(<[f32]>::to_vec),
+        }
+    }
+
+    /// The clients that could be reached, ascending.
+    pub fn up(&self) -> Vec<u32> {
+        members(&self.up, &self.up_bits)
+    }
+
+    /// The clients that were asked, ascending.
+    pub fn asked(&self) -> Vec<u32> {
+        members(&self.asked, &self.asked_bits)
+    }
+
+    /// The clients that answered in time and did all the work, ascending.
+    pub fn whole(&self) -> Vec<u32> {
+        members(&self.whole, &self.whole_bits)
+    }
+
+    /// The clients that answered in time and did part of the work, ascending.
+    pub fn partial(&self) -> Vec<u32> {
+        members(&self.partial, &self.partial_bits)
+    }
+
+    /// The clients that were asked and did not answer in time, ascending.
+    pub fn absent(&self) -> Vec<u32> {
+        members(&self.absent, &self.absent_bits)
+    }
+
+    /// How many were asked.
+    pub fn n_asked(&self) -> usize {
+        n_members(&self.asked, &self.asked_bits)
+    }
+
+    /// How many did all the work in time.
+    pub fn n_whole(&self) -> usize {
+        n_members(&self.whole, &self.whole_bits)
+    }
+
+    /// How many did part of the work in time.
+    pub fn n_partial(&self) -> usize {
+        n_members(&self.partial, &self.partial_bits)
+    }
+
+    /// How many did not answer in time.
+    pub fn n_absent(&self) -> usize {
+        n_members(&self.absent, &self.absent_bits)
+    }
+
+    /// The chance with which each of the asked clients was to be asked, where that is known.
+    pub fn chances(&self) -> Vec<Option<f64>> {
+        match &self.chances {
+            Some(chances) => chances.clone(),
+            None => vec![self.chance; self.n_asked()],
+        }
+    }
+
+    /// Whether the model was judged after this round, though its loss may be no number.
+    pub fn evaluated(&self) -> bool {
+        self.loss.is_some()
+    }
+
+    /// Reads a line; says whether a line that cannot be read may just be cut short.
+    pub(crate) fn parse(line: &[u8]) -> Result<Row, BadLine> {
+        let row: Row = serde_json::from_slice(line).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => BadLine::NoRow(error.to_string()),
+            _ => BadLine::NoJson(error.to_string()),
+        })?;
+        row.check().map_err(BadLine::NoRow)?;
+        Ok(row)
+    }
+
+    /// Whether lists that belong together have one length.
+    fn check(&self) -> Result<(), String> {
+        let forms = [
+            ("up", self.up.is_some(), self.up_bits.is_some()),
+            ("asked", self.asked.is_some(), self.asked_bits.is_some()),
+            ("whole", self.whole.is_some(), self.whole_bits.is_some()),
+            ("partial", self.partial.is_some(), self.partial_bits.is_some()),
+            ("absent", self.absent.is_some(), self.absent_bits.is_some()),
+        ];
+        if let Some((name, ..)) = forms.iter().find(|(_, list, bits)| list == bits) {
+            return Err(format!("needs either `{name}` or `{name}_bits`"));
+        }
+        let n_chances = self.chances.as_ref().map_or(self.n_asked(), Vec::len);
+        let lengths = [
+            ("up", n_members(&self.up, &self.up_bits), "n_up", self.n_up as usize),
+            ("asked", self.n_asked(), "chances", n_chances),
+            ("partial", self.n_partial(), "partial_steps", self.partial_steps.len()),
+            ("late", self.late.len(), "late_base", self.late_base.len()),
+            ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
+        ];
+        match lengths.iter().find(|(_, one, _, other)| one != other) {
+            Some((name, one, beside, other)) => {
+                Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a line is no row.
+#[derive(Debug)]
+pub(crate) enum BadLine {
+    /// It may have been cut short while it was written.
+    NoJson(String),
+    /// It was written whole, but not by this format.
+    NoRow(String),
+}
+
+/// Clients as bits: bit `i` of the bytes, the lowest of each byte first, is client `i`.
+#[derive(Clone, Debug, PartialEq)]
+struct Bitset(Vec<u8>);
+
+impl Bitset {
+    fn of(bits: &Bits) -> Self {
+        Bitset(bits.words().iter().flat_map(|word| word.to_le_bytes()).collect())
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+
+    fn members(&self) -> Vec<u32> {
+        let mut members = Vec::with_capacity(self.count());
+        for (at, &byte) in self.0.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+            members.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| count(at * 8 + bit)));
+        }
+        members
+    }
+}
+
+impl Serialize for Bitset {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bitset {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Bitset;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bits in base64")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bitset, E> {
+                BASE64.decode(text).map(Bitset).map_err(E::custom)
+            }
+        }
+        from.deserialize_str(Text)
+    }
+}
+
+/// A set of clients in one of its two forms.
+type EitherForm = (Option<Vec<u32>>, Option<Bitset>);
+
+fn up(census: &Census) -> EitherForm {
+    if as_bits(census.up().count(), census.len()) {
+        (None, Some(Bitset::of(census.up())))
+    } else {
+        (Some(census.up().iter().map(count).collect()), None)
+    }
+}
+
+fn either_form(clients: &mut dyn ExactSizeIterator<Item = ClientId>, n_clients: usize) -> EitherForm {
+    if as_bits(clients.len(), n_clients) {
+        let mut bits = Bits::new(n_clients);
+        clients.for_each(|client| bits.set(client.idx(), true));
+        (None, Some(Bitset::of(&bits)))
+    } else {
+        (Some(clients.map(ClientId::number).collect()), None)
+    }
+}
+
+fn as_bits(n_members: usize, n_clients: usize) -> bool {
+    n_clients > MANY_CLIENTS && n_members > n_clients / ONE_IN
+}
+
+fn members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> Vec<u32> {
+    list.clone().or_else(|| bits.as_ref().map(Bitset::members)).unwrap_or_default()
+}
+
+fn n_members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> usize {
+    list.as_ref().map(Vec::len).or_else(|| bits.as_ref().map(Bitset::count)).unwrap_or_default()
+}
+
+/// The one chance that all have, or each one's own; neither if none is known.
+fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
+    match all.first() {
+        Some(&first) if all.iter().any(|&chance| chance != first) => (None, Some(all)),
+        first => (first.copied().flatten(), None),
+    }
+}
+
+/// Ascending clients as first and last of each stretch without a gap.
+fn stretches(clients: &[ClientId]) -> Vec<[u32; 2]> {
+    clients
+        .chunk_by(|one, next| one.number() + 1 == next.number())
+        .map(|stretch| [stretch[0].number(), stretch[stretch.len() - 1].number()])
+        .collect()
+}
+
+fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
+    let (sum, n_values) = values.fold((0.0, 0_u32), |(sum, n), value| (sum + f64::from(value), n + 1));
+    (n_values > 0).then(|| (sum / f64::from(n_values)) as f32)
+}
+
+fn count(clients: usize) -> u32 {
+    u32::try_from(clients).expect("fewer than 2^32 clients")
+}
+
+/// A number, or `null` for one that JSON cannot hold.
+fn number<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<f32>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_else(|| T::from(f32::NAN)))
+}
+
+fn some_number<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + From<f32>,
+{
+    number(from).map(Some)
+}
+
+fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f32>>, D::Error> {
+    let numbers = Vec::<Option<f32>>::deserialize(from)?;
+    Ok(Some(numbers.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
+    use ebb_round::{
+        Answer, Cohort, Parcel, Pick, Refusal, Refused, Returns, Score, Spent, Spread, Update, Wait,
+    };
+
+    use super::*;
+
+    /// A census of `n_clients`, of which those in `up` can be reached.
+    pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
+        let mut census = Census::new();
+        (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 10, 0));
+        census.set_up(|_, bits| up.iter().for_each(|&idx| bits.set(idx, true)));
+        census
+    }
+
+    /// An answer of a client that did so many of ten steps.
+    pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> Answer {
+        let update = Update {
+            delta: Parcel::default(),
+            base,
+            rate: 0.1,
+            steps: NonZeroU32::new(steps).unwrap(),
+            steps_asked: NonZeroU32::new(10).unwrap(),
+            samples: 10,
+            loss,
+            accuracy: Some(loss / 2.0),
+        };
+        Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+    }
+
+    /// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
+    pub(crate) fn outcome(number: u32) -> Outcome {
+        let picks = [1, 2, 3].map(|idx| Pick { client: ClientId::new(idx), chance: Some(0.75) });
+        let so_far = f64::from(number + 1);
+        Outcome {
+            number,
+            joined: if number == 0 { (0..4).map(ClientId::new).collect() } else { Vec::new() },
+            left: Vec::new(),
+            rate: 0.1,
+            cohort: Cohort { picks: picks.to_vec(), wait: Wait::Deadline },
+            returns: Returns {
+                fresh: vec![answer(1, number, 10, 0.5), answer(2, number, 4, 0.25)],
+                late: Vec::new(),
+                absent: vec![ClientId::new(3)],
+                refused: Vec::new(),
+                elapsed_s: 1.5,
+            },
+            step_norm: 2.5,
+            score: None,
+            spent: Spent { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
+            spent_so_far: Spent {
+                elapsed_s: 1.5 * so_far,
+                bytes_down: 30 * u64::from(number + 1),
+                bytes_up: 20 * u64::from(number + 1),
+            },
+        }
+    }
+
+    /// A row of [`outcome`], judged.
+    pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
+        let mut outcome = outcome(number);
+        outcome.score = Some(Score { loss, accuracy, oracle_clients: None });
+        Row::new(&census(4, &[1, 2]), &outcome, None)
+    }
+
+    fn line(row: &Row) -> String {
+        serde_json::to_string(row).unwrap()
+    }
+
+    fn back(row: &Row) -> Row {
+        Row::parse(line(row).as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_row_by_hand() {
+        let row = Row::new(&census(4, &[1, 2]), &outcome(0), Some(&[0.1, -2.0]));
+        let text = concat!(
+            r#"{"round":0,"n_enrolled":4,"joined":[[0,3]],"left":[],"n_up":2,"up":[1,2],"asked":[1,2,3],"#,
+            r#""whole":[1],"partial":[2],"absent":[3],"chance":0.75,"partial_steps":[4],"late":[],"#,
+            r#""late_base":[],"refused":[],"refused_why":[],"rate":0.1,"train_loss":0.375,"#,
+            r#""train_accuracy":0.1875,"step_norm":2.5,"elapsed_s":1.5,"virtual_s":1.5,"bytes_down":30,"#,
+            r#""bytes_up":20,"bytes_total":50,"model":[0.1,-2.0]}"#
+        );
+        assert_eq!(line(&row), text);
+        assert_eq!(back(&row), row);
+    }
+
+    #[test]
+    fn everything_measured_comes_back() {
+        let mut outcome = outcome(5);
+        outcome.joined = [0, 1, 2, 7, 9, 10].map(ClientId::new).to_vec();
+        outcome.left = vec![ClientId::new(4)];
+        outcome.cohort.picks[1].chance = None;
+        outcome.cohort.picks[2].chance = Some(1.0 / 3.0);
+        outcome.returns.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
+        outcome.returns.refused = vec![Refused { client: ClientId::new(3), why: Refusal::NotFinite }];
+        let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7 });
+        outcome.score = Some(Score { loss: 0.1 + 0.2, accuracy: Some(2.0 / 3.0), oracle_clients });
+        let row = Row::new(&census(12, &[]), &outcome, None);
+        let again = back(&row);
+        assert_eq!(again, row);
+        assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
+        assert_eq!(again.chances(), [Some(0.75), None, Some(1.0 / 3.0)]);
+        assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));
+        assert_eq!((again.refused, again.refused_why), (vec![3], vec!["not-finite".to_owned()]));
+        assert_eq!(again.loss, Some(0.1 + 0.2));
+        assert_eq!(again.oracle_client_worst_tenth, Some(0.05));
+    }
+
+    #[test]
+    fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
+        let n_clients = 5000;
+        let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
+        let mut outcome = outcome(1);
+        outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
+        outcome.returns.fresh =
+            every_third.iter().map(|&idx| answer(idx, 1, if idx % 2 == 0 { 10 } else { 3 }, 1.0)).collect();
+        outcome.returns.absent = vec![ClientId::new(4999)];
+        let row = Row::new(&census(n_clients, &every_third), &outcome, None);
+        let text = line(&row);
+        for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
+            assert!(text.contains(&format!("\"{key}\":")), "{key}");
+        }
+        assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
+        let again = back(&row);
+        assert_eq!(again, row);
+        let every_third: Vec<_> = every_third.iter().map(|&idx| idx as u32).collect();
+        let (whole, partial): (Vec<_>, Vec<_>) = every_third.iter().partition(|&&idx| idx % 2 == 0);
+        assert_eq!((again.up(), again.asked()), (every_third.clone(), every_third));
+        assert_eq!((again.n_whole(), again.n_partial()), (whole.len(), partial.len()));
+        assert_eq!((again.whole(), again.partial(), again.absent()), (whole, partial, vec![4999]));
+    }
+
+    #[test]
+    fn one_client_in_32_is_a_list_and_one_more_is_bits() {
+        let check = |n_clients: usize, n_up: usize, bits: bool| {
+            let up: Vec<_> = (0..n_up).collect();
+            let row = Row::new(&census(n_clients, &up), &outcome(0), None);
+            assert_eq!(row.up_bits.is_some(), bits, "{n_up} of {n_clients}");
+            assert_eq!(back(&row).up().len(), n_up);
+        };
+        check(4096, 4096, false);
+        check(6400, 200, false);
+        check(6400, 201, true);
+        check(6401, 6401, true);
+    }
+
+    #[test]
+    fn the_lowest_bit_of_the_first_byte_is_client_0() {
+        let mut bits = Bits::new(70);
+        [0, 9, 69].iter().for_each(|&idx| bits.set(idx, true));
+        let set = Bitset::of(&bits);
+        assert_eq!(set.0[..2], [1, 2]);
+        assert_eq!((set.0.len(), set.members()), (16, vec![0, 9, 69]));
+    }
+
+    #[test]
+    fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+        let row = row(0, f64::INFINITY, None);
+        assert!(line(&row).contains(r#""loss":null"#));
+        let again = back(&row);
+        assert!(again.loss.unwrap().is_nan() && again.evaluated());
+        assert_eq!(again.accuracy, None);
+        let mut unjudged = row;
+        unjudged.loss = None;
+        unjudged.model = Some(vec![1.0, f32::NAN]);
+        assert!(!back(&unjudged).evaluated());
+        assert!(back(&unjudged).model.unwrap()[1].is_nan());
+    }
+
+    #[test]
+    fn nobody_asked_means_no_chance_and_no_training_loss() {
+        let mut outcome = outcome(0);
+        outcome.cohort.picks.clear();
+        outcome.returns = Returns::default();
+        let again = back(&Row::new(&census(4, &[]), &outcome, None));
+        assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
+        assert_eq!((again.chances(), again.n_asked()), (vec![], 0));
+    }
+
+    #[test]
+    fn lists_that_belong_together_must_have_one_length() {
+        let check = |from: &str, to: &str, expected: &str| {
+            let text = line(&row(0, 1.0, None));
+            assert!(text.contains(from), "{text}");
+            match Row::parse(text.replace(from, to).as_bytes()) {
+                Err(BadLine::NoRow(message)) => assert!(message.contains(expected), "{message}"),
+                other => panic!("{other:?}"),
+            }
+        };
+        check(r#""partial_steps":[4]"#, r#""partial_steps":[]"#, "`partial` holds 1 clients");
+        check(r#""chance":0.75"#, r#""chances":[0.1,0.2]"#, "`asked` holds 3 clients");
+        check(r#""asked":[1,2,3],"#, "", "either `asked` or `asked_bits`");
+        check(r#""up":[1,2]"#, r#""up_bits":"!""#, "Invalid");
+        check(r#""n_up":2"#, r#""n_up":3"#, "`up` holds 2 clients");
+        check(r#""round":0,"#, "", "round");
+    }
+
+    #[test]
+    fn a_row_for_a_million_clients_is_short_and_quick() {
+        let n_clients = 1_000_000;
+        let up: Vec<_> = (0..n_clients).filter(|idx| idx % 7 != 0).collect();
+        let census = census(n_clients, &up);
+        let mut outcome = outcome(0);
+        outcome.joined = (0..n_clients).map(ClientId::new).collect();
+        outcome.cohort = Cohort::by_deadline((0..1000).map(|idx| ClientId::new(idx * 997)));
+        let began = std::time::Instant::now();
+        let text = line(&Row::new(&census, &outcome, None));
+        let took_s = began.elapsed().as_secs_f64();
+        assert!(text.len() < 200_000, "{} bytes", text.len());
+        // Takes a millisecond; the bound only catches work that grows faster than the number of clients.
+        assert!(took_s < 0.5, "{took_s} s");
+    }
+}

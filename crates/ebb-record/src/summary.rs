@@ -1,0 +1,279 @@
+//! What came of a run, in a few numbers, from its rows alone.
+
+use ebb_round::Bits;
+use serde::{Deserialize, Serialize};
+
+use crate::Row;
+
+/// What came of a run. What was never measured is left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many rounds were run.
+    pub rounds: u64,
+    /// What ended the run.
+    pub ending: String,
+    /// Test loss when the model was judged last, if it was a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_loss: Option<f64>,
+    /// Test accuracy when the model was judged last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_accuracy: Option<f64>,
+    /// The best test accuracy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_accuracy: Option<f64>,
+    /// The first round that reached it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_round: Option<u32>,
+    /// The accuracy that the run was to reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_accuracy: Option<f64>,
+    /// How many rounds it took to reach that, if it was reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds_to_target: Option<u64>,
+    /// Mean accuracy over the last tenth of the rounds that were judged, rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail_accuracy: Option<f64>,
+    /// Seconds that all rounds took: virtual in simulation.
+    pub virtual_s: f64,
+    /// Payload sent to clients.
+    pub bytes_down: u64,
+    /// Payload received from clients.
+    pub bytes_up: u64,
+    /// How often clients answered, and how.
+    pub answers: Answers,
+    /// How many of the clients that ever joined never had an answer accepted.
+    pub never_heard: u64,
+    /// The score on each client's own test data, when the model was judged last: its mean. An oracle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oracle_client_mean: Option<f64>,
+    /// Its mean over the tenth of the clients that are served worst.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oracle_client_worst_tenth: Option<f64>,
+    /// Its standard deviation over clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oracle_client_deviation: Option<f64>,
+}
+
+/// How often clients answered, over all rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// In time, with all the work done.
+    pub whole: u64,
+    /// In time, with part of it done.
+    pub partial: u64,
+    /// In a later round.
+    pub late: u64,
+    /// Not in time.
+    pub absent: u64,
+    /// With something that could not be used.
+    pub refused: u64,
+}
+
+impl Summary {
+    /// The summary of these rows; the first that cannot be read is returned instead.
+    pub fn of<E>(
+        rows: impl IntoIterator<Item = Result<Row, E>>,
+        ending: &str,
+        target_accuracy: Option<f64>,
+    ) -> Result<Self, E> {
+        let mut tally = Tally::new(target_accuracy);
+        for row in rows {
+            tally.add(&row?);
+        }
+        Ok(tally.summary(ending))
+    }
+
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let mut json = serde_json::to_vec_pretty(self).expect("texts and numbers always make JSON");
+        json.push(b'\n');
+        json
+    }
+}
+
+/// A summary in the making, row by row.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    so_far: Summary,
+    /// Of the rounds that have one; a tenth of an unknown number cannot be kept alone.
+    accuracies: Vec<f64>,
+    joined: Bits,
+    heard: Bits,
+}
+
+impl Tally {
+    pub(crate) fn new(target_accuracy: Option<f64>) -> Self {
+        let so_far = Summary {
+            rounds: 0,
+            ending: String::new(),
+            final_loss: None,
+            final_accuracy: None,
+            best_accuracy: None,
+            best_round: None,
+            target_accuracy,
+            rounds_to_target: None,
+            tail_accuracy: None,
+            virtual_s: 0.0,
+            bytes_down: 0,
+            bytes_up: 0,
+            answers: Answers::default(),
+            never_heard: 0,
+            oracle_client_mean: None,
+            oracle_client_worst_tenth: None,
+            oracle_client_deviation: None,
+        };
+        Tally { so_far, accuracies: Vec::new(), joined: Bits::default(), heard: Bits::default() }
+    }
+
+    pub(crate) fn add(&mut self, row: &Row) {
+        let so_far = &mut self.so_far;
+        so_far.rounds += 1;
+        so_far.virtual_s = row.virtual_s;
+        so_far.bytes_down += row.bytes_down;
+        so_far.bytes_up += row.bytes_up;
+        so_far.answers.whole += row.n_whole() as u64;
+        so_far.answers.partial += row.n_partial() as u64;
+        so_far.answers.late += row.late.len() as u64;
+        so_far.answers.absent += row.n_absent() as u64;
+        so_far.answers.refused += row.refused.len() as u64;
+        for &[first, last] in &row.joined {
+            (first..=last).for_each(|client| turn_on(&mut self.joined, client));
+        }
+        for clients in [&row.whole(), &row.partial(), &row.late] {
+            clients.iter().for_each(|&client| turn_on(&mut self.heard, client));
+        }
+        if row.evaluated() {
+            self.judge(row);
+        }
+    }
+
+    pub(crate) fn summary(mut self, ending: &str) -> Summary {
+        self.so_far.ending = ending.to_owned();
+        let n_tail = self.accuracies.len().div_ceil(10);
+        let tail = &self.accuracies[self.accuracies.len() - n_tail..];
+        self.so_far.tail_accuracy = crate::stats::mean(tail);
+        self.so_far.never_heard = self.joined.iter().filter(|&client| !self.heard.get(client)).count() as u64;
+        self.so_far
+    }
+
+    fn judge(&mut self, row: &Row) {
+        let so_far = &mut self.so_far;
+        let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
+        so_far.final_loss = finite(row.loss);
+        so_far.final_accuracy = finite(row.accuracy);
+        so_far.oracle_client_mean = finite(row.oracle_client_mean);
+        so_far.oracle_client_worst_tenth = finite(row.oracle_client_worst_tenth);
+        so_far.oracle_client_deviation = finite(row.oracle_client_deviation);
+        let Some(accuracy) = so_far.final_accuracy else { return };
+        self.accuracies.push(accuracy);
+        if so_far.best_accuracy.is_none_or(|best| accuracy > best) {
+            so_far.best_accuracy = Some(accuracy);
+            so_far.best_round = Some(row.round);
+        }
+        let reached = so_far.target_accuracy.is_some_and(|target| accuracy >= target);
+        if reached && so_far.rounds_to_target.is_none() {
+            so_far.rounds_to_target = Some(so_far.rounds);
+        }
+    }
+}
+
+fn turn_on(set: &mut Bits, client: u32) {
+    let client = client as usize;
+    if client >= set.len() {
+        set.grow(client + 1);
+    }
+    set.set(client, true);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::row::tests::row;
+
+    fn summary(rows: &[Row], target: Option<f64>) -> Summary {
+        let rows = rows.iter().cloned().map(Ok::<_, Infallible>);
+        Summary::of(rows, "rounds", target).unwrap()
+    }
+
+    #[test]
+    fn four_rounds_by_hand() {
+        let mut rows =
+            [row(0, 2.0, Some(0.25)), row(1, 1.0, Some(0.75)), row(2, 0.0, None), row(3, 1.5, Some(0.5))];
+        rows[2].loss = None;
+        rows[2].late = vec![3];
+        rows[2].late_base = vec![1];
+        rows[2].refused = vec![2];
+        rows[2].refused_why = vec!["repeated".into()];
+        rows[3].oracle_client_mean = Some(0.4);
+        let found = summary(&rows, Some(0.5));
+        let expected = Summary {
+            rounds: 4,
+            ending: "rounds".into(),
+            final_loss: Some(1.5),
+            final_accuracy: Some(0.5),
+            best_accuracy: Some(0.75),
+            best_round: Some(1),
+            target_accuracy: Some(0.5),
+            rounds_to_target: Some(2),
+            tail_accuracy: Some(0.5),
+            virtual_s: 6.0,
+            bytes_down: 120,
+            bytes_up: 80,
+            answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 1 },
+            never_heard: 1, // client 0: 1 and 2 answered, 3 did late
+            oracle_client_mean: Some(0.4),
+            oracle_client_worst_tenth: None,
+            oracle_client_deviation: None,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(serde_json::from_slice::<Summary>(&found.to_json()).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_json_by_hand() {
+        let text = String::from_utf8(summary(&[row(0, 2.0, Some(0.25))], None).to_json()).unwrap();
+        let expected = r#"{
+  "rounds": 1,
+  "ending": "rounds",
+  "final_loss": 2.0,
+  "final_accuracy": 0.25,
+  "best_accuracy": 0.25,
+  "best_round": 0,
+  "tail_accuracy": 0.25,
+  "virtual_s": 1.5,
+  "bytes_down": 30,
+  "bytes_up": 20,
+  "answers": {
+    "whole": 1,
+    "partial": 1,
+    "late": 0,
+    "absent": 1,
+    "refused": 0
+  },
+  "never_heard": 2
+}
+"#;
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_tail_is_a_tenth_of_the_judged_rounds_rounded_up() {
+        let rows: Vec<_> = (0..11).map(|number| row(number, 1.0, Some(f64::from(number)))).collect();
+        assert_eq!(summary(&rows, None).tail_accuracy, Some(9.5));
+        assert_eq!(summary(&rows[..10], None).tail_accuracy, Some(9.0));
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_does_not_leave_the_one_before() {
+        let found = summary(&[row(0, 2.0, Some(0.5)), row(1, f64::NAN, None)], Some(0.9));
+        assert_eq!((found.final_loss, found.final_accuracy), (None, None));
+        assert_eq!((found.best_accuracy, found.rounds_to_target), (Some(0.5), None));
+    }
+
+    #[test]
+    fn an_empty_run_has_a_summary() {
+        let found = summary(&[], Some(0.5));
+        assert_eq!((found.rounds, found.tail_accuracy, found.never_heard), (0, None, 0));
+    }
+}

@@ -1,0 +1,344 @@
+//! Rows as tables: CSV with the scalars, Parquet with lists of clients as well.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::data_type::{DataType, DoubleType, FloatType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use crate::error::{Doing, RecordError};
+use crate::{Row, disk};
+
+/// Writes the scalars of the rows and how long their lists are. What was not measured is an empty cell.
+pub fn write_csv(
+    rows: impl IntoIterator<Item = Result<Row, RecordError>>,
+    to: &Path,
+) -> Result<(), RecordError> {
+    disk::replace(to, |file| {
+        let names: Vec<_> = SCALARS.iter().map(|(name, _)| *name).collect();
+        writeln!(file, "{}", names.join(",")).doing("writing", to)?;
+        for row in rows {
+            let row = row?;
+            let cells: Vec<_> = SCALARS.iter().map(|(_, scalar)| scalar.cell(&row)).collect();
+            writeln!(file, "{}", cells.join(",")).doing("writing", to)?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes the scalars of the rows and their lists of clients; `chances` goes with `asked`.
+pub fn write_parquet(
+    rows: impl IntoIterator<Item = Result<Row, RecordError>>,
+    to: &Path,
+) -> Result<(), RecordError> {
+    let schema = parse_message_type(&schema()).expect("names and types that Parquet knows");
+    let properties = Arc::new(WriterProperties::builder().build());
+    let failed = |error: ParquetError| RecordError::Io {
+        doing: "writing",
+        path: to.to_owned(),
+        source: io::Error::other(error),
+    };
+    disk::replace(to, |file| {
+        let mut writer = SerializedFileWriter::new(file, Arc::new(schema), properties).map_err(failed)?;
+        let mut group = Group::default();
+        for row in rows {
+            group.add(&row?);
+            if group.full() {
+                group.write(writer.next_row_group().map_err(failed)?).map_err(failed)?;
+                group = Group::default();
+            }
+        }
+        if group.n_rows > 0 {
+            group.write(writer.next_row_group().map_err(failed)?).map_err(failed)?;
+        }
+        writer.close().map(|_| ()).map_err(failed)
+    })
+}
+
+/// A column with one value a round, and where the value is found.
+enum Scalar {
+    Count(fn(&Row) -> u64),
+    Single(fn(&Row) -> Option<f32>),
+    Double(fn(&Row) -> Option<f64>),
+}
+
+const SCALARS: [(&str, Scalar); 24] = [
+    ("round", Scalar::Count(|row| u64::from(row.round))),
+    ("n_enrolled", Scalar::Count(|row| u64::from(row.n_enrolled))),
+    ("n_up", Scalar::Count(|row| u64::from(row.n_up))),
+    ("n_asked", Scalar::Count(|row| row.n_asked() as u64)),
+    ("n_whole", Scalar::Count(|row| row.n_whole() as u64)),
+    ("n_partial", Scalar::Count(|row| row.n_partial() as u64)),
+    ("n_late", Scalar::Count(|row| row.late.len() as u64)),
+    ("n_absent", Scalar::Count(|row| row.n_absent() as u64)),
+    ("n_refused", Scalar::Count(|row| row.refused.len() as u64)),
+    ("chance", Scalar::Double(|row| row.chance)),
+    ("rate", Scalar::Single(|row| Some(row.rate))),
+    ("train_loss", Scalar::Single(|row| row.train_loss)),
+    ("train_accuracy", Scalar::Single(|row| row.train_accuracy)),
+    ("step_norm", Scalar::Double(|row| Some(row.step_norm))),
+    ("loss", Scalar::Double(|row| row.loss)),
+    ("accuracy", Scalar::Double(|row| row.accuracy)),
+    ("oracle_client_mean", Scalar::Double(|row| row.oracle_client_mean)),
+    ("oracle_client_worst_tenth", Scalar::Double(|row| row.oracle_client_worst_tenth)),
+    ("oracle_client_deviation", Scalar::Double(|row| row.oracle_client_deviation)),
+    ("elapsed_s", Scalar::Double(|row| Some(row.elapsed_s))),
+    ("virtual_s", Scalar::Double(|row| Some(row.virtual_s))),
+    ("bytes_down", Scalar::Count(|row| row.bytes_down)),
+    ("bytes_up", Scalar::Count(|row| row.bytes_up)),
+    ("bytes_total", Scalar::Count(|row| row.bytes_total)),
+];
+
+/// A column with a list of clients a round, and where they are found.
+type ClientList = (&'static str, fn(&Row) -> Vec<u32>);
+
+const CLIENT_LISTS: [ClientList; 6] = [
+    ("asked", Row::asked),
+    ("whole", Row::whole),
+    ("partial", Row::partial),
+    ("absent", Row::absent),
+    ("late", |row| row.late.clone()),
+    ("refused", |row| row.refused.clone()),
+];
+
+impl Scalar {
+    /// The shortest text that reads as the same number.
+    fn cell(&self, row: &Row) -> String {
+        match self {
+            Scalar::Count(of) => of(row).to_string(),
+            Scalar::Single(of) => of(row).map(|value| format!("{value:?}")).unwrap_or_default(),
+            Scalar::Double(of) => of(row).map(|value| format!("{value:?}")).unwrap_or_default(),
+        }
+    }
+}
+
+fn schema() -> String {
+    let scalar = |(name, scalar): &(&str, Scalar)| match scalar {
+        Scalar::Count(_) => format!("required int64 {name};"),
+        Scalar::Single(_) => format!("optional float {name};"),
+        Scalar::Double(_) => format!("optional double {name};"),
+    };
+    let list = |name: &str, element: &str| {
+        format!("required group {name} (LIST) {{ repeated group list {{ {element}; }} }}")
+    };
+    let mut columns: Vec<_> = SCALARS.iter().map(scalar).collect();
+    let client = "required int32 element (INTEGER(32,false))";
+    columns.extend(CLIENT_LISTS.iter().map(|(name, _)| list(name, client)));
+    columns.push(list("chances", "optional double element"));
+    format!("message rounds {{ {} }}", columns.join(" "))
+}
+
+/// Rows on their way into the file, column by column.
+struct Group {
+    n_rows: usize,
+    scalars: Vec<Column>,
+    clients: Vec<Levelled<i32>>,
+    chances: Levelled<f64>,
+}
+
+/// The values of one scalar.
+enum Column {
+    Count(Vec<i64>),
+    Single(Levelled<f32>),
+    Double(Levelled<f64>),
+}
+
+/// Values with the levels by which Parquet tells what is missing and where a list begins.
+#[derive(Default)]
+struct Levelled<T> {
+    values: Vec<T>,
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        let column = |(_, scalar): &(&str, Scalar)| match scalar {
+            Scalar::Count(_) => Column::Count(Vec::new()),
+            Scalar::Single(_) => Column::Single(Levelled::default()),
+            Scalar::Double(_) => Column::Double(Levelled::default()),
+        };
+        Group {
+            n_rows: 0,
+            scalars: SCALARS.iter().map(column).collect(),
+            clients: CLIENT_LISTS.iter().map(|_| Levelled::default()).collect(),
+            chances: Levelled::default(),
+        }
+    }
+}
+
+impl Group {
+    fn add(&mut self, row: &Row) {
+        self.n_rows += 1;
+        for (column, (_, scalar)) in self.scalars.iter_mut().zip(&SCALARS) {
+            match (column, scalar) {
+                (Column::Count(values), Scalar::Count(of)) => {
+                    values.push(i64::try_from(of(row)).expect("fewer than 2^63 bytes"));
+                }
+                (Column::Single(values), Scalar::Single(of)) => values.push(of(row)),
+                (Column::Double(values), Scalar::Double(of)) => values.push(of(row)),
+                _ => unreachable!("columns are made from the scalars"),
+            }
+        }
+        for (column, (_, clients)) in self.clients.iter_mut().zip(&CLIENT_LISTS) {
+            // Parquet keeps unsigned numbers by their bits.
+            column.push_list(clients(row).into_iter().map(|client| Some(client as i32)), 1);
+        }
+        self.chances.push_list(row.chances().into_iter(), 2);
+    }
+
+    /// Whether it is time to write: a group is held in memory as a whole.
+    fn full(&self) -> bool {
+        self.n_rows >= 10_000 || self.chances.definition.len() >= 1 << 22
+    }
+
+    fn write<W: Write + Send>(&self, mut group: SerializedRowGroupWriter<'_, W>) -> Result<(), ParquetError> {
+        for column in &self.scalars {
+            match column {
+                Column::Count(values) => write_column::<Int64Type, _>(&mut group, values, None, None)?,
+                Column::Single(column) => column.write::<FloatType, _>(&mut group)?,
+                Column::Double(column) => column.write::<DoubleType, _>(&mut group)?,
+            }
+        }
+        for column in &self.clients {
+            column.write::<Int32Type, _>(&mut group)?;
+        }
+        self.chances.write::<DoubleType, _>(&mut group)?;
+        group.close().map(|_| ())
+    }
+}
+
+impl<T> Levelled<T> {
+    fn push(&mut self, value: Option<T>) {
+        self.definition.push(value.is_some().into());
+        self.values.extend(value);
+    }
+
+    /// `whole` is the level of an element that has a value.
+    fn push_list(&mut self, list: impl Iterator<Item = Option<T>>, whole: i16) {
+        let before = self.definition.len();
+        for value in list {
+            self.repetition.push((self.definition.len() > before).into());
+            self.definition.push(if value.is_some() { whole } else { whole - 1 });
+            self.values.extend(value);
+        }
+        if self.definition.len() == before {
+            self.repetition.push(0);
+            self.definition.push(0);
+        }
+    }
+
+    fn write<D: DataType<T = T>, W: Write + Send>(
+        &self,
+        group: &mut SerializedRowGroupWriter<'_, W>,
+    ) -> Result<(), ParquetError> {
+        let repetition = (!self.repetition.is_empty()).then_some(&self.repetition[..]);
+        write_column::<D, W>(group, &self.values, Some(&self.definition), repetition)
+    }
+}
+
+fn write_column<D: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[D::T],
+    definition: Option<&[i16]>,
+    repetition: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let mut column = group.next_column()?.expect("as many columns as the schema has");
+    column.typed::<D>().write_batch(values, definition, repetition)?;
+    column.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+
+    use super::*;
+    use crate::row::tests::{census, outcome, row};
+
+    fn rows() -> Vec<Row> {
+        let mut last = outcome(2);
+        last.cohort.picks[1].chance = None;
+        last.returns.fresh.clear();
+        last.rate = 1e-7;
+        vec![row(0, 2.0, Some(0.25)), row(1, f64::NAN, None), Row::new(&census(4, &[]), &last, None)]
+    }
+
+    #[test]
+    fn the_csv_by_hand() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.csv");
+        write_csv(rows().into_iter().map(Ok), &path).unwrap();
+        let expected = "\
+            round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,chance,rate,train_loss,\
+            train_accuracy,step_norm,loss,accuracy,oracle_client_mean,oracle_client_worst_tenth,\
+            oracle_client_deviation,elapsed_s,virtual_s,bytes_down,bytes_up,bytes_total\n\
+            0,4,2,3,1,1,0,1,0,0.75,0.1,0.375,0.1875,2.5,2.0,0.25,,,,1.5,1.5,30,20,50\n\
+            1,4,2,3,1,1,0,1,0,0.75,0.1,0.375,0.1875,2.5,NaN,,,,,1.5,3.0,30,20,100\n\
+            2,4,0,3,0,0,0,1,0,,1e-7,,,2.5,,,,,,1.5,4.5,30,20,150\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.csv");
+        fs::write(&path, "before").unwrap();
+        for write in [|rows, to: &Path| write_csv(rows, to), |rows, to: &Path| write_parquet(rows, to)] {
+            let broken = RecordError::damaged(Path::new("rounds.jsonl"), "torn");
+            let rows: Vec<Result<Row, RecordError>> = vec![Ok(row(0, 1.0, None)), Err(broken)];
+            assert_eq!(write(rows, &path).unwrap_err().to_string(), "rounds.jsonl: damaged: torn");
+            assert_eq!(fs::read(&path).unwrap(), b"before");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_parquet_file_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.parquet");
+        write_parquet(rows().into_iter().map(Ok), &path).unwrap();
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let table: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
+        let column = |row: usize, name: &str| {
+            let (_, field) = table[row].get_column_iter().find(|(found, _)| *found == name).unwrap();
+            field.to_string()
+        };
+        let check = |name: &str, expected: [&str; 3]| {
+            assert_eq!([0, 1, 2].map(|row| column(row, name)), expected, "{name}");
+        };
+        check("round", ["0", "1", "2"]);
+        check("n_whole", ["1", "1", "0"]);
+        check("chance", ["0.75", "0.75", "null"]);
+        check("train_loss", ["0.375", "0.375", "null"]);
+        check("loss", ["2.0", "NaN", "null"]);
+        check("accuracy", ["0.25", "null", "null"]);
+        check("bytes_total", ["50", "100", "150"]);
+        check("asked", ["[1, 2, 3]"; 3]);
+        check("whole", ["[1]", "[1]", "[]"]);
+        check("late", ["[]"; 3]);
+        check("absent", ["[3]"; 3]);
+        check("chances", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
+        let metadata = reader.metadata().file_metadata();
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 31));
+    }
+
+    #[test]
+    fn many_rows_and_none_make_files_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.parquet");
+        for n_rows in [0, 10_000, 10_001] {
+            write_parquet((0..n_rows).map(|number| Ok(row(number, 1.0, None))), &path).unwrap();
+            let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+            let metadata = reader.metadata();
+            assert_eq!(metadata.file_metadata().num_rows(), i64::from(n_rows));
+            assert_eq!(metadata.num_row_groups(), n_rows.div_ceil(10_000) as usize);
+        }
+    }
+}
