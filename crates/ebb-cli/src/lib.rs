@@ -1,0 +1,52 @@
+//! The command line: puts a fleet, a recipe and a recorder together.
+//!
+//! [`main`] takes the registry, so that a program with methods of its own has the whole command line.
+
+mod args;
+pub mod assemble;
+mod chart;
+mod commands;
+pub mod drive;
+mod error;
+mod grid;
+mod output;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ebb_methods::Registry;
+
+use args::{Args, Command};
+pub use error::CliError;
+
+/// The name and version that records carry.
+pub const PROGRAM: &str = concat!("ebbflow ", env!("CARGO_PKG_VERSION"));
+
+/// Runs the command line with these methods.
+pub fn main(registry: &Registry) -> ExitCode {
+    let args = Args::parse();
+    match run(registry, &args) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has read enough.
+        Err(CliError::OutputClosed) => ExitCode::SUCCESS,
+        Err(error) => {
+            anstream::eprintln!("\u{1b}[1;31merror:\u{1b}[0m {error}");
+            ExitCode::from(error.code())
+        }
+    }
+}
+
+fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
+    match &args.command {
+        Command::Demo(demo) => commands::demo::run(registry, demo),
+        Command::Run(run) => commands::run::run(registry, run),
+        Command::Compare(compare) => commands::compare::run(registry, compare),
+        Command::Resume(resume) => commands::resume::run(registry, resume),
+        Command::Show(show) => commands::show::run(show),
+        Command::Export(export) => commands::export::run(export),
+        Command::List(list) => commands::list::run(registry, list),
+        Command::Describe(describe) => commands::describe::run(registry, describe),
+        Command::Completions { shell } => commands::completions::run(*shell),
+    }
+}

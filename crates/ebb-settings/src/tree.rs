@@ -1,7 +1,7 @@
 //! The tree of all settings of a run, and the view of one table of it.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +28,7 @@ pub struct Tree {
     root: Table,
     places: BTreeMap<String, Place>,
     /// Tables as they were parsed, with their defaults, by path.
-    resolved: RefCell<BTreeMap<String, Table>>,
+    resolved: Resolved,
 }
 
 impl Tree {
@@ -49,7 +49,7 @@ impl Tree {
         let root: Table = text.parse().map_err(broken)?;
         let mut places = BTreeMap::new();
         note_places(DeTable::parse(text).map_err(broken)?.get_ref(), "", &place, &mut places);
-        Ok(Tree { root, places, resolved: RefCell::default() })
+        Ok(Tree { root, places, resolved: Resolved::default() })
     }
 
     /// The settings that a recipe brings.
@@ -96,7 +96,7 @@ impl Tree {
         }
         let Value::Table(root) = value else { unreachable!("a path has at least one part") };
         let places = BTreeMap::from([(path.to_owned(), place)]);
-        self.lay_over(Tree { root, places, resolved: RefCell::default() });
+        self.lay_over(Tree { root, places, resolved: Resolved::default() });
     }
 
     /// The table at `path` as a tree of its own, every value with the place it has here.
@@ -105,7 +105,7 @@ impl Tree {
         let below = format!("{path}.");
         let own =
             |(key, place): (&String, &Place)| Some((key.strip_prefix(&below)?.to_owned(), place.clone()));
-        Tree { root, places: self.places.iter().filter_map(own).collect(), resolved: RefCell::default() }
+        Tree { root, places: self.places.iter().filter_map(own).collect(), resolved: Resolved::default() }
     }
 
     /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
@@ -169,7 +169,7 @@ impl Tree {
     /// Every table that was parsed, defaults included, as one TOML text.
     pub fn resolved(&self) -> String {
         let mut root = Table::new();
-        for (path, table) in self.resolved.borrow().iter() {
+        for (path, table) in self.resolved.get().iter() {
             let mut at = &mut root;
             for part in path.split('.').filter(|part| !part.is_empty()) {
                 let slot = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
@@ -203,6 +203,22 @@ impl Tree {
             };
         }
         Some(at)
+    }
+}
+
+/// What was made of the settings so far; noted while they are only read, so behind a lock.
+#[derive(Debug, Default)]
+struct Resolved(Mutex<BTreeMap<String, Table>>);
+
+impl Resolved {
+    fn get(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for Resolved {
+    fn clone(&self) -> Self {
+        Resolved(Mutex::new(self.get().clone()))
     }
 }
 
@@ -298,7 +314,7 @@ impl<'t> Settings<'t> {
     }
 
     fn keep(&self, table: Table) {
-        self.tree.resolved.borrow_mut().entry(self.path.clone()).or_default().extend(table);
+        self.tree.resolved.get().entry(self.path.clone()).or_default().extend(table);
     }
 
     fn full(&self, key: &str) -> String {

@@ -1,0 +1,149 @@
+//! What can be typed.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Federated learning for fleets whose clients ebb and flow.
+#[derive(Debug, Parser)]
+#[command(name = "ebbflow", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compare methods under dropout on built-in data
+    Demo(Demo),
+    /// Run one configuration
+    Run(Run),
+    /// Run a grid: recipes x settings x seeds, on the same worlds
+    Compare(Compare),
+    /// Go on with a run that was interrupted
+    Resume(Resume),
+    /// Show a run or a grid: tables and a plot
+    Show(Show),
+    /// Write the rounds of a run as CSV or Parquet
+    Export(Export),
+    /// List the recipes, methods, data and worlds there are
+    List(List),
+    /// Say what a recipe or method does, and its settings
+    Describe(Describe),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Demo {
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder for the records [default: runs/demo]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Run {
+    /// Configuration (TOML), or the folder of a run to repeat
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    /// Seed of everything random; the same as --set run.seed=N
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u32>,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder for the record; must not exist [default: a new one below runs/]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Compare {
+    /// Grid (TOML): a configuration with a [grid] table
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder for the records; what is finished there is not run again [default: runs/NAME-OF-FILE]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Run at most this many cells now; the rest another time
+    #[arg(long, value_name = "N")]
+    pub(crate) at_most: Option<usize>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Resume {
+    /// Folder of the run
+    pub(crate) run: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Show {
+    /// Folder of a run or of a grid
+    pub(crate) run: PathBuf,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Export {
+    /// Folder of the run
+    pub(crate) run: PathBuf,
+    /// File to write; its ending says the format: .csv or .parquet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: PathBuf,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct List {
+    /// Only these: recipes, objective, select, local, substitute, aggregate, server, data, worlds
+    pub(crate) what: Option<String>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Describe {
+    /// Name of a recipe, a method, a data set or a world
+    pub(crate) name: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Changes {
+    /// Change one setting, for example --set local.rate=0.1; may be given again
+    #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct How {
+    /// Threads to train on; no result depends on it [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Print one JSON object a line instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print no progress
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+impl How {
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
+}

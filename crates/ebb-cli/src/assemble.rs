@@ -1,0 +1,199 @@
+//! From settings to a run that is ready for its first round.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ebb_methods::{Registry, registry};
+use ebb_record::{Header, RunFolder, START_MODEL};
+use ebb_round::{Engine, Layout, Loader, RunFacts, Saver, State, StateError};
+use ebb_settings::{Chance, Facts, Place, Positive, Tree};
+use ebb_sim::{SimFleet, World};
+use ebb_train::backend::Threads;
+use ebb_train::{Evaluation, KERNELS, Task, TaskEvaluator, data};
+use serde::{Deserialize, Serialize};
+
+use crate::{CliError, PROGRAM};
+
+/// The tables of a run, beside those of its roles.
+const TABLES: [&str; 5] = ["run", "data", "world", "evaluate", "stop"];
+
+/// A run that is ready for its next round.
+pub struct Assembled {
+    /// The engine, with its roles.
+    pub engine: Engine,
+    /// The simulated clients.
+    pub fleet: SimFleet,
+    /// What judges the model.
+    pub evaluator: TaskEvaluator,
+    /// The data and the model.
+    pub task: Arc<dyn Task>,
+    /// The `[run]` table.
+    pub run: RunTable,
+    /// The `[stop]` table.
+    pub stop: StopTable,
+    /// The settings, defaults included, as TOML.
+    pub resolved: String,
+    recipe: Option<String>,
+    start: Option<Vec<f32>>,
+}
+
+/// The `[run]` table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunTable {
+    /// How many rounds.
+    pub rounds: NonZeroU32,
+    /// The seed of everything random.
+    #[serde(default = "first_seed")]
+    pub seed: u32,
+    /// Every how many rounds a checkpoint is written.
+    #[serde(default = "ten")]
+    pub checkpoint_every: NonZeroU32,
+    /// A model to start from, as safetensors, relative to the file of these settings.
+    pub start_from: Option<PathBuf>,
+}
+
+fn first_seed() -> u32 {
+    1
+}
+
+fn ten() -> NonZeroU32 {
+    NonZeroU32::new(10).expect("ten is not zero")
+}
+
+/// The `[stop]` table: whatever comes first ends the run before its last round.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopTable {
+    /// When the test accuracy reaches this.
+    pub accuracy: Option<Chance>,
+    /// When so much virtual time has passed.
+    pub virtual_hours: Option<Positive>,
+    /// When so many bytes have travelled, up and down.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Top {
+    recipe: Option<String>,
+}
+
+/// Reads settings from a file, or from the folder of a run, and lays changes over them.
+pub fn read_settings(file: &Path, changes: &[String]) -> Result<(Tree, PathBuf), CliError> {
+    let file =
+        if file.is_dir() { RunFolder::open(file)?.folder().join("settings.toml") } else { file.to_owned() };
+    let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
+    let mut tree = Tree::parse(&text, &file.display().to_string())?;
+    for change in changes {
+        tree.set(change)?;
+    }
+    let folder = file.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    Ok((tree, folder))
+}
+
+/// Puts the seed given by a flag of its own in place.
+pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
+    if let Some(seed) = seed {
+        tree.put("run.seed", i64::from(seed), Place::Flag(format!("--seed {seed}")));
+    }
+}
+
+impl Assembled {
+    /// Builds everything the settings name. Paths in them are relative to `folder`.
+    pub fn new(
+        registry: &Registry,
+        tree: Tree,
+        folder: &Path,
+        threads: NonZeroUsize,
+    ) -> Result<Self, CliError> {
+        let known: Vec<_> = ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES).collect();
+        tree.only(&known)?;
+        let tree = registry.with_recipe(tree)?;
+        let mut facts = Facts::default();
+        let top: Top = tree.table("", facts).parse_without(&known[1..])?;
+        let mut run: RunTable = tree.table("run", facts).parse()?;
+        facts.seed = u64::from(run.seed);
+        facts.n_rounds = run.rounds.get();
+        let task = data::build(&tree.table("data", facts))?;
+        facts.n_clients = task.n_clients();
+        let world = World::build(&tree.table("world", facts))?;
+        let mut roles = registry.build(&tree, facts)?;
+        let evaluation: Evaluation = tree.table("evaluate", facts).parse()?;
+        let stop: StopTable = tree.table("stop", facts).parse()?;
+
+        let mut resolved = tree.resolved();
+        let start = match &run.start_from {
+            None => None,
+            Some(path) => {
+                let model = ebb_record::read_model(&folder.join(path), task.layout())?;
+                // The record carries its own copy, so that it can be repeated from itself alone.
+                run.start_from = Some(START_MODEL.into());
+                resolved = with_start_model(&resolved);
+                Some(model)
+            }
+        };
+        roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
+        let local = Arc::clone(&roles.local);
+        let run_facts = RunFacts { seed: facts.seed, deadline_s: world.deadline_s(), threads: threads.get() };
+        Ok(Assembled {
+            engine: Engine::new(roles, run_facts),
+            fleet: SimFleet::new(world, Arc::clone(&task), local, Box::new(Threads(threads)), facts.seed),
+            evaluator: TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads),
+            task,
+            run,
+            stop,
+            resolved,
+            recipe: top.recipe,
+            start,
+        })
+    }
+
+    /// The facts that head the record.
+    pub fn header(&self) -> Header {
+        Header {
+            program: PROGRAM.to_owned(),
+            seed: u64::from(self.run.seed),
+            kernels: KERNELS.to_owned(),
+            recipe: self.recipe.clone(),
+            n_params: self.layout().len(),
+        }
+    }
+
+    /// The model the run starts from, if it came from a file.
+    pub fn start_model(&self) -> Option<&[f32]> {
+        self.start.as_deref()
+    }
+
+    /// The pieces of the model.
+    pub fn layout(&self) -> &Layout {
+        self.task.layout()
+    }
+
+    /// Everything that later rounds depend on.
+    pub fn save(&self) -> Vec<u8> {
+        let mut saver = Saver::new();
+        saver.section("engine", |to| self.engine.save(to));
+        saver.section("fleet", |to| self.fleet.save(to));
+        saver.finish()
+    }
+
+    /// Takes up the state of a run with the same settings.
+    pub fn load(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let mut loader = Loader::new(bytes);
+        loader.section("engine", |from| self.engine.load(from))?;
+        loader.section("fleet", |from| self.fleet.load(from))?;
+        if self.engine.model().model.len() != self.layout().len() {
+            return Err(StateError::new("engine.server", "the model has another size"));
+        }
+        if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
+    }
+}
+
+/// The resolved settings with the model's path replaced by the record's own copy.
+fn with_start_model(resolved: &str) -> String {
+    let mut root: toml::Table = resolved.parse().expect("resolved settings are TOML");
+    let run = root.get_mut("run").and_then(toml::Value::as_table_mut).expect("every run has a [run] table");
+    run.insert("start_from".to_owned(), START_MODEL.into());
+    toml::to_string(&root).expect("a table of TOML can be written")
+}

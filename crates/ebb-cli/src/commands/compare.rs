@@ -1,0 +1,201 @@
+//! `ebbflow compare`: runs a grid and compares its methods, paired by seed.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use ebb_methods::Registry;
+use ebb_record::stats;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::CliError;
+use crate::args::{Compare, How};
+use crate::assemble::read_settings;
+use crate::grid::{Finished, Grid};
+use crate::output::{Columns, bold, bytes, duration, say};
+use crate::progress::interruption;
+
+pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
+    let (tree, base) = read_settings(&args.file, &args.changes.set)?;
+    let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
+    let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
+    let grid = Grid::new(&tree, &base, &folder)?;
+    let again = format!("ebbflow compare {}", args.file.display());
+    run_grid(registry, &grid, &args.how, args.at_most.unwrap_or(usize::MAX), &again)?;
+    say(&format!("\nfigures  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
+}
+
+/// Runs what is left of a grid and prints its table; `again` is the command that would go on with it.
+pub(crate) fn run_grid(
+    registry: &Registry,
+    grid: &Grid,
+    how: &How,
+    at_most: usize,
+    again: &str,
+) -> Result<(), CliError> {
+    grid.check(registry)?;
+    let known = grid.finished()?.iter().flatten().count();
+    let todo = (grid.cells.len() - known).min(at_most);
+    let bar = (!how.quiet && !how.json && todo > 0 && std::io::stderr().is_terminal()).then(|| bar(todo));
+    let lines = !how.quiet && !how.json && bar.is_none();
+    if lines && known > 0 {
+        eprintln!("{known} of {} runs were finished before", grid.cells.len());
+    }
+    let stop = interruption();
+    let each = |finished: &Finished, done: usize, all: usize| {
+        if let Some(bar) = &bar {
+            bar.set_message(label(finished));
+            bar.set_position(done as u64);
+        } else if how.json {
+            let line = serde_json::json!({
+                "method": finished.method, "values": finished.values, "seed": finished.seed,
+                "figures": finished.figures,
+            });
+            // A reader that went away is noticed when the table is printed.
+            let _ = say(&line.to_string());
+        } else if lines {
+            eprintln!("run {done}/{all}  {}", label(finished));
+        }
+    };
+    let results = grid.run(registry, how.threads(), at_most, &stop, &each)?;
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    let finished: Vec<_> = results.into_iter().flatten().collect();
+    if !how.json {
+        print_tables(&finished, &grid.varied)?;
+    }
+    let left = grid.cells.len() - finished.len();
+    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+        return Err(CliError::Interrupted { resume: again.to_owned() });
+    }
+    if left > 0 {
+        say(&format!("{left} of {} runs are left; go on with: {again}", grid.cells.len()))?;
+    }
+    Ok(())
+}
+
+/// One table for every combination of the settings that vary.
+pub(crate) fn print_tables(finished: &[Finished], varied: &[String]) -> Result<(), CliError> {
+    let mut choices: Vec<&Vec<String>> = Vec::new();
+    for row in finished {
+        if !choices.contains(&&row.values) {
+            choices.push(&row.values);
+        }
+    }
+    for (at, choice) in choices.iter().enumerate() {
+        if at > 0 {
+            say("")?;
+        }
+        let pairs: Vec<_> =
+            varied.iter().zip(*choice).map(|(key, value)| format!("{key} = {value}")).collect();
+        if !pairs.is_empty() {
+            say(&bold(&pairs.join(", ")))?;
+        }
+        let rows: Vec<_> = finished.iter().filter(|row| row.values == **choice).collect();
+        print_table(&rows)?;
+    }
+    Ok(())
+}
+
+fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
+    let accuracy = rows.iter().all(|row| row.figures.final_accuracy.is_some());
+    let worst = rows.iter().any(|row| row.figures.oracle_client_worst_tenth.is_some());
+    let (name, scale) = if accuracy { ("accuracy %", 100.0) } else { ("loss", 1.0) };
+    let judged = |row: &Finished| {
+        scale * if accuracy { row.figures.final_accuracy } else { row.figures.final_loss }.unwrap_or(f64::NAN)
+    };
+    let mut methods: Vec<&str> = Vec::new();
+    for row in rows {
+        if !methods.contains(&row.method.as_str()) {
+            methods.push(&row.method);
+        }
+    }
+    let of = |method: &str| rows.iter().filter(|row| row.method == method).copied().collect::<Vec<_>>();
+    let first = of(methods[0]);
+    let difference_name = format!("minus {}, 95 %", methods[0]);
+    let mut headings = vec!["method", "seeds", name, difference_name.as_str()];
+    if worst {
+        headings.push("worst tenth %");
+    }
+    headings.extend(["virtual time", "payload"]);
+    let mut table = Columns::new(1, headings);
+    for method in &methods {
+        let own = of(method);
+        let figures: Vec<_> = own.iter().map(|row| judged(row)).collect();
+        let (ones, others): (Vec<_>, Vec<_>) = own
+            .iter()
+            .filter_map(|row| {
+                let partner = first.iter().find(|other| other.seed == row.seed)?;
+                Some((judged(row), judged(partner)))
+            })
+            .unzip();
+        let difference = if *method == methods[0] { String::new() } else { paired(&ones, &others) };
+        let mut cells = vec![(*method).to_owned(), own.len().to_string(), with_spread(&figures), difference];
+        if worst {
+            let worst: Vec<_> = own
+                .iter()
+                .filter_map(|row| row.figures.oracle_client_worst_tenth.map(|figure| scale * figure))
+                .collect();
+            cells.push(with_spread(&worst));
+        }
+        let virtual_s: Vec<_> = own.iter().map(|row| row.figures.virtual_s).collect();
+        cells.push(duration(stats::mean(&virtual_s).unwrap_or(0.0)));
+        let payload: Vec<_> =
+            own.iter().map(|row| (row.figures.bytes_down + row.figures.bytes_up) as f64).collect();
+        cells.push(bytes(stats::mean(&payload).unwrap_or(0.0)));
+        table.row(cells);
+    }
+    table.print()
+}
+
+/// Mean and standard deviation over seeds.
+fn with_spread(figures: &[f64]) -> String {
+    match (stats::mean(figures), stats::deviation(figures)) {
+        (Some(mean), Some(deviation)) => format!("{} ± {}", digits(mean), digits(deviation)),
+        (Some(mean), None) => digits(mean),
+        _ => "-".to_owned(),
+    }
+}
+
+/// The mean difference over pairs with its interval; said to be tied when the interval holds zero.
+fn paired(ones: &[f64], others: &[f64]) -> String {
+    let Some(difference) = stats::paired_difference(ones, others) else { return "-".to_owned() };
+    let sign = if difference.mean >= 0.0 { "+" } else { "" };
+    let mean = format!("{sign}{}", digits(difference.mean));
+    match (difference.half_width, difference.interval()) {
+        (Some(half), Some((low, high))) => {
+            let tied = if low <= 0.0 && high >= 0.0 { " (tied)" } else { "" };
+            format!("{mean} ± {}{tied}", digits(half))
+        }
+        _ => mean,
+    }
+}
+
+fn digits(value: f64) -> String {
+    if value.abs() < 10.0 { format!("{value:.3}") } else { format!("{value:.2}") }
+}
+
+fn label(finished: &Finished) -> String {
+    let mut words = vec![finished.method.clone()];
+    words.extend(finished.values.iter().cloned());
+    words.push(format!("seed {}", finished.seed));
+    match (finished.figures.final_accuracy, finished.figures.final_loss) {
+        (Some(accuracy), _) => words.push(format!("accuracy {accuracy:.4}")),
+        (None, Some(loss)) => words.push(format!("loss {loss:.4}")),
+        (None, None) => {}
+    }
+    words.join("  ")
+}
+
+fn bar(todo: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(todo as u64), ProgressDrawTarget::stderr_with_hz(10));
+    let template = "run {pos}/{len} {wide_bar} {msg}  {eta} left";
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
+    bar.tick();
+    bar
+}
+
+/// Where a grid's folder keeps its figures.
+pub(crate) fn csv_in(folder: &Path) -> PathBuf {
+    folder.join("results.csv")
+}

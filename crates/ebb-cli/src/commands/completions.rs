@@ -1,0 +1,13 @@
+//! `ebbflow completions`: what a shell needs to complete commands.
+
+use clap::CommandFactory;
+
+use crate::CliError;
+use crate::args::Args;
+use crate::output::say;
+
+pub(crate) fn run(shell: clap_complete::Shell) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "ebbflow", &mut script);
+    say(String::from_utf8_lossy(&script).trim_end())
+}

@@ -1,0 +1,41 @@
+//! `ebbflow demo`: the main job on built-in data.
+
+use std::path::{Path, PathBuf};
+
+use ebb_methods::Registry;
+use ebb_settings::Tree;
+
+use crate::CliError;
+use crate::args::Demo;
+use crate::commands::compare::run_grid;
+use crate::grid::Grid;
+use crate::output::say;
+
+/// The grid that the demo runs; it is also an example of one.
+const GRID: &str = include_str!("../../../../experiments/demo.toml");
+
+pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
+    let mut tree = Tree::parse(GRID, "demo.toml").expect("the demo's grid is part of the program");
+    for change in &args.changes.set {
+        tree.set(change)?;
+    }
+    let folder = args.out.clone().unwrap_or_else(|| PathBuf::from("runs/demo"));
+    let grid = Grid::new(&tree, Path::new(""), &folder)?;
+    if !args.how.json {
+        for line in GRID.lines().take_while(|line| line.starts_with('#')) {
+            say(line.trim_start_matches('#').trim())?;
+        }
+        say("")?;
+    }
+    run_grid(registry, &grid, &args.how, usize::MAX, "ebbflow demo")?;
+    if args.how.json {
+        return Ok(());
+    }
+    let one = folder.join("cells").join("RUN");
+    say(&format!(
+        "\nfigures  {}\nrecords  {} (look at one: ebbflow show {})",
+        grid.csv.display(),
+        folder.join("cells").display(),
+        one.display()
+    ))
+}

@@ -1,0 +1,51 @@
+//! `ebbflow describe`: what a recipe or method does, and its settings.
+
+use ebb_methods::Registry;
+use ebb_settings::nearest;
+
+use crate::CliError;
+use crate::args::Describe;
+use crate::commands::list::everything;
+use crate::output::{bold, say};
+
+pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> {
+    let all = everything(registry);
+    let found: Vec<_> = all.iter().filter(|named| named.name == args.name).collect();
+    if found.is_empty() {
+        let hint = nearest(&args.name, all.iter().map(|named| named.name))
+            .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+        return Err(CliError::Usage(format!("there is no \"{}\"; {hint}See: ebbflow list", args.name)));
+    }
+    for (at, named) in found.iter().enumerate() {
+        if at > 0 {
+            say("")?;
+        }
+        say(&format!("{}  ({})", bold(named.name), named.list))?;
+        say(&format!("{}\n", named.about))?;
+        match named.table {
+            None => {
+                say(&format!("recipe = \"{}\" stands for", named.name))?;
+                say(&indent(&named.example))?;
+                say(
+                    "roles it does not name: objective enrolled, local sgd, substitute nobody, server plain",
+                )?;
+            }
+            Some(table) => {
+                say(&format!("answers: {} In a configuration:", capital(named.question)))?;
+                say(&indent(&named.example))?;
+                say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn capital(text: &str) -> String {
+    let mut text = text.trim_end_matches('?').to_owned();
+    text.push('.');
+    text
+}

@@ -1,0 +1,22 @@
+//! `ebbflow export`: the rounds of a run for other tools.
+
+use ebb_record::RunFolder;
+
+use crate::CliError;
+use crate::args::Export;
+use crate::output::say;
+
+pub(crate) fn run(args: &Export) -> Result<(), CliError> {
+    let rows = RunFolder::open(&args.run)?.each_row()?;
+    match args.to.extension().and_then(|ending| ending.to_str()) {
+        Some("csv") => ebb_record::write_csv(rows, &args.to)?,
+        Some("parquet") => ebb_record::write_parquet(rows, &args.to)?,
+        _ => {
+            let file = args.to.display();
+            return Err(CliError::Usage(format!(
+                "--to {file}: the ending says the format; give .csv or .parquet"
+            )));
+        }
+    }
+    say(&format!("written: {}", args.to.display()))
+}

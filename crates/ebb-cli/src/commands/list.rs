@@ -1,0 +1,102 @@
+//! `ebbflow list`: everything that a configuration can name.
+
+use ebb_methods::Registry;
+use ebb_settings::{Entry, nearest};
+use serde::Serialize;
+
+use crate::CliError;
+use crate::args::List;
+use crate::output::{bold, say};
+
+/// One thing that can be named.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Named {
+    /// The list it stands in.
+    pub(crate) list: &'static str,
+    /// The question it answers.
+    #[serde(skip)]
+    pub(crate) question: &'static str,
+    /// The table it is named in, if it is not a recipe.
+    #[serde(skip)]
+    pub(crate) table: Option<&'static str>,
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) example: String,
+}
+
+pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
+    let mut all = everything(registry);
+    if let Some(what) = &args.what {
+        let mut lists: Vec<_> = all.iter().map(|named| named.list).collect();
+        lists.dedup();
+        if !lists.contains(&what.as_str()) {
+            let hint = nearest(what, lists.iter().copied())
+                .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+            return Err(CliError::Usage(format!(
+                "there is no list \"{what}\"; {hint}lists: {}",
+                lists.join(", ")
+            )));
+        }
+        all.retain(|named| named.list == what);
+    }
+    if args.json {
+        return say(&serde_json::to_string_pretty(&all).expect("names are text"));
+    }
+    let width = all.iter().map(|named| named.name.len()).max().unwrap_or(0);
+    let mut list = "";
+    for named in &all {
+        if named.list != list {
+            let gap = if list.is_empty() { "" } else { "\n" };
+            list = named.list;
+            say(&format!("{gap}{}  {}", bold(list), named.question))?;
+        }
+        say(&format!("  {:width$}  {}", named.name, named.about))?;
+    }
+    say("\nMore about one: ebbflow describe NAME")
+}
+
+/// Everything that a configuration can name, list by list.
+pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
+    let mut all: Vec<_> = registry
+        .recipes
+        .iter()
+        .map(|recipe| Named {
+            list: "recipes",
+            question: "published methods: recipe = \"NAME\"",
+            table: None,
+            name: recipe.name,
+            about: recipe.about,
+            example: dedent(recipe.settings),
+        })
+        .collect();
+    add(&mut all, "objective", "objective", "whose loss do we minimise?", &registry.objectives);
+    add(&mut all, "select", "select", "whom do we ask, and how long do we wait?", &registry.selectors);
+    add(&mut all, "local", "local", "what does a client do with the job?", &registry.locals);
+    add(&mut all, "substitute", "substitute", "who stands in for the silent?", &registry.substitutions);
+    add(&mut all, "aggregate", "aggregate", "with what weight does each count?", &registry.aggregators);
+    add(&mut all, "server", "server", "how does the model move?", &registry.servers);
+    add(&mut all, "data", "data", "what the clients hold", ebb_train::data::ALL);
+    add(&mut all, "worlds", "world.availability", "who is up when", ebb_sim::availability::ALL);
+    all
+}
+
+fn add<R: ?Sized>(
+    all: &mut Vec<Named>,
+    list: &'static str,
+    table: &'static str,
+    question: &'static str,
+    entries: &[Entry<R>],
+) {
+    all.extend(entries.iter().map(|entry| Named {
+        list,
+        question,
+        table: Some(table),
+        name: entry.name,
+        about: entry.about,
+        example: format!("[{table}]\nkind = \"{}\"\n{}", entry.name, entry.example).trim_end().to_owned(),
+    }));
+}
+
+fn dedent(text: &str) -> String {
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}

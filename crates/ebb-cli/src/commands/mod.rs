@@ -1,0 +1,11 @@
+//! One file a command.
+
+pub(crate) mod compare;
+pub(crate) mod completions;
+pub(crate) mod demo;
+pub(crate) mod describe;
+pub(crate) mod export;
+pub(crate) mod list;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod show;

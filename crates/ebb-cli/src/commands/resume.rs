@@ -1,0 +1,46 @@
+//! `ebbflow resume`: goes on with a run that was interrupted.
+
+use ebb_methods::Registry;
+use ebb_record::{RunFolder, RunWriter};
+
+use crate::args::Resume;
+use crate::assemble::Assembled;
+use crate::commands::run::finish;
+use crate::{CliError, PROGRAM};
+
+pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
+    let (mut assembled, writer) = reopen(registry, &args.run, args.how.threads())?;
+    if !args.how.json && !args.how.quiet {
+        let (done, all) = (assembled.engine.next(), assembled.run.rounds);
+        eprintln!("going on after round {done} of {all}");
+    }
+    finish(&mut assembled, writer, &args.how)
+}
+
+/// Takes up an unfinished run where its last checkpoint stands.
+pub(crate) fn reopen(
+    registry: &Registry,
+    folder: &std::path::Path,
+    threads: std::num::NonZeroUsize,
+) -> Result<(Assembled, RunWriter), CliError> {
+    let record = RunFolder::open(folder)?;
+    let (tree, base) = crate::assemble::read_settings(folder, &[])?;
+    let mut assembled = Assembled::new(registry, tree, &base, threads)?;
+    let (found, ours) = (record.header(), assembled.header());
+    if (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
+        return Err(CliError::Usage(format!(
+            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: \
+             go on with that program, or repeat the run with: ebbflow run {}",
+            folder.display(),
+            found.program,
+            found.kernels,
+            ours.kernels,
+            folder.display()
+        )));
+    }
+    let (writer, state) = RunWriter::reopen(folder)?;
+    if let Some(state) = state {
+        assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
+    }
+    Ok((assembled, writer))
+}

@@ -1,0 +1,137 @@
+//! `ebbflow show`: what a run or a grid came to.
+
+use std::collections::BTreeMap;
+
+use ebb_record::{Row, RunFolder};
+
+use crate::CliError;
+use crate::args::Show;
+use crate::chart::{Curve, draw};
+use crate::commands::compare::{csv_in, print_tables};
+use crate::grid::{read_csv, varied_in_csv};
+use crate::output::{Columns, bold, bytes, duration, figure, say};
+
+/// How many rounds the table shows.
+const SHOWN_ROUNDS: usize = 12;
+
+pub(crate) fn run(args: &Show) -> Result<(), CliError> {
+    let csv = csv_in(&args.run);
+    if csv.exists() {
+        let finished = read_csv(&csv)?;
+        if args.json {
+            let figures: Vec<_> = finished
+                .iter()
+                .map(|row| {
+                    serde_json::json!({
+                        "method": row.method, "values": row.values, "seed": row.seed, "figures": row.figures,
+                    })
+                })
+                .collect();
+            return say(&serde_json::Value::from(figures).to_string());
+        }
+        return print_tables(&finished, &varied_in_csv(&csv)?);
+    }
+    let run = RunFolder::open(&args.run)?;
+    let rows = run.rows()?;
+    let header = run.header();
+    if args.json {
+        let facts = serde_json::json!({
+            "program": header.program, "seed": header.seed, "kernels": header.kernels, "recipe": header.recipe,
+            "n_params": header.n_params,
+        });
+        let whole = serde_json::json!({ "run": facts, "summary": run.summary()?, "rounds": rows });
+        return say(&whole.to_string());
+    }
+    say(&bold(&args.run.display().to_string()))?;
+    say(&format!(
+        "{}, seed {}, {} parameters, {} ({} kernels)",
+        header.recipe.as_deref().unwrap_or("no recipe"),
+        header.seed,
+        header.n_params,
+        header.program,
+        header.kernels
+    ))?;
+    match run.summary()? {
+        Some(summary) => say(&format!("finished after {} rounds ({})", summary.rounds, summary.ending))?,
+        None => say(&format!(
+            "unfinished: {} rounds recorded; go on with: ebbflow resume {}",
+            rows.len(),
+            args.run.display()
+        ))?,
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    say("")?;
+    print_rounds(&rows)?;
+    say("")?;
+    let accuracy = rows.iter().any(|row| row.accuracy.is_some());
+    let name = if accuracy { "test accuracy" } else { "test loss" };
+    let judged = |row: &Row| if accuracy { row.accuracy } else { row.loss };
+    let points = rows.iter().filter_map(|row| Some((f64::from(row.round), judged(row)?))).collect();
+    if let Some(plot) = draw(name, "round", &Curve { points }) {
+        say(&plot)?;
+        say("")?;
+    }
+    print_participation(&rows)
+}
+
+fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
+    let mut table = Columns::new(
+        0,
+        [
+            "round", "up", "asked", "whole", "partial", "late", "silent", "refused", "accuracy", "loss",
+            "time", "payload",
+        ],
+    );
+    let every = rows.len().div_ceil(SHOWN_ROUNDS).max(1);
+    for (at, row) in rows.iter().enumerate() {
+        if (at + 1) % every == 0 || at + 1 == rows.len() {
+            table.row([
+                row.round.to_string(),
+                row.n_up.to_string(),
+                row.n_asked().to_string(),
+                row.n_whole().to_string(),
+                row.n_partial().to_string(),
+                row.late.len().to_string(),
+                row.n_absent().to_string(),
+                row.refused.len().to_string(),
+                figure(row.accuracy),
+                figure(row.loss),
+                duration(row.virtual_s),
+                bytes(row.bytes_total as f64),
+            ]);
+        }
+    }
+    table.print()
+}
+
+/// How often clients were heard, and what was refused.
+fn print_participation(rows: &[Row]) -> Result<(), CliError> {
+    let mut heard: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut enrolled = std::collections::BTreeSet::new();
+    let mut refusals: BTreeMap<&str, u32> = BTreeMap::new();
+    for row in rows {
+        enrolled.extend(row.joined.iter().flat_map(|&[first, last]| first..=last));
+        for client in row.whole().into_iter().chain(row.partial()).chain(row.late.iter().copied()) {
+            *heard.entry(client).or_default() += 1;
+        }
+        for why in &row.refused_why {
+            *refusals.entry(why.as_str()).or_default() += 1;
+        }
+    }
+    let counts: Vec<_> = enrolled.iter().map(|client| heard.get(client).copied().unwrap_or(0)).collect();
+    let (least, most) =
+        (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+    let never = counts.iter().filter(|&&count| count == 0).count();
+    let mean = counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64;
+    say(&format!(
+        "{} clients; heard {mean:.1} times each on average, {least} at least, {most} at most; {never} never",
+        counts.len()
+    ))?;
+    if !refusals.is_empty() {
+        let list: Vec<_> = refusals.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        say(&format!("refused answers: {}", list.join(", ")))?;
+    }
+    Ok(())
+}

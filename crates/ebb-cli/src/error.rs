@@ -1,0 +1,115 @@
+//! Why a command could not be done, as it is printed.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ebb_record::RecordError;
+use ebb_round::{FleetError, StateError};
+use ebb_settings::SettingsError;
+
+/// Why a command could not be done.
+#[derive(Debug)]
+pub enum CliError {
+    /// A setting cannot be used.
+    Settings(SettingsError),
+    /// The record cannot be written or read.
+    Record(RecordError),
+    /// The record broke off while a run was under way.
+    Broken {
+        /// The run's folder.
+        folder: PathBuf,
+        /// What failed.
+        source: Box<CliError>,
+    },
+    /// The fleet failed.
+    Fleet(FleetError),
+    /// A checkpoint does not fit the run.
+    State {
+        /// The run's folder.
+        folder: PathBuf,
+        /// What does not fit.
+        source: StateError,
+    },
+    /// A file cannot be read or written.
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The run was interrupted; everything is saved.
+    Interrupted {
+        /// How to go on.
+        resume: String,
+    },
+    /// What was typed cannot be done.
+    Usage(String),
+    /// Nobody reads the output any more.
+    OutputClosed,
+}
+
+impl CliError {
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            CliError::Interrupted { .. } => 130,
+            CliError::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn file(doing: &'static str, path: &Path, source: std::io::Error) -> Self {
+        CliError::File { doing, path: path.to_owned(), source }
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CliError::Settings(error) => error.fmt(f),
+            CliError::Record(error) => error.fmt(f),
+            CliError::Broken { folder, source } => write!(
+                f,
+                "{source}\nthe run stopped; all up to its last checkpoint is safe. \
+                 When the cause is mended: ebbflow resume {}",
+                folder.display()
+            ),
+            CliError::Fleet(error) => write!(f, "the fleet failed: {error}"),
+            CliError::State { folder, source } => write!(
+                f,
+                "{}: the checkpoint does not fit these settings: {source}; \
+                 repeat the run from the start with: ebbflow run {}",
+                folder.display(),
+                folder.display()
+            ),
+            CliError::File { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
+            CliError::Interrupted { resume } => {
+                write!(f, "interrupted; everything is saved. Go on with: {resume}")
+            }
+            CliError::Usage(message) => f.write_str(message),
+            CliError::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
+}
+
+impl std::error::Error for CliError {}
+
+impl From<SettingsError> for CliError {
+    fn from(error: SettingsError) -> Self {
+        CliError::Settings(error)
+    }
+}
+
+impl From<RecordError> for CliError {
+    fn from(error: RecordError) -> Self {
+        CliError::Record(error)
+    }
+}
+
+impl From<FleetError> for CliError {
+    fn from(error: FleetError) -> Self {
+        CliError::Fleet(error)
+    }
+}

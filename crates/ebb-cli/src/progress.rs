@@ -1,0 +1,115 @@
+//! What is shown while rounds go by: a bar on a terminal, plain lines elsewhere, JSON on request.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ebb_record::Row;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::CliError;
+use crate::args::How;
+use crate::drive::Watch;
+use crate::output::{duration, say};
+
+/// Shows the progress of one run.
+pub(crate) struct Progress {
+    style: Style,
+    n_rounds: u32,
+    first: u32,
+    began: Instant,
+    accuracy: Option<f64>,
+    loss: Option<f64>,
+}
+
+enum Style {
+    Json,
+    Bar(ProgressBar),
+    /// A line whenever another tenth is done.
+    Lines,
+    Nothing,
+}
+
+impl Progress {
+    /// For a run that has done `first` of its rounds.
+    pub(crate) fn new(how: &How, first: u32, n_rounds: u32) -> Self {
+        let style = if how.json {
+            Style::Json
+        } else if how.quiet {
+            Style::Nothing
+        } else if std::io::stderr().is_terminal() {
+            Style::Bar(bar(u64::from(first), u64::from(n_rounds)))
+        } else {
+            Style::Lines
+        };
+        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None }
+    }
+
+    fn figures(&self) -> String {
+        match (self.accuracy, self.loss) {
+            (Some(accuracy), _) => format!("accuracy {accuracy:.4}"),
+            (None, Some(loss)) => format!("loss {loss:.4}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+impl Watch for Progress {
+    fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError> {
+        self.accuracy = row.accuracy.or(self.accuracy);
+        self.loss = row.loss.or(self.loss);
+        let done = row.round + 1;
+        match &self.style {
+            Style::Nothing => {}
+            Style::Json => say(line)?,
+            Style::Bar(bar) => {
+                bar.set_message(self.figures());
+                bar.set_position(u64::from(done));
+            }
+            Style::Lines => {
+                let tenth = |round: u32| u64::from(round) * 10 / u64::from(self.n_rounds);
+                if tenth(done) > tenth(done - 1) {
+                    let rate = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
+                    let left = duration(f64::from(self.n_rounds - done) / rate);
+                    let figures = self.figures();
+                    eprintln!("round {done}/{}  {figures}  {rate:.1} rounds/s  {left} left", self.n_rounds);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Style::Bar(bar) = &self.style {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(first: u64, n_rounds: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(n_rounds), ProgressDrawTarget::stderr_with_hz(10));
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = if plain { "" } else { ".cyan" };
+    let template = format!("round {{pos}}/{{len}} {{wide_bar{colour}}} {{msg}}  {{per_sec}}  {{eta}} left");
+    bar.set_style(ProgressStyle::with_template(&template).expect("the template is well formed"));
+    bar.reset_eta();
+    bar.set_position(first);
+    bar
+}
+
+/// A flag that Ctrl-C raises. The second Ctrl-C ends the program at once.
+pub(crate) fn interruption() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    // Where no handler can be set, Ctrl-C ends the program, and the last checkpoint is what is left.
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("finishing the round; once more to stop at once");
+    });
+    stop
+}

@@ -1,0 +1,7 @@
+//! The `ebbflow` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ebbflow::cli::main(&ebbflow::Registry::standard())
+}
