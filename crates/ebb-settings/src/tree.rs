@@ -27,6 +27,8 @@ pub struct Facts {
 pub struct Tree {
     root: Table,
     places: BTreeMap<String, Place>,
+    /// The file that was read, for what is missing altogether.
+    file: Option<String>,
     /// Tables as they were parsed, with their defaults, by path.
     resolved: Resolved,
 }
@@ -49,7 +51,7 @@ impl Tree {
         let root: Table = text.parse().map_err(broken)?;
         let mut places = BTreeMap::new();
         note_places(DeTable::parse(text).map_err(broken)?.get_ref(), "", &place, &mut places);
-        Ok(Tree { root, places, resolved: Resolved::default() })
+        Ok(Tree { root, places, file: Some(file.to_owned()), resolved: Resolved::default() })
     }
 
     /// The settings that a recipe brings.
@@ -59,6 +61,7 @@ impl Tree {
     pub fn of_recipe(name: &str, text: &str) -> Tree {
         let mut tree = Tree::parse(text, name).expect("recipes are valid TOML");
         tree.places.values_mut().for_each(|place| *place = Place::Recipe(name.to_owned()));
+        tree.file = None;
         tree
     }
 
@@ -96,7 +99,7 @@ impl Tree {
         }
         let Value::Table(root) = value else { unreachable!("a path has at least one part") };
         let places = BTreeMap::from([(path.to_owned(), place)]);
-        self.lay_over(Tree { root, places, resolved: Resolved::default() });
+        self.lay_over(Tree { root, places, ..Tree::default() });
     }
 
     /// The table at `path` as a tree of its own, every value with the place it has here.
@@ -105,7 +108,7 @@ impl Tree {
         let below = format!("{path}.");
         let own =
             |(key, place): (&String, &Place)| Some((key.strip_prefix(&below)?.to_owned(), place.clone()));
-        Tree { root, places: self.places.iter().filter_map(own).collect(), resolved: Resolved::default() }
+        Tree { root, places: self.places.iter().filter_map(own).collect(), ..Tree::default() }
     }
 
     /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
@@ -117,6 +120,7 @@ impl Tree {
             self.places.retain(|key, _| *key != path && !key.starts_with(&format!("{path}.")));
         }
         self.places.extend(other.places);
+        self.file = other.file.or(self.file.take());
     }
 
     /// The view of the table at `path`, empty if nobody wrote it.
@@ -185,12 +189,8 @@ impl Tree {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
     }
 
-    /// The file the settings came from, for what is missing altogether.
     fn root_place(&self) -> Option<Place> {
-        self.places.values().find_map(|place| match place {
-            Place::File { file, .. } => Some(Place::File { file: file.clone(), line: 1, column: 1 }),
-            _ => None,
-        })
+        self.file.as_ref().map(|file| Place::File { file: file.clone(), line: 1, column: 1 })
     }
 
     fn value(&self, path: &str) -> Option<&Value> {

@@ -15,4 +15,4 @@ mod world;
 pub use availability::Availability;
 pub use fleet::SimFleet;
 pub use script::{Reply, Sends};
-pub use world::World;
+pub use world::{PARTS, World};

@@ -8,6 +8,25 @@ use crate::membership::{Event, Membership};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
 
+/// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
+pub const PARTS: [(&str, &str, &str); 3] = [
+    (
+        "script",
+        "a table of who answers what in which round, with how many steps: for pencil and paper",
+        "script = [\n  [0, 1, 2],\n  [0, { client = 1, steps = 1 }],\n  [{ client = 2, late = 1 }, { client = 1, sends = \"nan\" }],\n]\nafter_script = \"everyone\"",
+    ),
+    (
+        "speed",
+        "virtual time: how long clients compute and upload, when rounds close, what waiting costs",
+        "deadline_s = 60.0\nstep_s = 0.1\nupload_s = 1.0\nspeed_spread = 0.5\npatience_s = 3600.0\nwhen_waited_for = \"always\"",
+    ),
+    (
+        "membership",
+        "who arrives and who leaves, by a schedule",
+        "arrivals = [{ round = 10, clients = [3, 4] }]\ndepartures = [{ round = 20, clients = [0] }]",
+    ),
+];
+
 /// Everything about the clients that no method decides.
 pub struct World {
     pub(crate) availability: Box<dyn Availability>,

@@ -28,6 +28,8 @@
 //! }
 //! ```
 
+pub mod conformance;
+
 pub use ebb_cli as cli;
 pub use ebb_methods::{Addition, Recipe, Registry};
 pub use ebb_record as record;

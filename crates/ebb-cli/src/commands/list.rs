@@ -77,6 +77,14 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     add(&mut all, "server", "server", "how does the model move?", &registry.servers);
     add(&mut all, "data", "data", "what the clients hold", ebb_train::data::ALL);
     add(&mut all, "worlds", "world.availability", "who is up when", ebb_sim::availability::ALL);
+    all.extend(ebb_sim::PARTS.iter().map(|(name, about, example)| Named {
+        list: "worlds",
+        question: "who is up when",
+        table: Some("world"),
+        name,
+        about,
+        example: format!("[world]\n{example}"),
+    }));
     all
 }
 

@@ -1,0 +1,228 @@
+//! What every method must keep, whoever wrote it: a check over a whole registry.
+//!
+//! A method author calls [`check`] in a test of their own; the list of broken promises must be empty.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use ebb_cli::assemble::Assembled;
+use ebb_methods::Registry;
+use ebb_record::Row;
+use ebb_settings::{Place, Tree};
+
+const ROUNDS: usize = 8;
+const N_CLIENTS: usize = 5;
+
+/// The worlds that every method is tried in: a name, the data and the world.
+const SCENARIOS: &[(&str, &str)] = &[
+    ("everybody answers in full", FIVE),
+    ("nobody ever answers", "script = []\nafter_script = \"nobody\""),
+    (
+        "rounds with no answers",
+        "script = [[], [0, 1, 2, 3, 4], [], [], [3], [], [1, 2]]\nafter_script = \"nobody\"",
+    ),
+    ("partial, late and broken answers", PATCHY),
+    ("newcomers and departures", CHURN),
+    ("everybody leaves", "departures = [{ round = 3, clients = [0, 1, 2, 3, 4] }]"),
+    (
+        "a coin for everybody",
+        "availability = { kind = \"bernoulli\", chance = 0.5 }\nspeed_spread = 1.0\ndeadline_s = 1.3",
+    ),
+];
+
+const FIVE: &str = "";
+const PATCHY: &str = r#"
+script = [
+  [0, { client = 1, steps = 1 }, { client = 2, late = 2 }, { client = 3, sends = "nan" }, 4],
+  [{ client = 0, late = 1 }, 1, { client = 4, sends = "short" }],
+  [2, { client = 3, steps = 2 }, { client = 4, sends = "infinity" }],
+]
+after_script = "repeat"
+"#;
+const CHURN: &str = r#"
+arrivals = [{ round = 2, clients = [3, 4] }, { round = 6, clients = [0] }]
+departures = [{ round = 3, clients = [0] }, { round = 5, clients = [4] }]
+availability = { kind = "bernoulli", chance = 0.7 }
+"#;
+
+/// Tries every recipe and every method of the registry; returns the promises that were broken, in words.
+///
+/// For each, in worlds where everybody answers, nobody does, work is partial, late or broken, and clients
+/// come and go: the model stays finite, the run is the same when repeated, at another number of threads and
+/// when resumed after any round; and a recipe that only concerns participation gives FedAvg's model when
+/// everybody answers in full. A selector that picks somebody twice, or somebody not enrolled, panics.
+pub fn check(registry: &Registry) -> Vec<String> {
+    let mut broken = Vec::new();
+    for subject in subjects(registry) {
+        for (scenario, world) in SCENARIOS {
+            for n_clients in [N_CLIENTS, 1] {
+                // With one client there are no others to script.
+                if n_clients == 1 && !world.is_empty() {
+                    continue;
+                }
+                let trial = Trial { registry, subject: &subject, world, n_clients };
+                let label = format!("{}, {scenario}, {n_clients} clients", subject.name);
+                broken.extend(trial.problems().into_iter().map(|problem| format!("{label}: {problem}")));
+            }
+        }
+        if subject.only_participation {
+            broken.extend(differs_from_fedavg(registry, &subject));
+        }
+    }
+    broken
+}
+
+/// One recipe, or one method with defaults around it.
+struct Subject {
+    name: String,
+    settings: Tree,
+    only_participation: bool,
+}
+
+fn subjects(registry: &Registry) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for recipe in &registry.recipes {
+        let mut settings = Tree::default();
+        settings.put("recipe", recipe.name, Place::Recipe(recipe.name.to_owned()));
+        // What a recipe leaves open is filled from the example of the method it names.
+        let named = Tree::of_recipe(recipe.name, recipe.settings);
+        for entry in &registry.selectors {
+            if named.text("select.kind") == Some(entry.name) {
+                settings.lay_over(example("select", entry.name, entry.example));
+            }
+        }
+        subjects.push(Subject {
+            name: format!("recipe {}", recipe.name),
+            settings,
+            only_participation: recipe.only_participation,
+        });
+    }
+    let mut add = |table: &str, name: &str, text: &str| {
+        let mut settings = Tree::of_recipe("conformance", "[select]\nkind = \"everyone\"");
+        settings.lay_over(example(table, name, text));
+        subjects.push(Subject { name: format!("{table} {name}"), settings, only_participation: false });
+    };
+    registry.objectives.iter().for_each(|entry| add("objective", entry.name, entry.example));
+    registry.selectors.iter().for_each(|entry| add("select", entry.name, entry.example));
+    registry.locals.iter().for_each(|entry| add("local", entry.name, entry.example));
+    registry.substitutions.iter().for_each(|entry| add("substitute", entry.name, entry.example));
+    registry.aggregators.iter().for_each(|entry| add("aggregate", entry.name, entry.example));
+    registry.servers.iter().for_each(|entry| add("server", entry.name, entry.example));
+    subjects
+}
+
+fn example(table: &str, name: &str, text: &str) -> Tree {
+    Tree::of_recipe(name, &format!("[{table}]\nkind = \"{name}\"\n{text}"))
+}
+
+/// A subject in a world.
+struct Trial<'t> {
+    registry: &'t Registry,
+    subject: &'t Subject,
+    world: &'t str,
+    n_clients: usize,
+}
+
+/// What a run left: its rows as recorded, its state and its model.
+#[derive(PartialEq)]
+struct Trace {
+    rows: Vec<String>,
+    state: Vec<u8>,
+    model: Vec<f32>,
+}
+
+impl Trial<'_> {
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let (whole, states) = self.run(1);
+        if whole.model.iter().any(|value| !value.is_finite()) {
+            problems.push(format!("the model is not finite: {:?}", whole.model));
+        }
+        if self.run(1).0 != whole {
+            problems.push("a second run differs".to_owned());
+        }
+        if self.run(3).0 != whole {
+            problems.push("three threads give another run".to_owned());
+        }
+        for (done, state) in states.iter().enumerate() {
+            match self.resume(done + 1, state, &whole) {
+                Ok(true) => {}
+                Ok(false) => problems.push(format!("resumed after round {done} it differs")),
+                Err(error) => problems.push(format!("cannot be resumed after round {done}: {error}")),
+            }
+        }
+        problems
+    }
+
+    /// The whole run, and its state after every round.
+    fn run(&self, threads: usize) -> (Trace, Vec<Vec<u8>>) {
+        let mut run = self.assemble(threads);
+        let mut states = Vec::new();
+        let rows = (0..ROUNDS)
+            .map(|_| {
+                let row = round(&mut run);
+                states.push(run.save());
+                row
+            })
+            .collect();
+        (trace(rows, &run), states)
+    }
+
+    /// Whether the run goes on from a state as it did the first time.
+    fn resume(&self, done: usize, state: &[u8], whole: &Trace) -> Result<bool, ebb_round::StateError> {
+        let mut run = self.assemble(1);
+        run.load(state)?;
+        let mut rows = whole.rows[..done].to_vec();
+        rows.extend((done..ROUNDS).map(|_| round(&mut run)));
+        Ok(trace(rows, &run) == *whole)
+    }
+
+    fn assemble(&self, threads: usize) -> Assembled {
+        let local = if self.subject.settings.has("local") { "" } else { "[local]\nrate = 0.1\nsteps = 3" };
+        let text = format!(
+            "[run]\nrounds = {ROUNDS}\n{local}\n\
+             [data]\nkind = \"quadratic\"\nclients = {}\ndimension = 3\nnoise = 0.1\nspread = 2.0\n\
+             [world]\n{}",
+            self.n_clients, self.world
+        );
+        let mut tree = Tree::parse(&text, "conformance").expect("scenarios are TOML");
+        tree.lay_over(self.subject.settings.clone());
+        if tree.has("select.cohort") {
+            let cohort = i64::try_from(self.n_clients).expect("few clients");
+            tree.put("select.cohort", cohort, Place::Recipe("conformance".to_owned()));
+        }
+        let threads = NonZeroUsize::new(threads).expect("at least one thread");
+        Assembled::new(self.registry, tree, Path::new(""), threads)
+            .unwrap_or_else(|error| panic!("{}: its example does not build: {error}", self.subject.name))
+    }
+}
+
+fn round(run: &mut Assembled) -> String {
+    let outcome =
+        run.engine.round(&mut run.fleet, &mut run.evaluator).expect("a simulated fleet does not fail");
+    let row = Row::new(run.engine.census(), &outcome, Some(&run.engine.model().model));
+    format!("{row:?}")
+}
+
+fn trace(rows: Vec<String>, run: &Assembled) -> Trace {
+    Trace { rows, state: run.save(), model: run.engine.model().model.clone() }
+}
+
+/// When everybody answers in full, a method that only concerns participation has nothing to do.
+fn differs_from_fedavg(registry: &Registry, subject: &Subject) -> Option<String> {
+    let model =
+        |subject: &Subject| Trial { registry, subject, world: "", n_clients: N_CLIENTS }.run(1).0.model;
+    let plain = Subject {
+        name: "FedAvg".to_owned(),
+        settings: Tree::of_recipe(
+            "conformance",
+            "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"mean\"",
+        ),
+        only_participation: true,
+    };
+    let (own, fedavg) = (model(subject), model(&plain));
+    let far = own.iter().zip(&fedavg).any(|(one, other)| (one - other).abs() > 1e-5);
+    far.then(|| {
+        format!("{}: everybody answers in full, yet {own:?} is not FedAvg's {fedavg:?}", subject.name)
+    })
+}

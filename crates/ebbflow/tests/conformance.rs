@@ -1,0 +1,109 @@
+//! Every method of the registry keeps what every method must; and a method that does not is found out.
+
+use ebbflow::conformance::check;
+use ebbflow::{
+    Aggregator, Census, Cohort, Contribution, Entry, Hold, Probes, Recipe, Registry, Round, Selector,
+    stateless,
+};
+
+#[test]
+fn every_method_keeps_its_promises() {
+    let broken = check(&Registry::standard());
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Fails unless the check finds something that contains these words.
+fn found_out(registry: Registry, words: &str) {
+    let broken = check(&registry);
+    assert!(
+        broken.iter().any(|problem| problem.contains(words)),
+        "not found: {words}\n{}",
+        broken.join("\n")
+    );
+}
+
+/// Asks one more client every round, and forgets how many when the run is resumed.
+struct Forgetful {
+    asked: usize,
+}
+
+impl Selector for Forgetful {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        self.asked += 1;
+        Cohort::by_deadline(Census::draw(round.census.up(), self.asked, &mut round.rng("select")))
+    }
+}
+
+stateless!(Forgetful);
+
+#[test]
+fn a_selector_that_forgets_is_found_out() {
+    let entry: Entry<dyn Selector> =
+        Entry { name: "forgetful", about: "", example: "", build: |_| Ok(Box::new(Forgetful { asked: 0 })) };
+    found_out(
+        Registry::standard().with(entry),
+        "select forgetful, everybody answers in full, 5 clients: resumed after round",
+    );
+}
+
+/// A mean that divides by how many answered, also when nobody did, and counts everybody half.
+struct Careless;
+
+impl Aggregator for Careless {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+    fn weigh(&mut self, _round: &Round<'_>, _contribution: &Contribution) -> f64 {
+        0.5
+    }
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
+        1.0 / contributions.len() as f64
+    }
+}
+
+stateless!(Careless);
+
+const CARELESS: Entry<dyn Aggregator> =
+    Entry { name: "careless", about: "", example: "", build: |_| Ok(Box::new(Careless)) };
+
+#[test]
+fn an_aggregator_that_divides_by_nobody_is_found_out() {
+    found_out(
+        Registry::standard().with(CARELESS),
+        "aggregate careless, nobody ever answers, 5 clients: the model is not finite",
+    );
+}
+
+#[test]
+fn a_recipe_that_is_not_fedavg_when_all_answer_is_found_out() {
+    let recipe = Recipe {
+        name: "careless",
+        about: "",
+        settings: "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"careless\"",
+        only_participation: true,
+    };
+    found_out(
+        Registry::standard().with(CARELESS).with(recipe),
+        "recipe careless: everybody answers in full, yet",
+    );
+}
+
+/// Picks its first client twice.
+struct Doubled;
+
+impl Selector for Doubled {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        let up = round.up();
+        Cohort::by_deadline(up.iter().chain(up.first()).copied())
+    }
+}
+
+stateless!(Doubled);
+
+#[test]
+#[should_panic(expected = "the selector picked client 0 twice")]
+fn a_selector_that_picks_twice_is_stopped() {
+    let entry: Entry<dyn Selector> =
+        Entry { name: "doubled", about: "", example: "", build: |_| Ok(Box::new(Doubled)) };
+    check(&Registry::standard().with(entry));
+}

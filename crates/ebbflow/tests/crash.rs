@@ -1,0 +1,91 @@
+//! Kill -9 at random moments, then resume: nothing is lost and every byte is as if nothing had happened.
+#![cfg(unix)]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use common::{SMALL, assert_same, ebbflow, succeed, write};
+use ebbflow::Stream;
+
+const KILLS: u32 = 50;
+const ROUNDS: usize = 30;
+
+/// Runs the program and kills it after so many lines of output and a while of spinning. False: it was
+/// faster than the killer.
+fn kill(words: &[&str], lines: usize, spins: usize) -> bool {
+    let mut child: Child = ebbflow()
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let mut output = BufReader::new(child.stdout.take().expect("its output is ours")).lines();
+    for _ in 0..lines {
+        if output.next().is_none() {
+            break;
+        }
+    }
+    for _ in 0..spins {
+        std::hint::spin_loop();
+    }
+    // Child::kill is SIGKILL.
+    child.kill().expect("a child can be killed");
+    !child.wait().expect("a child can be waited for").success()
+}
+
+/// Finishes what was killed, whatever is left of it.
+fn finish(config: &str, folder: &Path) {
+    let out = folder.to_str().unwrap();
+    if !folder.exists() {
+        succeed(&["run", config, "--quiet", "--out", out]);
+    } else if !folder.join("summary.json").exists() {
+        succeed(&["resume", "--quiet", out]);
+    }
+}
+
+#[test]
+fn fifty_kills_and_not_one_byte_is_different() {
+    let place = tempfile::tempdir().unwrap();
+    let recipes = ["full", "dropout", "zero-update", "fedavg"];
+    let config = |recipe: &str| {
+        let cohort = if recipe == "fedavg" { "[select]\ncohort = 5\n" } else { "" };
+        let text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
+        write(place.path(), &format!("{recipe}.toml"), &text)
+    };
+    let configs = recipes.map(config);
+    let whole = recipes.map(|recipe| place.path().join(format!("whole-{recipe}")));
+    for (config, folder) in configs.iter().zip(&whole) {
+        succeed(&["run", config, "--quiet", "--out", folder.to_str().unwrap()]);
+    }
+    let seed = 2026;
+    let (mut killed, mut twice) = (0, 0);
+    for number in 0.. {
+        if killed == KILLS {
+            break;
+        }
+        assert!(number < 10 * KILLS, "the killer is too slow: {killed} of {number} tries hit");
+        let mut stream = Stream::of_round(seed, "kill", number);
+        let which = number as usize % recipes.len();
+        let (config, folder) = (&configs[which], place.path().join(format!("killed-{number}")));
+        let out = folder.to_str().unwrap();
+        let (lines, spins) = (stream.below(ROUNDS), stream.below(200_000));
+        if !kill(&["run", config, "--json", "--out", out], lines, spins) {
+            continue;
+        }
+        killed += 1;
+        // Every third is killed again while it resumes.
+        if killed % 3 == 0 && folder.exists() {
+            twice +=
+                u32::from(kill(&["resume", "--json", out], stream.below(ROUNDS / 2), stream.below(200_000)));
+        }
+        finish(config, &folder);
+        assert_same(&whole[which], &folder);
+    }
+    println!(
+        "{killed} of {killed} killed runs resumed to the same bytes, {twice} of them killed twice (seed {seed})"
+    );
+    assert!(twice > 0, "none was killed while it resumed");
+}

@@ -1,0 +1,286 @@
+//! The program as its user sees it.
+
+mod common;
+
+use std::path::Path;
+
+use common::{SMALL, assert_same, contents, ebbflow, shipped, succeed, write};
+
+/// Runs a configuration in a folder of its own.
+fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> std::path::PathBuf {
+    let config = write(place, &format!("{name}.toml"), text);
+    let out = place.join(name);
+    let mut all = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
+    all.extend(words);
+    succeed(&all);
+    out
+}
+
+fn rows(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn summary(folder: &Path) -> serde_json::Value {
+    serde_json::from_slice(&contents(folder)["summary.json"]).unwrap()
+}
+
+#[test]
+fn threads_do_not_change_a_byte() {
+    let place = tempfile::tempdir().unwrap();
+    let one = record(place.path(), "one", SMALL, &["--threads", "1"]);
+    for threads in ["2", "5"] {
+        assert_same(&one, &record(place.path(), threads, SMALL, &["--threads", threads]));
+    }
+    let other = record(place.path(), "other", SMALL, &["--seed", "2"]);
+    assert_ne!(contents(&one)["rounds.jsonl"], contents(&other)["rounds.jsonl"]);
+}
+
+#[test]
+fn a_run_is_repeated_from_its_record_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let first = record(place.path(), "first", SMALL, &["--set", "local.rate=0.07", "--seed", "5"]);
+    std::fs::remove_file(place.path().join("first.toml")).unwrap();
+    let again = place.path().join("again");
+    succeed(&["run", first.to_str().unwrap(), "--quiet", "--out", again.to_str().unwrap()]);
+    assert_same(&first, &again);
+}
+
+#[test]
+fn a_warm_start_goes_on_from_a_model_and_carries_its_own_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let first = record(place.path(), "first", SMALL, &[]);
+    let start = format!("run.start_from=\"{}\"", first.join("model.safetensors").display());
+    let warm = record(place.path(), "warm", SMALL, &["--set", &start]);
+    assert_ne!(contents(&first)["model.safetensors"], contents(&warm)["model.safetensors"]);
+    assert_eq!(contents(&first)["model.safetensors"], contents(&warm)["start.safetensors"]);
+    let (cold, heated) = (rows(&first), rows(&warm));
+    assert!(heated[0]["loss"].as_f64() < cold[0]["loss"].as_f64());
+    std::fs::remove_dir_all(&first).unwrap();
+    let again = place.path().join("again");
+    succeed(&["run", warm.to_str().unwrap(), "--quiet", "--out", again.to_str().unwrap()]);
+    assert_same(&warm, &again);
+}
+
+#[test]
+fn runs_stop_when_they_are_told_to() {
+    let place = tempfile::tempdir().unwrap();
+    let whole = record(place.path(), "whole", SMALL, &[]);
+    let all = rows(&whole);
+    let target = all[9]["accuracy"].as_f64().unwrap();
+    let first = all.iter().position(|row| row["accuracy"].as_f64().unwrap() >= target).unwrap();
+    for (name, stop, ending, expected) in [
+        ("accuracy", format!("stop.accuracy={target}"), "accuracy", first + 1),
+        // Somebody is silent in almost every round, so a round takes its deadline of ten seconds.
+        ("hours", "stop.virtual_hours=0.0083".to_owned(), "virtual-hours", 3),
+        ("bytes", format!("stop.bytes={}", all[4]["bytes_total"]), "bytes", 5),
+    ] {
+        let folder = record(place.path(), name, SMALL, &["--set", &stop]);
+        let summary = summary(&folder);
+        assert_eq!(
+            (summary["ending"].as_str(), summary["rounds"].as_u64()),
+            (Some(ending), Some(expected as u64))
+        );
+    }
+    assert_eq!(summary(&whole)["ending"], "rounds");
+}
+
+#[test]
+fn late_and_partial_answers_are_recorded_as_such() {
+    let place = tempfile::tempdir().unwrap();
+    let text = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\n\
+                [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
+    let rows = rows(&record(place.path(), "run", text, &[]));
+    let list = |round: usize, key: &str| rows[round][key].to_string();
+    assert_eq!(
+        (list(0, "whole"), list(0, "partial"), list(0, "partial_steps")),
+        ("[0]".into(), "[1]".into(), "[1]".into())
+    );
+    assert_eq!((list(0, "absent"), list(0, "late")), ("[2]".into(), "[]".into()));
+    assert_eq!(
+        (list(2, "late"), list(2, "late_base"), list(2, "whole")),
+        ("[2]".into(), "[0]".into(), "[1]".into())
+    );
+}
+
+#[test]
+fn methods_compared_on_a_world_see_the_same_world() {
+    let place = tempfile::tempdir().unwrap();
+    let up = |recipe: &str| {
+        let words = ["--set", &format!("recipe={recipe}")];
+        let folder = if recipe == "fedavg" {
+            record(place.path(), recipe, SMALL, &[words[0], words[1], "--set", "select.cohort=4"])
+        } else {
+            record(place.path(), recipe, SMALL, &words)
+        };
+        rows(&folder).iter().map(|row| row["up"].to_string()).collect::<Vec<_>>()
+    };
+    let dropout = up("dropout");
+    assert!(dropout.iter().any(|round| round != &dropout[0]), "the world changes");
+    for recipe in ["full", "zero-update", "fedavg"] {
+        assert_eq!(up(recipe), dropout, "{recipe}");
+    }
+}
+
+const GRID: &str = r#"
+[grid]
+seeds = [3, 4]
+recipes = ["full", "dropout"]
+
+[[grid.method]]
+name = "few"
+recipe = "fedavg"
+select = { cohort = 2 }
+
+[grid.vary]
+"world.availability.chance" = [0.4, 0.8]
+"#;
+
+#[test]
+fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
+    let place = tempfile::tempdir().unwrap();
+    let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 6");
+    let config = write(place.path(), "g.toml", &format!("{text}{GRID}"));
+    let folder = |name: &str| place.path().join(name).display().to_string();
+    let (whole, pieces) = (folder("whole"), folder("pieces"));
+    let table = succeed(&["compare", &config, "--quiet", "--out", &whole]);
+    let csv = |folder: &str| std::fs::read_to_string(Path::new(folder).join("results.csv")).unwrap();
+    assert_eq!(csv(&whole).lines().count(), 1 + 2 * 3 * 2);
+    assert!(
+        table.contains("world.availability.chance = 0.4") && table.contains("minus full, 95 %"),
+        "{table}"
+    );
+
+    let said = succeed(&["compare", &config, "--quiet", "--at-most", "5", "--out", &pieces]);
+    assert!(said.contains("7 of 12 runs are left; go on with: ebbflow compare"), "{said}");
+    assert_eq!(csv(&pieces).lines().count(), 6);
+    // A later sitting may have nothing but the CSV.
+    std::fs::remove_dir_all(Path::new(&pieces).join("cells")).unwrap();
+    succeed(&["compare", &config, "--quiet", "--out", &pieces]);
+    assert_eq!(csv(&pieces), csv(&whole));
+    assert_eq!(
+        std::fs::read_dir(Path::new(&pieces).join("cells")).unwrap().count(),
+        7,
+        "five were not run again"
+    );
+    assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.chance = 0.4"));
+
+    // Other settings make other cells: nothing stale is taken over.
+    let changed =
+        write(place.path(), "g.toml", &format!("{text}{GRID}").replace("rate = 0.05", "rate = 0.04"));
+    succeed(&["compare", &changed, "--quiet", "--out", &pieces]);
+    assert_ne!(csv(&pieces), csv(&whole));
+    assert_eq!(csv(&pieces).lines().count(), 13);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_finishes_the_round_and_says_how_to_go_on() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    let place = tempfile::tempdir().unwrap();
+    let text = SMALL
+        .replace("rounds = 30", "rounds = 3000")
+        .replace("checkpoint_every = 3", "checkpoint_every = 1000");
+    let config = write(place.path(), "a.toml", &text);
+    let out = place.path().join("run");
+    let mut child = ebbflow()
+        .args(["run", &config, "--json", "--out", out.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..20 {
+        lines.next().unwrap().unwrap();
+    }
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let after = lines.count();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(said.contains("finishing the round") && said.contains("ebbflow resume"), "{said}");
+    let recorded = rows(&out).len();
+    assert!(recorded == 20 + after && recorded < 3000, "{recorded} rounds");
+    // It goes on after the last round that was finished.
+    let shown = succeed(&["show", out.to_str().unwrap()]);
+    assert!(shown.contains(&format!("unfinished: {recorded} rounds recorded")), "{shown}");
+    let output = common::run(&["resume", "--quiet", out.to_str().unwrap()]);
+    assert!(output.status.success());
+    assert_eq!(rows(&out).len(), 3000);
+}
+
+#[test]
+fn the_demo_compares_and_says_where_its_records_lie() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("demo");
+    let out = out.to_str().unwrap();
+    let words = ["demo", "--quiet", "--set", "run.rounds=5", "--set", "grid.seeds=[1, 2]", "--out", out];
+    let text = succeed(&words);
+    for part in [
+        "40 clients in four groups",
+        "method",
+        "full",
+        "dropout",
+        "zero-update",
+        "fedavg",
+        "minus full",
+        "results.csv",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn lists_and_descriptions_name_everything() {
+    let list = succeed(&["list"]);
+    for name in [
+        "full",
+        "dropout",
+        "zero-update",
+        "fedavg",
+        "enrolled",
+        "everyone",
+        "uniform",
+        "sgd",
+        "nobody",
+        "mean",
+        "share",
+        "plain",
+        "synthetic",
+        "quadratic",
+        "bernoulli",
+        "script",
+    ] {
+        assert!(list.contains(&format!("  {name} ")), "{name}: {list}");
+        let described = succeed(&["describe", name]);
+        assert!(described.starts_with(name), "{described}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 4);
+    assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));
+}
+
+#[test]
+fn exports_are_read_by_their_ending() {
+    let place = tempfile::tempdir().unwrap();
+    let run = record(place.path(), "run", SMALL, &[]);
+    let to = |name: &str| place.path().join(name).display().to_string();
+    succeed(&["export", run.to_str().unwrap(), "--to", &to("a.csv")]);
+    assert_eq!(std::fs::read(to("a.csv")).unwrap(), contents(&run)["rounds.csv"]);
+    succeed(&["export", run.to_str().unwrap(), "--to", &to("a.parquet")]);
+    assert!(std::fs::read(to("a.parquet")).unwrap().starts_with(b"PAR1"));
+    let error = common::fail(&["export", run.to_str().unwrap(), "--to", &to("a.xls")]);
+    assert!(error.contains("give .csv or .parquet"), "{error}");
+}
+
+#[test]
+fn the_example_run_works_as_shipped() {
+    let place = tempfile::tempdir().unwrap();
+    let file = shipped("experiments/classes.toml");
+    let out = place.path().join("run");
+    let text = succeed(&["run", file.to_str().unwrap(), "--quiet", "--out", out.to_str().unwrap()]);
+    assert!(text.contains("200 rounds (all rounds done)") && text.contains("partial"), "{text}");
+}

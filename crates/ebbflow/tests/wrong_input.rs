@@ -1,0 +1,320 @@
+//! Wrong input is answered with the place, the key, the value and the remedy, and nothing is lost.
+
+mod common;
+
+use std::path::Path;
+
+use common::{SMALL, assert_same, contents, ebbflow, fail, succeed, write};
+
+/// Runs a configuration that must be refused with exactly these words, before anything is written.
+#[track_caller]
+fn refused(text: &str, changes: &[&str], expected: &str) {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", text);
+    let out = place.path().join("run");
+    let mut words = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
+    words.extend(changes.iter().flat_map(|change| ["--set", change]));
+    let error = fail(&words).replace(&place.path().display().to_string(), "DIR");
+    assert_eq!(error.trim_end(), format!("error: {expected}"));
+    assert!(!out.exists(), "a refused run leaves no folder");
+}
+
+#[test]
+fn unknown_recipe() {
+    refused(
+        "recipe = \"fedavgg\"",
+        &[],
+        "DIR/a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? \
+         known: full, dropout, zero-update, fedavg",
+    );
+}
+
+#[test]
+fn misspelt_key() {
+    refused(
+        SMALL,
+        &["local.epoch=3"],
+        "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? known keys: rate, schedule, \
+         step_every, step_factor, steps, epochs, batch, momentum, weight_decay",
+    );
+    refused(
+        &SMALL.replace("clients = 12", "client = 12"),
+        &[],
+        "DIR/a.toml:10:1: data.client = 12: unknown key; did you mean \"clients\"? known keys: clients, alpha, beta, \
+         iid, clusters, features, classes, samples, samples_min, samples_max, test_share, seed",
+    );
+    refused(
+        &SMALL.replace("[world]", "[wrold]"),
+        &[],
+        "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, world, evaluate, \
+         stop, objective, select, local, substitute, aggregate, server",
+    );
+}
+
+#[test]
+fn misspelt_value() {
+    refused(
+        SMALL,
+        &["select.wait=everyon"],
+        "--set select.wait=everyon: select.wait = \"everyon\": unknown value; did you mean \"everyone\"? \
+         known values: deadline, everyone",
+    );
+    refused(
+        SMALL,
+        &["data.kind=syntetic"],
+        "--set data.kind=syntetic: data.kind = \"syntetic\": there is no such kind; did you mean \"synthetic\"? \
+         known: synthetic, quadratic",
+    );
+}
+
+#[test]
+fn cohort_larger_than_the_fleet() {
+    refused(
+        SMALL,
+        &["recipe=fedavg", "select.cohort=40"],
+        "--set select.cohort=40: select.cohort = 40: larger than the fleet; give at most its 12 clients",
+    );
+}
+
+#[test]
+fn chance_above_one() {
+    refused(
+        &SMALL.replace("chance = 0.6", "chance = 1.2"),
+        &[],
+        "DIR/a.toml:22:1: world.availability.chance = 1.2: 1.2 is out of range; give a chance from 0 to 1",
+    );
+}
+
+#[test]
+fn negative_rate() {
+    refused(
+        SMALL,
+        &["local.rate=-0.1"],
+        "--set local.rate=-0.1: local.rate = -0.1: -0.1 is out of range; give a number above 0",
+    );
+    refused(
+        SMALL,
+        &["server.rate=-1"],
+        "--set server.rate=-1: server.rate = -1: -1 is out of range; give a number above 0",
+    );
+}
+
+#[test]
+fn zero_clients_and_zero_rounds() {
+    refused(
+        SMALL,
+        &["data.clients=0"],
+        "--set data.clients=0: data.clients = 0: expected a whole number of at least 1",
+    );
+    refused(
+        SMALL,
+        &["run.rounds=0"],
+        "--set run.rounds=0: run.rounds = 0: expected a whole number of at least 1",
+    );
+    refused(
+        &SMALL
+            .replace("clients = 12\nalpha = 1.0\nbeta = 1.0\nsamples_max = 80", "centres = []")
+            .replace("synthetic", "quadratic"),
+        &[],
+        "DIR/a.toml:10:1: data.centres = []: give at least one client with at least one number",
+    );
+}
+
+#[test]
+fn missing_and_broken_files() {
+    let error = fail(&["run", "no/such/file.toml"]);
+    assert_eq!(error.trim_end(), "error: reading no/such/file.toml: No such file or directory (os error 2)");
+    refused("[run]\nrounds = = 3", &[], "DIR/a.toml:2:10: not valid TOML: extra `=`, expected nothing");
+    refused("", &[], "DIR/a.toml:1:1: run.rounds: missing; it has no default");
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().to_str().unwrap();
+    for words in [["run", folder], ["resume", folder], ["show", folder]] {
+        let error = fail(&words);
+        assert!(error.contains("not a run folder, for it has no run.json"), "{error}");
+    }
+}
+
+#[test]
+fn words_that_are_no_setting() {
+    refused(
+        SMALL,
+        &["local.rate"],
+        "--set local.rate: write it as path.key=value, for example --set local.rate=0.1",
+    );
+    refused(SMALL, &["local=3"], "--set local=3: local = 3: expected a table; write [local]");
+}
+
+#[test]
+fn scripts_that_cannot_be_played() {
+    let base = "[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n\
+                [select]\nkind = \"everyone\"\n[local]\nrate = 0.1\nsteps = 1\n[world]\n";
+    refused(
+        &format!("{base}script = [[0, 2]]"),
+        &[],
+        "DIR/a.toml:12:15: world.script[0][1] = 2: there is no client 2; they are 0 to 1",
+    );
+    refused(
+        &format!("{base}script = [[0, {{ client = 0, steps = 1 }}]]"),
+        &[],
+        "DIR/a.toml:12:15: world.script[0][1]: client 0 answers twice in round 0",
+    );
+    refused(
+        &format!("{base}script = [[{{ client = 0, step = 1 }}]]"),
+        &[],
+        "DIR/a.toml:12:26: world.script[0][0].step = 1: unknown key; did you mean \"steps\"? \
+         known keys: client, steps, late, sends",
+    );
+}
+
+#[test]
+fn a_run_folder_that_exists_is_left_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let out = place.path().join("run");
+    let out = out.to_str().unwrap();
+    succeed(&["run", &config, "--quiet", "--out", out]);
+    let before = contents(Path::new(out));
+    let error = fail(&["run", &config, "--quiet", "--seed", "9", "--out", out]);
+    assert!(error.contains("run exists already: choose another `--out`, or `ebbflow resume"), "{error}");
+    assert_eq!(contents(Path::new(out)), before);
+    let error = fail(&["resume", "--quiet", out]);
+    assert!(error.contains("the run is finished, there is nothing to resume"), "{error}");
+}
+
+#[test]
+fn a_record_of_a_newer_version_is_not_guessed_at() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let out = place.path().join("run");
+    succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    let header = std::fs::read_to_string(out.join("run.json")).unwrap();
+    std::fs::write(out.join("run.json"), header.replace("\"version\": 1", "\"version\": 99")).unwrap();
+    for command in ["show", "resume", "run"] {
+        let error = fail(&[command, out.to_str().unwrap()]);
+        assert!(error.contains("version 99") && error.contains("update ebbflow"), "{error}");
+    }
+}
+
+/// A limit on the size of files stands in for a disk that is full: writing fails in the middle of the run.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_loses_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let (whole, cut) = (place.path().join("whole"), place.path().join("cut"));
+    succeed(&["run", &config, "--quiet", "--out", whole.to_str().unwrap()]);
+    let size = std::fs::metadata(whole.join("rounds.jsonl")).unwrap().len();
+    let blocks = size / 512 / 2;
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let program = ebbflow().get_program().to_owned();
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .arg(program)
+        .args(["run", &config, "--quiet", "--out", cut.to_str().unwrap()])
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(error.contains("writing ") && error.contains("rounds.jsonl: File too large"), "{error}");
+    assert!(error.contains("all up to its last checkpoint is safe"), "{error}");
+    assert!(error.contains(&format!("ebbflow resume {}", cut.display())), "{error}");
+    let shown = succeed(&["show", cut.to_str().unwrap()]);
+    assert!(shown.contains("unfinished: "), "{shown}");
+    succeed(&["resume", "--quiet", cut.to_str().unwrap()]);
+    assert_same(&whole, &cut);
+}
+
+#[test]
+fn a_client_that_returns_nonsense_counts_as_silent() {
+    let place = tempfile::tempdir().unwrap();
+    let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, 2.0]]\n\
+                start = [10.0, 10.0]\n[local]\nrate = 0.1\nsteps = 2\n[world]\n";
+    let run = |name: &str, script: &str| {
+        let config = write(place.path(), &format!("{name}.toml"), &format!("{base}script = {script}"));
+        let out = place.path().join(name);
+        let output = succeed(&["run", &config, "--json", "--out", out.to_str().unwrap()]);
+        output.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<serde_json::Value>>()
+    };
+    let silent = run("silent", "[[0, 1], [0], [0, 1]]");
+    for (sends, why) in [("nan", "not-finite"), ("infinity", "not-finite"), ("short", "wrong-length")] {
+        let script = format!("[[0, 1], [0, {{ client = 1, sends = \"{sends}\" }}], [0, 1]]");
+        let rows = run(sends, &script);
+        for round in 0..3 {
+            assert_eq!(rows[round]["model"], silent[round]["model"], "{sends}, round {round}");
+        }
+        assert_eq!(rows[1]["refused"], serde_json::json!([1]));
+        assert_eq!(rows[1]["refused_why"], serde_json::json!([why]));
+        assert_eq!(rows[1]["absent"], serde_json::json!([1]), "the refused count as silent");
+        assert_eq!(rows[3]["summary"]["answers"]["refused"], 1);
+    }
+}
+
+#[test]
+fn a_second_process_on_a_run_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let out = place.path().join("run");
+    let out_text = out.to_str().unwrap();
+    succeed(&["run", &config, "--quiet", "--out", out_text]);
+    // An unfinished run whose lock somebody holds.
+    std::fs::remove_file(out.join("summary.json")).unwrap();
+    let lock = std::fs::File::open(out.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let error = fail(&["resume", "--quiet", out_text]);
+    assert!(error.contains("another process is writing this run"), "{error}");
+    drop(lock);
+    succeed(&["resume", "--quiet", out_text]);
+}
+
+#[test]
+fn models_that_do_not_fit_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let out = place.path().join("run");
+    succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    let model = out.join("model.safetensors");
+    let start = format!("run.start_from=\"{}\"", model.display());
+    let other = place.path().join("other");
+    let words = [
+        "run",
+        &config,
+        "--quiet",
+        "--set",
+        "data.features=30",
+        "--set",
+        &start,
+        "--out",
+        other.to_str().unwrap(),
+    ];
+    let error = fail(&words);
+    assert!(error.contains("model.safetensors") && error.contains("weight"), "{error}");
+    let words = [
+        "run",
+        &config,
+        "--quiet",
+        "--set",
+        "run.start_from=\"gone.safetensors\"",
+        "--out",
+        other.to_str().unwrap(),
+    ];
+    let error = fail(&words);
+    assert!(error.contains("gone.safetensors: No such file"), "{error}");
+}
+
+#[test]
+fn commands_say_which_other_command_was_meant() {
+    let place = tempfile::tempdir().unwrap();
+    let grid = write(place.path(), "g.toml", "[grid]\nseeds = [1]\nrecipes = [\"full\"]");
+    let error = fail(&["run", &grid]);
+    assert!(error.contains("this is a grid; run it with: ebbflow compare"), "{error}");
+    let config = write(place.path(), "a.toml", SMALL);
+    let error = fail(&["compare", &config]);
+    assert!(error.contains("grid: missing; a grid has a [grid] table"), "{error}");
+    let error = fail(&["list", "recipe"]);
+    assert!(error.contains("did you mean \"recipes\"?"), "{error}");
+    let error = fail(&["describe", "unifrm"]);
+    assert!(error.contains("did you mean \"uniform\"?"), "{error}");
+    let error = fail(&["export", place.path().to_str().unwrap(), "--to", "x.csv"]);
+    assert!(error.contains("not a run folder"), "{error}");
+}
