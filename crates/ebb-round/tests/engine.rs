@@ -1,0 +1,303 @@
+//! The engine against a fleet that does exactly what it is told, good and bad.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+
+use ebb_round::roles::Probes;
+use ebb_round::{
+    Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet, FleetError, Hold,
+    Job, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome, Parcel, Report, Returns, Roles,
+    Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares, Sink, Spent, State, StateError,
+    Substitution, Update, Wait, Work, stateless, vectors,
+};
+
+/// Passes on, in each round, the answers it was given: (client, update).
+#[derive(Default)]
+struct Told {
+    rounds: Vec<Vec<(usize, Update)>>,
+    /// What the engine said to each asked client it had heard before.
+    heard: Vec<Vec<Option<RoundNo>>>,
+    number: RoundNo,
+}
+
+impl Fleet for Told {
+    fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
+        self.number = number;
+        if number == 0 {
+            (0..4).for_each(|idx| census.enrol(ClientId::new(idx), 10 * (idx as u32 + 1), 0));
+        }
+        census.set_up(|_, up| up.fill_words(|_| u64::MAX));
+        Ok(())
+    }
+    fn measure(&mut self, clients: &[ClientId], _job: &Job) -> Result<(Probes, Spent), FleetError> {
+        let measured = Measured { loss: 1.0, train_s: 2.0, upload_s: 3.0 };
+        let spent = Spent { elapsed_s: 100.0 * clients.len() as f64, bytes_down: 1, bytes_up: 1 };
+        Ok((clients.iter().map(|&client| (client, measured)).collect(), spent))
+    }
+    fn train(&mut self, orders: &[Order], _wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+        self.heard.push(orders.iter().map(|order| order.heard).collect());
+        for (client, update) in self.rounds[self.number as usize].clone() {
+            sink.offer(ClientId::new(client), update)?;
+        }
+        Ok(Spent { elapsed_s: 5.0, bytes_down: 10, bytes_up: 20 })
+    }
+}
+
+stateless!(Told);
+
+fn update(base: RoundNo, model: &[f32]) -> Update {
+    Update {
+        delta: Parcel::of(model.to_vec()),
+        base,
+        rate: 0.1,
+        steps: NonZeroU32::MIN,
+        steps_asked: NonZeroU32::MIN,
+        samples: 1,
+        loss: 0.5,
+        accuracy: None,
+    }
+}
+
+struct BySamples;
+impl Objective for BySamples {
+    fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
+        (number == 0).then(|| Shares::in_proportion(0, census, |client| f64::from(census.samples(client))))
+    }
+}
+stateless!(BySamples);
+
+/// Asks clients 0, 1 and 2, never 3, and notes the order in which it was asked things.
+struct FirstThree(Arc<Mutex<Vec<String>>>);
+impl Selector for FirstThree {
+    fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
+        vec![ClientId::new(1)]
+    }
+    fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
+        self.0.lock().unwrap().push(format!("select {} with {} probe", round.number, probes.len()));
+        // The engine puts them in order.
+        Cohort::by_deadline([2, 0, 1].map(ClientId::new))
+    }
+    fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        let fresh = report.returns.fresh.len();
+        self.0.lock().unwrap().push(format!("observe {} with {fresh} answers", round.number));
+    }
+}
+stateless!(FirstThree);
+
+struct OneStep;
+impl LocalRule for OneStep {
+    fn plan(&self, tick: u32) -> (f32, Work) {
+        (tick as f32, Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None })
+    }
+    fn run(&self, _job: &Job, _memory: &Parcel, _run: &mut dyn LocalRun) -> Option<Parcel> {
+        None
+    }
+}
+
+struct Nobody;
+impl Substitution for Nobody {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+    fn stand_ins(&mut self, _round: &Round<'_>, _returns: &Returns) -> Vec<Contribution> {
+        Vec::new()
+    }
+}
+stateless!(Nobody);
+
+struct Mean(Hold);
+impl Aggregator for Mean {
+    fn hold(&self) -> Hold {
+        self.0
+    }
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.share(contribution.client)
+    }
+    fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {
+        if total > 0.0 { 1.0 / total } else { 0.0 }
+    }
+}
+stateless!(Mean);
+
+#[derive(Default)]
+struct Server(Arc<Parcel>);
+impl ServerRule for Server {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+        self.start_from(vectors::moved(&round.global.model, 1.0, aggregate));
+    }
+    fn model(&self) -> &Arc<Parcel> {
+        &self.0
+    }
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.0 = Arc::new(Parcel::of(model));
+    }
+}
+impl State for Server {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.0.model);
+    }
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        Ok(())
+    }
+}
+
+struct NoJudge;
+impl Evaluator for NoJudge {
+    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
+        None
+    }
+}
+
+fn engine(hold: Hold, n_params: usize) -> (Engine, Arc<Mutex<Vec<String>>>) {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let mut server = Server::default();
+    server.start_from(vec![0.0; n_params]);
+    let roles = Roles {
+        objective: Box::new(BySamples),
+        selector: Box::new(FirstThree(Arc::clone(&log))),
+        local: Arc::new(OneStep),
+        substitution: Box::new(Nobody),
+        aggregator: Box::new(Mean(hold)),
+        server: Box::new(server),
+    };
+    (Engine::new(roles, RunFacts { seed: 1, deadline_s: 60.0, threads: 2 }), log)
+}
+
+fn play(hold: Hold, rounds: Vec<Vec<(usize, Update)>>) -> (Vec<Outcome>, Engine, Told) {
+    let (mut engine, _) = engine(hold, 2);
+    let n_rounds = rounds.len();
+    let mut fleet = Told { rounds, ..Told::default() };
+    let outcomes = (0..n_rounds).map(|_| engine.round(&mut fleet, &mut NoJudge).unwrap()).collect();
+    (outcomes, engine, fleet)
+}
+
+fn numbers(clients: &[ClientId]) -> Vec<usize> {
+    clients.iter().map(|client| client.idx()).collect()
+}
+
+fn refusals(outcome: &Outcome) -> Vec<(usize, &'static str)> {
+    outcome.returns.refused.iter().map(|refused| (refused.client.idx(), refused.why.name())).collect()
+}
+
+/// One round with these answers: what is refused, who counts as absent, and the model.
+fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
+    for hold in [Hold::Fold, Hold::All] {
+        let (outcomes, engine, _) = play(hold, vec![answers.clone()]);
+        assert_eq!(refusals(&outcomes[0]), refused);
+        assert_eq!(numbers(&outcomes[0].returns.absent), absent);
+        assert_eq!(engine.model().model, model);
+    }
+}
+
+#[test]
+fn answers_are_averaged_by_share() {
+    let all = vec![(0, update(0, &[6.0, 0.0])), (1, update(0, &[0.0, 3.0])), (2, update(0, &[0.0, 0.0]))];
+    check(all, &[], &[], &[1.0, 1.0]);
+    check(vec![], &[], &[0, 1, 2], &[0.0, 0.0]);
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_and_counts_as_silence() {
+    let good = || (0, update(0, &[1.0, 1.0]));
+    check(vec![good(), (1, update(0, &[f32::NAN, 0.0]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (1, update(0, &[0.0, f32::INFINITY]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
+    check(
+        vec![good(), (1, Update { loss: f32::NAN, ..update(0, &[1.0, 1.0]) })],
+        &[(1, "not-finite")],
+        &[1, 2],
+        &[1.0, 1.0],
+    );
+    check(vec![good(), (1, update(0, &[5.0]))], &[(1, "wrong-length")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (1, update(0, &[5.0; 3]))], &[(1, "wrong-length")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (3, update(0, &[5.0, 5.0]))], &[(3, "not-asked")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (900, update(0, &[5.0, 5.0]))], &[(900, "not-asked")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (0, update(0, &[5.0, 5.0]))], &[(0, "repeated")], &[1, 2], &[1.0, 1.0]);
+    check(vec![good(), (1, update(7, &[5.0, 5.0]))], &[(1, "other-round")], &[1, 2], &[1.0, 1.0]);
+}
+
+#[test]
+fn a_refused_side_vector_refuses_the_update() {
+    let mut odd = update(0, &[1.0, 1.0]);
+    odd.delta.side.insert("control".into(), vec![f32::NAN]);
+    check(vec![(0, odd)], &[(0, "not-finite")], &[0, 1, 2], &[0.0, 0.0]);
+}
+
+#[test]
+fn a_late_answer_is_taken_once_from_those_that_owe_it() {
+    let (outcomes, engine, fleet) = play(
+        Hold::All,
+        vec![
+            vec![(0, update(0, &[1.0, 1.0]))],
+            // Client 1 owed round 0; client 0 did not, and nobody owes round 1 yet.
+            vec![(1, update(0, &[9.0, 9.0])), (0, update(0, &[9.0, 9.0])), (2, update(1, &[2.0, 2.0]))],
+            vec![(1, update(0, &[9.0, 9.0])), (0, update(1, &[9.0, 9.0]))],
+        ],
+    );
+    let late = |outcome: &Outcome| {
+        outcome.returns.late.iter().map(|late| (late.client.idx(), late.update.base)).collect::<Vec<_>>()
+    };
+    assert_eq!(late(&outcomes[1]), [(1, 0)]);
+    assert_eq!(refusals(&outcomes[1]), [(0, "other-round")]);
+    assert_eq!(late(&outcomes[2]), [(0, 1)]);
+    assert_eq!(refusals(&outcomes[2]), [(1, "other-round")]);
+    // Late answers move nothing unless somebody substitutes them.
+    assert_eq!(engine.model().model, [3.0, 3.0]);
+    // The clients are told up to which round they were heard.
+    assert_eq!(fleet.heard[1], [Some(0), None, None]);
+    assert_eq!(fleet.heard[2], [Some(0), Some(0), Some(1)]);
+}
+
+#[test]
+fn answers_out_of_order_are_the_fleets_failure() {
+    let (mut engine, _) = engine(Hold::Fold, 2);
+    let answers = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
+    let mut fleet = Told { rounds: vec![answers], ..Told::default() };
+    let error = engine.round(&mut fleet, &mut NoJudge).unwrap_err();
+    assert_eq!(error.to_string(), "the fleet passed on client 0's answer after client 1's");
+}
+
+#[test]
+fn folding_and_keeping_give_the_same_bits() {
+    let answers = |n_params: usize| {
+        let vector = |client: usize| {
+            (0..n_params).map(|at| ((at * 7 + client * 13) % 101) as f32 / 17.0).collect::<Vec<_>>()
+        };
+        (0..3).map(|client| (client, update(0, &vector(client)))).collect::<Vec<_>>()
+    };
+    let model = |hold: Hold| {
+        let (mut engine, _) = engine(hold, 5000);
+        let mut fleet = Told { rounds: vec![answers(5000)], ..Told::default() };
+        let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
+        let kept = outcome.returns.fresh.iter().all(|answer| !answer.update.delta.model.is_empty());
+        (engine.model().model.clone(), kept)
+    };
+    let ((folded, folded_kept), (kept, kept_kept)) = (model(Hold::Fold), model(Hold::All));
+    assert!(folded == kept);
+    assert!(!folded_kept && kept_kept, "folded updates are let go, the others are not");
+}
+
+#[test]
+fn the_questions_come_in_order_and_probes_are_charged() {
+    let (mut engine, log) = engine(Hold::Fold, 2);
+    let mut fleet = Told { rounds: vec![vec![(0, update(0, &[1.0, 1.0]))], vec![]], ..Told::default() };
+    let first = engine.round(&mut fleet, &mut NoJudge).unwrap();
+    let second = engine.round(&mut fleet, &mut NoJudge).unwrap();
+    assert_eq!(
+        *log.lock().unwrap(),
+        [
+            "select 0 with 1 probe",
+            "observe 0 with 1 answers",
+            "select 1 with 1 probe",
+            "observe 1 with 0 answers"
+        ]
+    );
+    assert_eq!(first.spent, Spent { elapsed_s: 105.0, bytes_down: 11, bytes_up: 21 });
+    assert_eq!(second.spent_so_far.elapsed_s, 210.0);
+    assert_eq!((first.rate, second.rate), (1.0, 2.0), "the rate's clock starts at 1");
+    assert_eq!(numbers(&first.joined), [0, 1, 2, 3]);
+    assert!(second.joined.is_empty() && second.left.is_empty());
+}

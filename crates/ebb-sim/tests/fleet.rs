@@ -1,0 +1,184 @@
+//! The simulated fleet: when rounds close, what arrives late, what is charged, what clients remember.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+
+use ebb_round::{
+    Amount, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Order, Parcel, RoundNo,
+    Saver, Sink, Spent, State, StepRule, Update, Wait, Work,
+};
+use ebb_settings::{Facts, Tree};
+use ebb_sim::{SimFleet, World};
+use ebb_train::backend::Threads;
+use ebb_train::data;
+
+/// Ten steps, fewer by one for each time the client remembers having trained.
+struct Counting;
+
+impl LocalRule for Counting {
+    fn plan(&self, _tick: u32) -> (f32, Work) {
+        (0.1, Work { amount: Amount::Steps(NonZeroU32::new(10).unwrap()), batch: None })
+    }
+    fn run(&self, _job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
+        let count = memory.side.get("count").map_or(0.0, |count| count[0]);
+        run.steps(run.steps_asked() - count as u32, &StepRule { rate: 0.1, ..StepRule::default() });
+        let mut parcel = Parcel::default();
+        parcel.side.insert("count".into(), vec![count + 1.0]);
+        Some(parcel)
+    }
+}
+
+/// Keeps what it is offered.
+#[derive(Default)]
+struct Basket(Vec<(usize, Update)>);
+
+impl Sink for Basket {
+    fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError> {
+        self.0.push((client.idx(), update));
+        Ok(())
+    }
+}
+
+/// A fleet and the census it reports to.
+struct Trial {
+    fleet: SimFleet,
+    census: Census,
+}
+
+fn fleet(world: &str) -> Trial {
+    let text = format!(
+        "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n[world]\nstep_s = 1.0\nupload_s = 2.0\n{world}"
+    );
+    let tree = Tree::parse(&text, "test").unwrap();
+    let mut facts = Facts { seed: 1, ..Facts::default() };
+    let task = data::build(&tree.table("data", facts)).unwrap();
+    facts.n_clients = task.n_clients();
+    let world = World::build(&tree.table("world", facts)).unwrap();
+    let fleet = SimFleet::new(world, task, Arc::new(Counting), Box::new(Threads(NonZeroUsize::MIN)), 1);
+    Trial { fleet, census: Census::new() }
+}
+
+/// Plays a round in which everybody is asked; `heard` is what the clients are told.
+fn play(
+    trial: &mut Trial,
+    number: RoundNo,
+    wait: Wait,
+    heard: Option<RoundNo>,
+) -> (Vec<(usize, Update)>, Spent) {
+    let Trial { fleet, census } = trial;
+    fleet.roll_call(number, census).unwrap();
+    let (rate, work) = Counting.plan(1);
+    let job = Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), rate, work });
+    let orders: Vec<_> =
+        (0..3).map(|idx| Order { client: ClientId::new(idx), job: Arc::clone(&job), heard }).collect();
+    let mut basket = Basket::default();
+    let spent = fleet.train(&orders, wait, &mut basket).unwrap();
+    (basket.0, spent)
+}
+
+/// Who answered, with how many steps, and how long the round took.
+fn check(world: &str, wait: Wait, answers: &[(usize, u32)], elapsed_s: f64) {
+    let (basket, spent) = play(&mut fleet(world), 0, wait, None);
+    let found: Vec<_> = basket.iter().map(|(client, update)| (*client, update.steps.get())).collect();
+    assert_eq!(found, answers, "{world}");
+    assert_eq!(spent.elapsed_s, elapsed_s, "{world}");
+}
+
+#[test]
+fn rounds_close_when_they_should() {
+    // Ten steps of a second and two seconds to send.
+    check("", Wait::Deadline, &[(0, 10), (1, 10), (2, 10)], 12.0);
+    check("deadline_s = 30.0", Wait::Deadline, &[(0, 10), (1, 10), (2, 10)], 12.0);
+    check("deadline_s = 30.0\nscript = [[0, 2]]", Wait::Deadline, &[(0, 10), (2, 10)], 30.0);
+    check("script = [[0, 2]]", Wait::Deadline, &[(0, 10), (2, 10)], 12.0);
+    check("script = [[]]", Wait::Deadline, &[], 0.0);
+}
+
+#[test]
+fn the_deadline_makes_work_partial() {
+    check("deadline_s = 7.5", Wait::Deadline, &[(0, 5), (1, 5), (2, 5)], 7.0);
+    check("deadline_s = 2.5", Wait::Deadline, &[], 2.5);
+    check("script = [[0, { client = 1, steps = 3 }]]", Wait::Deadline, &[(0, 10), (1, 3)], 12.0);
+}
+
+#[test]
+fn those_waited_for_come_at_the_price_of_patience() {
+    let all = [(0, 10), (1, 10), (2, 10)];
+    check("script = [[0]]\npatience_s = 500.0", Wait::Everyone, &all, 500.0);
+    check("script = [[0, 1, 2]]\npatience_s = 500.0", Wait::Everyone, &all, 12.0);
+    check(
+        "script = [[0]]\npatience_s = 500.0\nwhen_waited_for = \"never\"",
+        Wait::Everyone,
+        &[(0, 10)],
+        500.0,
+    );
+}
+
+#[test]
+fn enough_answers_close_the_round_and_the_rest_come_late() {
+    let mut fleet =
+        fleet("deadline_s = 60.0\nscript = [[{ client = 0, steps = 9 }, { client = 1, steps = 3 }, 2], []]");
+    let (basket, spent) = play(&mut fleet, 0, Wait::Answers(1), None);
+    assert_eq!(basket.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [1]);
+    assert_eq!(spent.elapsed_s, 5.0);
+    let (basket, _) = play(&mut fleet, 1, Wait::Deadline, None);
+    let late: Vec<_> = basket.iter().map(|(client, update)| (*client, update.base)).collect();
+    assert_eq!(late, [(0, 0), (2, 0)]);
+}
+
+#[test]
+fn bytes_are_charged_to_those_that_were_reached() {
+    let (_, spent) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
+    // One number each way and, upwards, one number of memory; the late answer is charged when it comes.
+    assert_eq!((spent.bytes_down, spent.bytes_up), (8, 8));
+    let mut fleet = fleet("script = [[0, { client = 1, late = 1 }], []]");
+    play(&mut fleet, 0, Wait::Deadline, None);
+    let (_, spent) = play(&mut fleet, 1, Wait::Deadline, None);
+    assert_eq!((spent.bytes_down, spent.bytes_up), (0, 8));
+}
+
+#[test]
+fn a_client_remembers_only_what_was_heard() {
+    let mut fleet = fleet("");
+    let mut steps = |number, heard| play(&mut fleet, number, Wait::Deadline, heard).0[0].1.steps.get();
+    assert_eq!(steps(0, None), 10);
+    assert_eq!(steps(1, None), 10, "round 0 was not heard, so it is as if it had not been");
+    assert_eq!(steps(2, Some(1)), 9);
+    assert_eq!(steps(3, Some(1)), 9, "round 2 was not heard");
+    assert_eq!(steps(4, Some(3)), 8);
+}
+
+#[test]
+fn a_saved_fleet_goes_on_with_what_was_under_way() {
+    let world = "script = [[{ client = 0, late = 2 }], [1], [2]]";
+    let mut whole = fleet(world);
+    play(&mut whole, 0, Wait::Deadline, None);
+    let mut state = Saver::new();
+    whole.fleet.save(&mut state);
+    let bytes = state.finish();
+    let mut again = fleet(world);
+    again.fleet.load(&mut Loader::new(&bytes)).unwrap();
+    again.census = whole.census.clone();
+    for number in 1..3 {
+        assert_eq!(
+            play(&mut whole, number, Wait::Deadline, None),
+            play(&mut again, number, Wait::Deadline, None)
+        );
+    }
+}
+
+#[test]
+fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
+    let Trial { mut fleet, mut census } = fleet("script = [[0, 2]]");
+    fleet.roll_call(0, &mut census).unwrap();
+    let (rate, work) = Counting.plan(1);
+    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let all: Vec<_> = (0..3).map(ClientId::new).collect();
+    let (probes, spent) = fleet.measure(&all, &job).unwrap();
+    assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [0, 2]);
+    let last = probes[&ClientId::new(2)];
+    // Its loss is (0 - 3)^2 / 2.
+    assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
+    assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
+    assert_eq!(fleet.measure(&[], &job).unwrap().1, Spent::default());
+}
