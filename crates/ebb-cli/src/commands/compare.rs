@@ -115,7 +115,7 @@ fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
     let difference_name = format!("minus {}, 95 %", methods[0]);
     let mut headings = vec!["method", "seeds", name, difference_name.as_str()];
     if worst {
-        headings.push("worst tenth %");
+        headings.push("worst tenth % (oracle)");
     }
     headings.extend(["virtual time", "payload"]);
     let mut table = Columns::new(1, headings);

@@ -1,0 +1,24 @@
+//! Ebbflow with a selector of our own: `ebbflow list`, `run`, `compare` and all the rest know it.
+
+mod rarest_first;
+
+use std::process::ExitCode;
+
+use ebbflow::Registry;
+
+fn registry() -> Registry {
+    Registry::standard().with(rarest_first::ENTRY)
+}
+
+fn main() -> ExitCode {
+    ebbflow::cli::main(&registry())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn our_method_keeps_what_every_method_must() {
+        let broken = ebbflow::conformance::check(&super::registry());
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+}

@@ -1,0 +1,53 @@
+//! Asks the clients that have answered least often.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use ebbflow::{
+    ClientId, Cohort, Entry, Loader, Probes, Report, Round, Saver, Selector, State, StateError,
+};
+use serde::{Deserialize, Serialize};
+
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "rarest-first",
+    about: "the clients that are up and have answered least often",
+    example: "cohort = 10",
+    build: |settings| Ok(Box::new(settings.parse::<RarestFirst>()?)),
+};
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RarestFirst {
+    cohort: NonZeroUsize,
+    #[serde(skip)]
+    answers: BTreeMap<ClientId, u32>,
+}
+
+impl Selector for RarestFirst {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        let mut up = round.up();
+        up.sort_by_key(|client| self.answers.get(client).copied().unwrap_or(0));
+        Cohort::by_deadline(up.into_iter().take(self.cohort.get()))
+    }
+
+    fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
+        for answer in &report.returns.fresh {
+            *self.answers.entry(answer.client).or_default() += 1;
+        }
+    }
+}
+
+impl State for RarestFirst {
+    fn save(&self, to: &mut Saver) {
+        let (clients, counts): (Vec<_>, Vec<_>) =
+            self.answers.iter().map(|(client, count)| (client.number(), *count)).unzip();
+        to.u32s("clients", &clients);
+        to.u32s("counts", &counts);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        let clients = from.u32s("clients")?.into_iter().map(|client| ClientId::new(client as usize));
+        self.answers = clients.zip(from.u32s("counts")?).collect();
+        Ok(())
+    }
+}
