@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ebb_methods::Registry;
 use ebb_record::{Row, RunFolder, Summary};
+use ebb_round::rng;
 use ebb_settings::{Facts, Place, Tree};
 use serde::{Deserialize, Serialize};
 
@@ -167,7 +168,7 @@ impl Grid {
                     }
                     tree.put("run.seed", i64::from(seed), Place::Flag("grid.seeds".to_owned()));
                     let values = choice.iter().map(|(_, value)| bare(value)).collect();
-                    let digest = digest(&tree.written());
+                    let digest = format!("{:016x}", rng::hash(&tree.written()));
                     cells.push(Cell { method: method.clone(), values, seed, tree, digest });
                 }
             }
@@ -349,14 +350,6 @@ fn choices(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, toml::
 /// A value as it stands in a table: text without its quotes.
 fn bare(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// FNV-1a, as hexadecimal.
-fn digest(text: &str) -> String {
-    let hash = text.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    });
-    format!("{hash:016x}")
 }
 
 /// Reads the rows of a grid's CSV; none if there is no file.

@@ -15,4 +15,4 @@ pub mod substitute;
 mod testing;
 
 pub use recipes::Recipe;
-pub use registry::{Addition, Registry};
+pub use registry::{Addition, Method, Registry};

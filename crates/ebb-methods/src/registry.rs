@@ -67,6 +67,25 @@ impl Registry {
         self
     }
 
+    /// Every method, role by role.
+    pub fn methods(&self) -> Vec<Method> {
+        fn of<R: ?Sized>(role: &'static str, entries: &[Entry<R>]) -> impl Iterator<Item = Method> {
+            entries.iter().map(move |&Entry { name, about, example, .. }| Method {
+                role,
+                name,
+                about,
+                example,
+            })
+        }
+        of("objective", &self.objectives)
+            .chain(of("select", &self.selectors))
+            .chain(of("local", &self.locals))
+            .chain(of("substitute", &self.substitutions))
+            .chain(of("aggregate", &self.aggregators))
+            .chain(of("server", &self.servers))
+            .collect()
+    }
+
     /// The settings with those of the recipe they name laid under them.
     pub fn with_recipe(&self, tree: Tree) -> Result<Tree, SettingsError> {
         if !tree.has("recipe") {
@@ -98,6 +117,19 @@ impl Registry {
             server: role(&self.servers, tree, "server", "plain", facts)?,
         })
     }
+}
+
+/// What is said of a method in a registry.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// The table in which it is named.
+    pub role: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Its settings as they could stand in a file, without `kind`.
+    pub example: &'static str,
 }
 
 /// The names of the tables in which a run chooses its methods.
@@ -177,19 +209,11 @@ mod tests {
 
     #[test]
     fn every_example_builds() {
-        let registry = Registry::standard();
-        let plain = "[local]\nrate = 0.1\nsteps = 1\n";
-        let check = |table: &str, name: &str, example: &str| {
-            let rest = if table == "local" { "" } else { plain };
-            let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
-            build(&format!("{rest}{select}[{table}]\nkind = \"{name}\"\n{example}")).unwrap();
-        };
-        registry.objectives.iter().for_each(|entry| check("objective", entry.name, entry.example));
-        registry.selectors.iter().for_each(|entry| check("select", entry.name, entry.example));
-        registry.locals.iter().for_each(|entry| check("local", entry.name, entry.example));
-        registry.substitutions.iter().for_each(|entry| check("substitute", entry.name, entry.example));
-        registry.aggregators.iter().for_each(|entry| check("aggregate", entry.name, entry.example));
-        registry.servers.iter().for_each(|entry| check("server", entry.name, entry.example));
+        for Method { role, name, example, .. } in Registry::standard().methods() {
+            let local = if role == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 1\n" };
+            let select = if role == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
+            build(&format!("{local}{select}[{role}]\nkind = \"{name}\"\n{example}")).unwrap();
+        }
     }
 
     #[test]

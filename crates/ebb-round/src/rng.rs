@@ -153,8 +153,8 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
+/// A hash of text that never changes (FNV-1a).
+pub fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }

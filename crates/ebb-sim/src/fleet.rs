@@ -98,13 +98,13 @@ impl SimFleet {
             fates.iter().flatten().filter(|fate| fate.late == 0).map(|fate| fate.finish_s).collect();
         times.sort_by(f64::total_cmp);
         let slowest_s = times.last().copied().unwrap_or(0.0);
-        if let Wait::Answers(wanted) = wait {
-            if let Some(&closes_s) = times.get(wanted.saturating_sub(1)) {
-                for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
-                    fate.late = fate.late.max(1);
-                }
-                return closes_s;
+        if let Wait::Answers(wanted) = wait
+            && let Some(&closes_s) = times.get(wanted.saturating_sub(1))
+        {
+            for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
+                fate.late = fate.late.max(1);
             }
+            return closes_s;
         }
         let all_answered = times.len() == fates.len();
         let window_s = self.window_s(wait);

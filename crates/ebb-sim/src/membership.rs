@@ -1,5 +1,7 @@
 //! Who joins and who leaves, by a schedule.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ebb_round::{Census, ClientId, RoundNo};
 use ebb_settings::{Settings, SettingsError};
 use ebb_train::Task;
@@ -18,6 +20,8 @@ pub(crate) struct Event {
 pub(crate) struct Membership {
     arrivals: Vec<Event>,
     departures: Vec<Event>,
+    /// Clients that are not in from the start: the first thing the schedule says of them is that they arrive.
+    newcomers: BTreeSet<u32>,
 }
 
 impl Membership {
@@ -38,14 +42,15 @@ impl Membership {
                 }
             }
         }
-        Ok(Membership { arrivals, departures })
+        let newcomers = newcomers(&arrivals, &departures);
+        Ok(Membership { arrivals, departures, newcomers })
     }
 
-    /// Takes in and lets go whoever the schedule says. A client is in from the start unless the first thing
-    /// the schedule says of it is that it arrives.
+    /// Takes in and lets go whoever the schedule says.
     pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         if number == 0 {
-            for client in (0..task.n_clients()).map(ClientId::new).filter(|&client| self.from_start(client)) {
+            let all = (0..task.n_clients()).map(ClientId::new);
+            for client in all.filter(|client| !self.newcomers.contains(&client.number())) {
                 census.enrol(client, task.samples(client), 0);
             }
         }
@@ -56,17 +61,27 @@ impl Membership {
             census.enrol(client, task.samples(client), number);
         }
     }
+}
 
-    fn from_start(&self, client: ClientId) -> bool {
-        let first = |events: &[Event]| {
-            let of_client = events.iter().filter(|event| event.clients.contains(&client.number()));
-            of_client.map(|event| event.round).min()
-        };
-        match (first(&self.arrivals), first(&self.departures)) {
-            (None, _) => true,
-            (Some(arrival), departure) => departure.is_some_and(|departure| departure <= arrival),
+fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
+    let firsts = |events: &[Event]| {
+        let mut first: BTreeMap<u32, RoundNo> = BTreeMap::new();
+        for event in events {
+            for &client in &event.clients {
+                let round = first.entry(client).or_insert(event.round);
+                *round = event.round.min(*round);
+            }
         }
-    }
+        first
+    };
+    let (arrivals, departures) = (firsts(arrivals), firsts(departures));
+    let leaves_before =
+        |client: &u32, round: RoundNo| departures.get(client).is_some_and(|&left| left <= round);
+    arrivals
+        .iter()
+        .filter(|(client, round)| !leaves_before(client, **round))
+        .map(|(&client, _)| client)
+        .collect()
 }
 
 fn clients(events: &[Event], number: RoundNo) -> impl Iterator<Item = ClientId> + '_ {

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use ebb_cli::assemble::Assembled;
-use ebb_methods::Registry;
+use ebb_methods::{Method, Registry};
 use ebb_record::Row;
 use ebb_settings::{Place, Tree};
 
@@ -86,9 +86,9 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         settings.put("recipe", recipe.name, Place::Recipe(recipe.name.to_owned()));
         // What a recipe leaves open is filled from the example of the method it names.
         let named = Tree::of_recipe(recipe.name, recipe.settings);
-        for entry in &registry.selectors {
-            if named.text("select.kind") == Some(entry.name) {
-                settings.lay_over(example("select", entry.name, entry.example));
+        for method in registry.methods() {
+            if named.text(&format!("{}.kind", method.role)) == Some(method.name) {
+                settings.lay_over(example(method.role, method.name, method.example));
             }
         }
         subjects.push(Subject {
@@ -97,17 +97,11 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
             only_participation: recipe.only_participation,
         });
     }
-    let mut add = |table: &str, name: &str, text: &str| {
+    for Method { role, name, example: text, .. } in registry.methods() {
         let mut settings = Tree::of_recipe("conformance", "[select]\nkind = \"everyone\"");
-        settings.lay_over(example(table, name, text));
-        subjects.push(Subject { name: format!("{table} {name}"), settings, only_participation: false });
-    };
-    registry.objectives.iter().for_each(|entry| add("objective", entry.name, entry.example));
-    registry.selectors.iter().for_each(|entry| add("select", entry.name, entry.example));
-    registry.locals.iter().for_each(|entry| add("local", entry.name, entry.example));
-    registry.substitutions.iter().for_each(|entry| add("substitute", entry.name, entry.example));
-    registry.aggregators.iter().for_each(|entry| add("aggregate", entry.name, entry.example));
-    registry.servers.iter().for_each(|entry| add("server", entry.name, entry.example));
+        settings.lay_over(example(role, name, text));
+        subjects.push(Subject { name: format!("{role} {name}"), settings, only_participation: false });
+    }
     subjects
 }
 

@@ -1,7 +1,7 @@
 //! `ebbflow list`: everything that a configuration can name.
 
 use ebb_methods::Registry;
-use ebb_settings::{Entry, nearest};
+use ebb_settings::nearest;
 use serde::Serialize;
 
 use crate::CliError;
@@ -69,14 +69,27 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             example: dedent(recipe.settings),
         })
         .collect();
-    add(&mut all, "objective", "objective", "whose loss do we minimise?", &registry.objectives);
-    add(&mut all, "select", "select", "whom do we ask, and how long do we wait?", &registry.selectors);
-    add(&mut all, "local", "local", "what does a client do with the job?", &registry.locals);
-    add(&mut all, "substitute", "substitute", "who stands in for the silent?", &registry.substitutions);
-    add(&mut all, "aggregate", "aggregate", "with what weight does each count?", &registry.aggregators);
-    add(&mut all, "server", "server", "how does the model move?", &registry.servers);
-    add(&mut all, "data", "data", "what the clients hold", ebb_train::data::ALL);
-    add(&mut all, "worlds", "world.availability", "who is up when", ebb_sim::availability::ALL);
+    all.extend(registry.methods().into_iter().map(|method| {
+        let question = match method.role {
+            "objective" => "whose loss do we minimise?",
+            "select" => "whom do we ask, and how long do we wait?",
+            "local" => "what does a client do with the job?",
+            "substitute" => "who stands in for the silent?",
+            "aggregate" => "with what weight does each count?",
+            _ => "how does the model move?",
+        };
+        named(method.role, method.role, question, method.name, method.about, method.example)
+    }));
+    let data = ebb_train::data::ALL.iter();
+    all.extend(
+        data.map(|entry| {
+            named("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
+        }),
+    );
+    let worlds = ebb_sim::availability::ALL.iter().map(|entry| {
+        named("worlds", "world.availability", "who is up when", entry.name, entry.about, entry.example)
+    });
+    all.extend(worlds);
     all.extend(ebb_sim::PARTS.iter().map(|(name, about, example)| Named {
         list: "worlds",
         question: "who is up when",
@@ -88,21 +101,16 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     all
 }
 
-fn add<R: ?Sized>(
-    all: &mut Vec<Named>,
+fn named(
     list: &'static str,
     table: &'static str,
     question: &'static str,
-    entries: &[Entry<R>],
-) {
-    all.extend(entries.iter().map(|entry| Named {
-        list,
-        question,
-        table: Some(table),
-        name: entry.name,
-        about: entry.about,
-        example: format!("[{table}]\nkind = \"{}\"\n{}", entry.name, entry.example).trim_end().to_owned(),
-    }));
+    name: &'static str,
+    about: &'static str,
+    example: &str,
+) -> Named {
+    let example = format!("[{table}]\nkind = \"{name}\"\n{example}").trim_end().to_owned();
+    Named { list, question, table: Some(table), name, about, example }
 }
 
 fn dedent(text: &str) -> String {
