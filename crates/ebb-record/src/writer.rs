@@ -64,6 +64,8 @@ impl RunWriter {
         let lock = disk::lock(folder, folder)?;
         let summary = folder.join(SUMMARY);
         if summary.try_exists().doing("looking for", &summary)? {
+            // Left over if the process died right after the summary.
+            let _ = fs::remove_file(folder.join(CHECKPOINT));
             return Err(RecordError::Finished { folder: folder.to_owned() });
         }
         let path = folder.join(CHECKPOINT);
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(run.summary().unwrap(), Some(summary));
         assert_eq!(run.walls().unwrap().len(), 2);
         let names: Vec<_> = contents(&folder).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, [CHECKPOINT, LOCK, MODEL, TABLE, ROUNDS, RUN, SETTINGS, SUMMARY]);
+        assert_eq!(names, [LOCK, MODEL, TABLE, ROUNDS, RUN, SETTINGS, SUMMARY]);
         assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
         let error = RunWriter::reopen(&folder).unwrap_err().to_string();
         assert!(error.contains("the run is finished"), "{error}");
@@ -537,9 +539,11 @@ mod tests {
         let mut writer = create(&folder);
         go_on(&mut writer, 0..2);
         writer.checkpoint(b"after 2").unwrap();
+        let checkpoint = fs::read(folder.join(CHECKPOINT)).unwrap();
         finish(writer);
         let whole = contents(&folder);
         fs::remove_file(folder.join(SUMMARY)).unwrap();
+        fs::write(folder.join(CHECKPOINT), checkpoint).unwrap();
         fs::write(folder.join(TABLE), "half a ta").unwrap();
         let (writer, _) = RunWriter::reopen(&folder).unwrap();
         finish(writer);

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{SMALL, assert_same, ebbflow, succeed, write};
+use common::{SMALL, assert_same, ebbflow, fail, succeed, write};
 use ebbflow::Stream;
 
 const KILLS: u32 = 50;
@@ -41,7 +41,10 @@ fn finish(config: &str, folder: &Path) {
     let out = folder.to_str().unwrap();
     if !folder.exists() {
         succeed(&["run", config, "--quiet", "--out", out]);
-    } else if !folder.join("summary.json").exists() {
+    } else if folder.join("summary.json").exists() {
+        // Killed in its very last moment: there is nothing left to do but to say so.
+        assert!(fail(&["resume", "--quiet", out]).contains("the run is finished"));
+    } else {
         succeed(&["resume", "--quiet", out]);
     }
 }
