@@ -1,1 +1,54 @@
-fn main() {}
+//! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed.
+
+mod bench;
+mod check;
+#[cfg(test)]
+mod shape;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Repository chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure how fast rounds and sums are; a figure below its aim is named, and is no failure
+    Bench(bench::Args),
+    /// Run everything that must be green before a commit, up to the first failure
+    Check,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Bench(args) => bench::run(&args),
+        Command::Check => check::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where the workspace is.
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies inside the workspace")
+}
+
+/// The cargo that started this program, for its choice of toolchain is the one to keep.
+fn cargo() -> std::process::Command {
+    let name = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut cargo = std::process::Command::new(name);
+    cargo.current_dir(workspace());
+    cargo
+}

@@ -66,7 +66,6 @@ pub(crate) struct Inbox<'a> {
     aggregator: &'a mut dyn Aggregator,
     returns: Returns,
     fold: Option<Fold>,
-    last: Option<ClientId>,
 }
 
 /// The running sum of a round whose updates are not kept.
@@ -90,7 +89,7 @@ impl<'a> Inbox<'a> {
             total: 0.0,
             waiting: Vec::with_capacity(FOLD_TOGETHER),
         });
-        Inbox { round, cohort, owed, aggregator, returns: Returns::default(), fold, last: None }
+        Inbox { round, cohort, owed, aggregator, returns: Returns::default(), fold }
     }
 
     /// Who answered what, and the aggregate if updates were folded.
@@ -111,28 +110,25 @@ impl<'a> Inbox<'a> {
 
     /// The chance a fresh answer was asked with, or why the answer is refused.
     fn admit(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
-        let fits = |vector: &[f32]| {
-            let model_len = self.round.global.model.len();
-            if vector.len() != model_len { Err(Refusal::WrongLength) } else { Ok(()) }
-        };
-        let pick = self.cohort.picks.binary_search_by_key(&client, |pick| pick.client).ok();
         let chance = if update.base == self.round.number {
-            let pick = pick.ok_or(Refusal::NotAsked)?;
-            if self.last == Some(client)
-                && self.returns.fresh.last().is_some_and(|last| last.client == client)
-            {
+            let picks = &self.cohort.picks;
+            let at =
+                picks.binary_search_by_key(&client, |pick| pick.client).map_err(|_| Refusal::NotAsked)?;
+            if self.returns.fresh.binary_search_by_key(&client, |answer| answer.client).is_ok() {
                 return Err(Refusal::Repeated);
             }
-            self.cohort.picks[pick].chance
-        } else {
-            if !self.owed.owes(client, update.base) {
-                return Err(Refusal::OtherRound);
-            }
+            picks[at].chance
+        } else if self.owed.owes(client, update.base) {
             None
+        } else {
+            return Err(Refusal::OtherRound);
         };
-        fits(&update.delta.model)?;
-        let vectors = std::iter::once(&update.delta.model).chain(update.delta.side.values());
-        let finite = vectors.into_iter().all(|vector| vectors::all_finite(vector));
+        let model_len = self.round.global.model.len();
+        let mut vectors = std::iter::once(&update.delta.model).chain(update.delta.side.values());
+        if vectors.clone().any(|vector| vector.len() != model_len) {
+            return Err(Refusal::WrongLength);
+        }
+        let finite = vectors.all(|vector| vectors::all_finite(vector));
         if !finite || !update.loss.is_finite() || update.accuracy.is_some_and(|value| !value.is_finite()) {
             return Err(Refusal::NotFinite);
         }
@@ -142,10 +138,6 @@ impl<'a> Inbox<'a> {
 
 impl Sink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
-        let fresh = update.base == self.round.number;
-        if let Some(after) = self.last.filter(|&last| fresh && last > client) {
-            return Err(FleetError::OutOfOrder { client, after });
-        }
         let chance = match self.admit(client, &update) {
             Ok(chance) => chance,
             Err(why) => {
@@ -153,6 +145,11 @@ impl Sink for Inbox<'_> {
                 return Ok(());
             }
         };
+        let fresh = update.base == self.round.number;
+        let last = self.returns.fresh.last().map(|answer| answer.client);
+        if let Some(after) = last.filter(|&last| fresh && last > client) {
+            return Err(FleetError::OutOfOrder { client, after });
+        }
         if !fresh {
             self.owed.settle(client, update.base);
             if self.fold.is_some() {
@@ -161,7 +158,6 @@ impl Sink for Inbox<'_> {
             self.returns.late.push(Answer { client, chance, update: Arc::new(update) });
             return Ok(());
         }
-        self.last = Some(client);
         let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
         let answer = Answer { client, chance, update: Arc::new(update) };
         if let (Some(delta), Some(fold)) = (folded, &mut self.fold) {

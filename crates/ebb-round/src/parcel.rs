@@ -16,7 +16,7 @@ pub type SideName = Cow<'static, str>;
 pub struct Parcel {
     /// The model, or a difference of two.
     pub model: Vec<f32>,
-    /// Control variates and the like.
+    /// Control variates and the like, each of the model's length.
     pub side: BTreeMap<SideName, Vec<f32>>,
 }
 

@@ -220,10 +220,19 @@ fn what_cannot_be_used_is_refused_and_counts_as_silence() {
 }
 
 #[test]
+fn whoever_was_not_asked_or_answers_again_breaks_no_order() {
+    let good = |client| (client, update(0, &[1.0, 1.0]));
+    check(vec![good(0), good(2), good(0)], &[(0, "repeated")], &[1], &[1.0, 1.0]);
+    check(vec![good(0), good(3), good(1)], &[(3, "not-asked")], &[2], &[1.0, 1.0]);
+}
+
+#[test]
 fn a_refused_side_vector_refuses_the_update() {
     let mut odd = update(0, &[1.0, 1.0]);
-    odd.delta.side.insert("control".into(), vec![f32::NAN]);
-    check(vec![(0, odd)], &[(0, "not-finite")], &[0, 1, 2], &[0.0, 0.0]);
+    odd.delta.side.insert("control".into(), vec![f32::NAN, 0.0]);
+    check(vec![(0, odd.clone())], &[(0, "not-finite")], &[0, 1, 2], &[0.0, 0.0]);
+    odd.delta.side.insert("control".into(), vec![0.0]);
+    check(vec![(0, odd)], &[(0, "wrong-length")], &[0, 1, 2], &[0.0, 0.0]);
 }
 
 #[test]

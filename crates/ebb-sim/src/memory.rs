@@ -24,9 +24,9 @@ impl Memories {
     pub(crate) fn recall(&mut self, client: ClientId, heard: Option<RoundNo>) -> Arc<Parcel> {
         let Some(memory) = self.of.get_mut(&client) else { return Arc::clone(&self.nothing) };
         if let Some(heard) = heard {
+            // What was to be remembered before the last answer heard was either committed then or is lost.
             let later = memory.pending.split_off(&(heard + 1));
-            // Answers before the last one heard were either heard earlier or lost.
-            if let Some((_, parcel)) = std::mem::replace(&mut memory.pending, later).pop_last() {
+            if let Some(parcel) = std::mem::replace(&mut memory.pending, later).remove(&heard) {
                 memory.committed = Arc::new(parcel);
             }
         }
@@ -89,5 +89,8 @@ mod tests {
         assert_eq!(memories.recall(client, Some(1)).model, [1.0]);
         assert_eq!(memories.recall(client, Some(2)).model, [2.0]);
         assert_eq!(memories.recall(client, Some(5)).model, [5.0]);
+        // Round 6 is lost and round 7 changes nothing: hearing round 7 must not commit round 6.
+        memories.note(client, 6, parcel(6.0));
+        assert_eq!(memories.recall(client, Some(7)).model, [5.0]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use ebb_round::{FleetError, LocalRule};
 
@@ -73,35 +73,49 @@ impl Backend for Threads {
 /// Lets clients be trained only a bounded distance ahead of what was delivered.
 struct Gate {
     window: usize,
-    delivered: Mutex<Option<usize>>,
+    stand: Mutex<Stand>,
     moved: Condvar,
+}
+
+#[derive(Default)]
+struct Stand {
+    delivered: usize,
+    waiting: usize,
+    /// The work was called off; nothing opens the gate again.
+    closed: bool,
 }
 
 impl Gate {
     fn new(window: usize) -> Self {
-        Gate { window, delivered: Mutex::new(Some(0)), moved: Condvar::new() }
+        Gate { window, stand: Mutex::default(), moved: Condvar::new() }
     }
 
     /// Waits until `at` is near enough; false when the work was called off.
     fn wait_for(&self, at: usize) -> bool {
-        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match *delivered {
-                None => return false,
-                Some(done) if at < done + self.window => return true,
-                Some(_) => delivered = self.moved.wait(delivered).unwrap_or_else(PoisonError::into_inner),
-            }
+        let mut stand = self.stand();
+        while !stand.closed && at >= stand.delivered + self.window {
+            stand.waiting += 1;
+            stand = self.moved.wait(stand).unwrap_or_else(PoisonError::into_inner);
+            stand.waiting -= 1;
         }
+        !stand.closed
     }
 
     fn delivered(&self, count: usize) {
-        *self.delivered.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
-        self.moved.notify_all();
+        let mut stand = self.stand();
+        stand.delivered = count;
+        if stand.waiting > 0 {
+            self.moved.notify_all();
+        }
     }
 
     fn close(&self) {
-        *self.delivered.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.stand().closed = true;
         self.moved.notify_all();
+    }
+
+    fn stand(&self) -> MutexGuard<'_, Stand> {
+        self.stand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,5 +127,32 @@ impl Drop for OpenOnPanic<'_> {
         if std::thread::panicking() {
             self.0.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_that_was_closed_stays_closed() {
+        let gate = Gate::new(2);
+        assert!(gate.wait_for(1));
+        gate.close();
+        // A result that was on its way when the work was called off.
+        gate.delivered(1);
+        assert!(!gate.wait_for(2) && !gate.wait_for(100));
+    }
+
+    #[test]
+    fn the_gate_lets_only_a_window_through() {
+        let gate = Gate::new(2);
+        std::thread::scope(|scope| {
+            let far = scope.spawn(|| gate.wait_for(3));
+            gate.delivered(1);
+            assert!(gate.wait_for(2));
+            gate.delivered(2);
+            assert!(far.join().expect("waiting does not panic"));
+        });
     }
 }

@@ -1,0 +1,54 @@
+//! Every method that has a file is in the registry.
+
+use std::path::Path;
+
+use super::source::without_tests;
+use super::{files_below, none, read};
+use crate::workspace;
+
+#[test]
+fn every_method_is_registered() {
+    let sources = workspace().join("crates/ebb-methods/src");
+    let registry = read(&sources.join("registry.rs"));
+    for role in ebb_methods::registry::ROLES {
+        let methods = entries(&sources.join(role), role);
+        assert!(!methods.is_empty(), "{role}/ has no method with an ENTRY");
+        none(&unregistered(&methods, &registry));
+    }
+}
+
+/// The entries that the files of a role's folder declare, as the registry would name them.
+fn entries(folder: &Path, role: &str) -> Vec<String> {
+    let declares = |file: &Path| without_tests(&read(file)).contains("pub const ENTRY");
+    let files = files_below(folder, ".rs").into_iter().filter(|file| declares(file));
+    let name = |file: &Path| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    files.map(|file| format!("{role}::{}::ENTRY", name(&file))).collect()
+}
+
+/// The entries that the registry does not list; its tests do not count.
+fn unregistered(entries: &[String], registry: &str) -> Vec<String> {
+    let registry = without_tests(registry);
+    let listed: Vec<_> =
+        registry.split(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter)).collect();
+    let missing = entries.iter().filter(|entry| !listed.contains(&entry.as_str()));
+    missing.map(|entry| format!("registry.rs does not list {entry}")).collect()
+}
+
+#[test]
+fn a_forgotten_method_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("mod.rs", "pub mod rarest;\n");
+    write("rarest.rs", "pub const ENTRY: X = X;\n");
+    write("helper.rs", "// pub const ENTRY\n");
+    let found = entries(folder.path(), "select");
+    assert_eq!(found, ["select::rarest::ENTRY"]);
+    let check = |registry: &str, expected: &[&str]| {
+        assert_eq!(unregistered(&found, registry), expected, "{registry}");
+    };
+    let complaint: &[_] = &["registry.rs does not list select::rarest::ENTRY"];
+    check("vec![select::everyone::ENTRY, select::rarest::ENTRY]", &[]);
+    check("vec![select::everyone::ENTRY]", complaint);
+    check("vec![my_select::rarest::ENTRY]", complaint);
+    check("#[cfg(test)]\nmod tests {\n    use select::rarest::ENTRY;\n}\n", complaint);
+}
