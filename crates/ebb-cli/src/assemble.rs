@@ -121,12 +121,18 @@ impl Assembled {
         let mut roles = registry.build(&tree, facts)?;
         let evaluation: Evaluation = tree.table("evaluate", facts).parse()?;
         let stop: StopTable = tree.table("stop", facts).parse()?;
+        if stop.accuracy.is_some() && !task.has_accuracy() {
+            return Err(tree
+                .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
+                .into());
+        }
 
         let mut resolved = tree.resolved();
         let start = match &run.start_from {
             None => None,
             Some(path) => {
-                let model = ebb_record::read_model(&folder.join(path), task.layout())?;
+                let model = ebb_record::read_model(&folder.join(path), task.layout())
+                    .map_err(|error| tree.error("run.start_from", error.to_string()))?;
                 // The record carries its own copy, so that it can be repeated from itself alone.
                 run.start_from = Some(START_MODEL.into());
                 resolved = with_start_model(&resolved);

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ebb_record::{Row, RunWriter, Summary};
+use ebb_round::vectors;
 
 use crate::CliError;
 use crate::assemble::Assembled;
@@ -41,23 +42,30 @@ pub fn drive(
     let mut ending = "rounds";
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
-        let outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
+        let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
         let model = run.engine.model().model.as_slice();
+        let reached = reached(run, &outcome);
+        if reached.is_some() && outcome.score.is_none() {
+            // The last round is always judged.
+            outcome.score = Some(run.evaluator.judge(model));
+        }
         let row = Row::new(run.engine.census(), &outcome, (model.len() <= SHOWN_PARAMS).then_some(model));
         let line = writer.append(&row).map_err(broken)?;
         writer.wall(outcome.number, began.elapsed().as_secs_f64()).map_err(broken)?;
-        watch.round(&row, &line)?;
-        if let Some(reached) = reached(run, &outcome) {
-            ending = reached;
-            break;
-        }
-        let interrupted = stop.load(Ordering::Relaxed);
-        let last = run.engine.next() == run.run.rounds.get();
-        if !last && (interrupted || run.engine.next().is_multiple_of(run.run.checkpoint_every.get())) {
+        let watched = watch.round(&row, &line);
+        let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
+        let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
+        let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
+        if !last && (interrupted || due) {
             writer.checkpoint(&run.save()).map_err(broken)?;
         }
         if !last && interrupted {
+            watched?;
             return Ok(Ended::Interrupted);
+        }
+        if let Some(reached) = reached {
+            ending = reached;
+            break;
         }
     }
     let target = run.stop.accuracy.map(ebb_settings::Chance::get);
@@ -66,8 +74,11 @@ pub fn drive(
     Ok(Ended::Finished(Box::new(summary)))
 }
 
-/// Which of the stop conditions is met.
+/// Why the run ends here, if it does.
 fn reached(run: &Assembled, outcome: &ebb_round::Outcome) -> Option<&'static str> {
+    if !vectors::all_finite(&run.engine.model().model) {
+        return Some("diverged");
+    }
     let stop = &run.stop;
     let spent = outcome.spent_so_far;
     let accuracy = outcome.score.and_then(|score| score.accuracy);

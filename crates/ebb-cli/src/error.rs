@@ -7,6 +7,8 @@ use ebb_record::RecordError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
 
+use crate::output::resume_command;
+
 /// Why a command could not be done.
 #[derive(Debug)]
 pub enum CliError {
@@ -73,8 +75,8 @@ impl fmt::Display for CliError {
             CliError::Broken { folder, source } => write!(
                 f,
                 "{source}\nthe run stopped; all up to its last checkpoint is safe. \
-                 When the cause is mended: ebbflow resume {}",
-                folder.display()
+                 When the cause is mended: {}",
+                resume_command(folder)
             ),
             CliError::Fleet(error) => write!(f, "the fleet failed: {error}"),
             CliError::State { folder, source } => write!(

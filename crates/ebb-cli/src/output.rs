@@ -13,6 +13,49 @@ pub(crate) fn say(line: &str) -> Result<(), CliError> {
     })
 }
 
+/// Prints a line for the person at the terminal; nobody reading is no reason to stop.
+pub(crate) fn note(line: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// A number of things.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
+/// Words as they would be typed in a shell.
+pub(crate) fn typed<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
+    let quoted = words.into_iter().map(|word| {
+        let word = word.as_ref();
+        let plain = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_./=:,@+".contains(c));
+        if plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// The command that was typed, to be typed again.
+pub(crate) fn this_command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    typed(std::iter::once("ebbflow".to_owned()).chain(words))
+}
+
+/// The command that goes on with a run.
+pub(crate) fn resume_command(folder: &std::path::Path) -> String {
+    typed(["ebbflow", "resume", &folder.display().to_string()])
+}
+
+/// Why a run ended, in words.
+pub(crate) fn ending(name: &str) -> &str {
+    match name {
+        "rounds" => "all rounds done",
+        "accuracy" => "target accuracy reached",
+        "virtual-hours" => "virtual time spent",
+        "bytes" => "bytes spent",
+        "diverged" => "diverged: the model is not finite",
+        other => other,
+    }
+}
+
 /// Text that stands out on a terminal.
 pub(crate) fn bold(text: &str) -> String {
     format!("\u{1b}[1m{text}\u{1b}[0m")
@@ -82,5 +125,31 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 /// A figure that may be missing.
 pub(crate) fn figure(value: Option<f64>) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.4}"))
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.abs() < 1e6 => format!("{value:.4}"),
+        Some(value) => format!("{value:.3e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        assert_eq!(typed(["ebbflow", "--set", "a.b=0.1"]), "ebbflow --set a.b=0.1");
+        assert_eq!(typed(["a b", "it's", ""]), r"'a b' 'it'\''s' ''");
+    }
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(figure(Some(0.5)), "0.5000");
+        assert_eq!(figure(Some(1e300)), "1.000e300");
+        assert_eq!((count(1, "round"), count(2, "round")), ("1 round".to_owned(), "2 rounds".to_owned()));
+        assert_eq!(
+            (bytes(999.0), bytes(1500.0), bytes(2e12)),
+            ("999 B".into(), "1.5 kB".into(), "2.0 TB".into())
+        );
+    }
 }

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::CliError;
 use crate::args::How;
 use crate::drive::Watch;
-use crate::output::{duration, say};
+use crate::output::{duration, note, say};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -73,7 +73,10 @@ impl Watch for Progress {
                     let rate = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
                     let left = duration(f64::from(self.n_rounds - done) / rate);
                     let figures = self.figures();
-                    eprintln!("round {done}/{}  {figures}  {rate:.1} rounds/s  {left} left", self.n_rounds);
+                    note(&format!(
+                        "round {done}/{}  {figures}  {rate:.1} rounds/s  {left} left",
+                        self.n_rounds
+                    ));
                 }
             }
         }
@@ -109,7 +112,7 @@ pub(crate) fn interruption() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("finishing the round; once more to stop at once");
+        note("finishing the round; once more to stop at once");
     });
     stop
 }

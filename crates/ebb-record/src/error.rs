@@ -4,7 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::VERSION;
+use crate::{RUN, SUMMARY, VERSION};
+
+/// The folder in which a grid keeps its runs.
+const CELLS: &str = "cells";
 
 /// Why a record could not be written or read.
 #[derive(Debug)]
@@ -74,23 +77,26 @@ impl RecordError {
     pub(crate) fn damaged(file: &Path, message: impl Into<String>) -> Self {
         RecordError::Damaged { file: file.to_owned(), message: message.into() }
     }
+
+    /// Adds what can still be done where an unfinished run cannot go on from what is damaged.
+    pub(crate) fn or_begin_again(self, folder: &Path) -> Self {
+        match self {
+            RecordError::Damaged { file, message } => {
+                let remedy = "begin the run again from its record with";
+                let message = format!("{message}; {remedy} `ebbflow run {}`", folder.display());
+                RecordError::Damaged { file, message }
+            }
+            other => other,
+        }
+    }
 }
 
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::Io { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
-            RecordError::Exists { folder } => {
-                let folder = folder.display();
-                write!(
-                    f,
-                    "{folder} exists already: choose another `--out`, or `ebbflow resume {folder}` \
-                     if that run is unfinished"
-                )
-            }
-            RecordError::NotARun { folder } => {
-                write!(f, "{}: not a run folder, for it has no run.json", folder.display())
-            }
+            RecordError::Exists { folder } => exists(f, folder),
+            RecordError::NotARun { folder } => not_a_run(f, folder),
             RecordError::Locked { folder } => {
                 write!(f, "{}: another process is writing this run", folder.display())
             }
@@ -118,6 +124,40 @@ impl std::error::Error for RecordError {
             RecordError::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+/// Looks at what stands there, for that decides what to do about it.
+fn exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
+    let name = folder.display();
+    if !folder.join(RUN).exists() {
+        write!(f, "{name} exists already and is no run: choose another `--out`")
+    } else if folder.join(SUMMARY).exists() {
+        write!(f, "{name} holds a finished run: choose another `--out`")
+    } else {
+        write!(
+            f,
+            "{name} exists already: choose another `--out`, or `ebbflow resume {name}` \
+             if that run is unfinished"
+        )
+    }
+}
+
+/// Looks at what stands there instead, for that tells what was meant.
+fn not_a_run(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
+    let name = folder.display();
+    let cells = folder.join(CELLS);
+    if !folder.exists() {
+        write!(f, "{name}: there is no such folder")
+    } else if folder.is_file() {
+        write!(
+            f,
+            "{name} is a file, not the folder of a run; a configuration is run with: ebbflow run {name}"
+        )
+    } else if cells.is_dir() {
+        write!(f, "{name} holds a grid; its runs lie in {}", cells.display())
+    } else {
+        write!(f, "{name}: not a run folder, for it has no run.json")
     }
 }
 

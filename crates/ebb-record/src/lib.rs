@@ -2,7 +2,7 @@
 //!
 //! | file | holds | written |
 //! |---|---|---|
-//! | `run.json` | format, version and the facts of the run | once, at creation |
+//! | `run.json` | format, version, the facts of the run and a checksum of its settings | once, at creation |
 //! | `settings.toml` | the settings as resolved | once, at creation |
 //! | `start.safetensors` | the model it starts from, if that came from elsewhere | once, at creation |
 //! | `rounds.jsonl` | one [`Row`] a line, one line a round | as rounds end |

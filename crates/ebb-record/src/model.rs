@@ -25,7 +25,8 @@ pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), Re
     disk::replace_with(path, &file)
 }
 
-/// Reads a model that must have exactly the tensors of the layout, by name, shape and type.
+/// Reads a model that must have exactly the tensors of the layout, by name, shape and type, and in them only
+/// finite numbers.
 pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(path).doing("reading", path)?;
     let file = SafeTensors::deserialize(&bytes)
@@ -45,7 +46,14 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
             return Err(misfit(path, format!("tensor \"{name}\" holds {}, expected F32", tensor.dtype())));
         }
         let number = |chunk: &[u8]| f32::from_le_bytes(chunk.try_into().expect("chunks are exact"));
+        let before = model.len();
         model.extend(tensor.data().chunks_exact(4).map(number));
+        let numbers = &model[before..];
+        if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+            let (found, place) = (numbers[at], position(expected, at));
+            let message = format!("tensor \"{name}\" holds {found} at {place:?}, expected finite numbers");
+            return Err(misfit(path, message));
+        }
     }
     // A model with more to it is another model, so half of it is no start.
     let mut names = file.names();
@@ -57,6 +65,16 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
         )),
         None => Ok(model),
     }
+}
+
+/// Where in a tensor of this shape its `at`-th number stands.
+fn position(shape: &[usize], mut at: usize) -> Vec<usize> {
+    let mut position = vec![0; shape.len()];
+    for (place, &len) in position.iter_mut().zip(shape).rev() {
+        *place = at % len;
+        at /= len;
+    }
+    position
 }
 
 fn list(layout: &Layout) -> String {
@@ -86,7 +104,7 @@ mod tests {
         layout(&[("out.weight", &[2, 3]), ("out.bias", &[2]), ("scale", &[])])
     }
 
-    const MODEL: [f32; 9] = [1.0, -2.5, 0.1, f32::MIN_POSITIVE, 0.0, -0.0, f32::NAN, f32::INFINITY, 9.0];
+    const MODEL: [f32; 9] = [1.0, -2.5, 0.1, f32::MIN_POSITIVE, 0.0, -0.0, f32::MAX, 1e-45, 9.0];
 
     /// Writes [`MODEL`] as `net()` and says why it cannot be read as another model.
     fn check(read_as: &Layout, expected: &str) {
@@ -135,6 +153,22 @@ mod tests {
             &layout(&[("out.weight", &[2, 3]), ("out.bias", &[2])]),
             "tensor \"scale\" does not belong to the model, expected \"out.weight\", \"out.bias\"",
         );
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_are_refused_by_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        let refused = |at: usize, value: f32, expected: &str| {
+            let mut model = MODEL;
+            model[at] = value;
+            write_model(&path, &net(), &model).unwrap();
+            let error = read_model(&path, &net()).unwrap_err().to_string();
+            assert_eq!(error, format!("{}: tensor {expected}, expected finite numbers", path.display()));
+        };
+        refused(5, f32::NAN, "\"out.weight\" holds NaN at [1, 2]");
+        refused(7, f32::NEG_INFINITY, "\"out.bias\" holds -inf at [1]");
+        refused(8, f32::INFINITY, "\"scale\" holds inf at []");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct RunFolder {
 impl RunFolder {
     /// Opens a folder that holds a run.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
-        let header = Header::read(folder)?;
+        let header = HeaderFile::read(folder)?.into_header();
         let path = folder.join(SETTINGS);
         let settings = fs::read_to_string(&path).doing("reading", &path)?;
         Ok(RunFolder { folder: folder.to_owned(), header, settings })
@@ -177,7 +177,7 @@ struct Stamp {
 
 /// `run.json`.
 #[derive(Serialize, Deserialize)]
-struct HeaderFile {
+pub(crate) struct HeaderFile {
     format: String,
     version: u32,
     program: String,
@@ -186,10 +186,14 @@ struct HeaderFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     recipe: Option<String>,
     n_params: usize,
+    /// The checksum of `settings.toml`; a file made by hand may lack it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<String>,
 }
 
 impl Header {
-    pub(crate) fn to_json(&self) -> Vec<u8> {
+    /// `run.json` of a run with these settings.
+    pub(crate) fn to_json(&self, settings: &[u8]) -> Vec<u8> {
         let file = HeaderFile {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -198,17 +202,21 @@ impl Header {
             kernels: self.kernels.clone(),
             recipe: self.recipe.clone(),
             n_params: self.n_params,
+            settings: Some(checksum(settings)),
         };
         let mut json = serde_json::to_vec_pretty(&file).expect("texts and numbers always make JSON");
         json.push(b'\n');
         json
     }
+}
 
+impl HeaderFile {
     pub(crate) fn read(folder: &Path) -> Result<Self, RecordError> {
+        use io::ErrorKind::{NotADirectory, NotFound};
         let path = folder.join(RUN);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => {
                 return Err(RecordError::NotARun { folder: folder.to_owned() });
             }
             Err(error) => return Err(error).doing("reading", &path),
@@ -222,14 +230,28 @@ impl Header {
         if stamp.version > VERSION {
             return Err(RecordError::Newer { file: path, found: stamp.version });
         }
-        let file: HeaderFile = serde_json::from_slice(&bytes).map_err(damaged)?;
-        let HeaderFile { program, seed, kernels, recipe, n_params, .. } = file;
-        Ok(Header { program, seed, kernels, recipe, n_params })
+        serde_json::from_slice(&bytes).map_err(damaged)
     }
+
+    /// Whether these are the settings that the run began with, as far as that is known.
+    pub(crate) fn began_with(&self, settings: &[u8]) -> bool {
+        self.settings.as_ref().is_none_or(|sum| *sum == checksum(settings))
+    }
+
+    fn into_header(self) -> Header {
+        let HeaderFile { program, seed, kernels, recipe, n_params, .. } = self;
+        Header { program, seed, kernels, recipe, n_params }
+    }
+}
+
+fn checksum(settings: &[u8]) -> String {
+    format!("{:08x}", crc32fast::hash(settings))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::MAIN_SEPARATOR;
+
     use super::*;
     use crate::row::tests::row;
 
@@ -246,7 +268,7 @@ mod tests {
     /// What is read of a run whose file has this content.
     fn read(file: &str, content: &[u8]) -> Result<Vec<Row>, String> {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(RUN), header().to_json()).unwrap();
+        fs::write(folder.path().join(RUN), header().to_json(b"seed = 1\n")).unwrap();
         fs::write(folder.path().join(SETTINGS), "seed = 1\n").unwrap();
         fs::write(folder.path().join(ROUNDS), "").unwrap();
         fs::write(folder.path().join(file), content).unwrap();
@@ -307,11 +329,23 @@ mod tests {
 
     #[test]
     fn other_folders_are_no_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = RunFolder::open(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("not a run folder"), "{error}");
-        let error = RunFolder::open(&folder.path().join("missing")).unwrap_err().to_string();
-        assert!(error.contains("missing: not a run folder"), "{error}");
+        let place = tempfile::tempdir().unwrap();
+        let check = |name: &str, expected: &str| {
+            let path = place.path().join(name);
+            let error = RunFolder::open(&path).unwrap_err().to_string();
+            assert_eq!(error, expected.replace("PATH", path.to_str().unwrap()));
+        };
+        fs::create_dir_all(place.path().join("grid/cells")).unwrap();
+        fs::create_dir(place.path().join("empty")).unwrap();
+        fs::write(place.path().join("a.toml"), "").unwrap();
+        check("missing", "PATH: there is no such folder");
+        check("a.toml/run", "PATH: there is no such folder");
+        check(
+            "a.toml",
+            "PATH is a file, not the folder of a run; a configuration is run with: ebbflow run PATH",
+        );
+        check("grid", &format!("PATH holds a grid; its runs lie in PATH{MAIN_SEPARATOR}cells"));
+        check("empty", "PATH: not a run folder, for it has no run.json");
         let error = read(RUN, br#"{"format":"other","version":1}"#).unwrap_err();
         assert!(error.contains("run.json: damaged: its format is \"other\""), "{error}");
     }

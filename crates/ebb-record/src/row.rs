@@ -377,11 +377,16 @@ fn count(clients: usize) -> u32 {
 }
 
 /// A number, or `null` for one that JSON cannot hold.
-fn number<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<f32>>(from: D) -> Result<T, D::Error> {
+pub(crate) fn number<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + From<f32>,
+{
     Ok(Option::deserialize(from)?.unwrap_or_else(|| T::from(f32::NAN)))
 }
 
-fn some_number<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+/// As [`number`], for one that may be left out.
+pub(crate) fn some_number<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + From<f32>,

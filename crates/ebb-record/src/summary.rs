@@ -4,8 +4,11 @@ use ebb_round::Bits;
 use serde::{Deserialize, Serialize};
 
 use crate::Row;
+use crate::row::{number, some_number};
 
 /// What came of a run. What was never measured is left out.
+///
+/// As in a [`Row`], a number that JSON cannot hold is written `null` and read as NaN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many rounds were run.
@@ -13,27 +16,28 @@ pub struct Summary {
     /// What ended the run.
     pub ending: String,
     /// Test loss when the model was judged last, if it was a number.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub final_loss: Option<f64>,
     /// Test accuracy when the model was judged last.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub final_accuracy: Option<f64>,
     /// The best test accuracy.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub best_accuracy: Option<f64>,
     /// The first round that reached it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_round: Option<u32>,
     /// The accuracy that the run was to reach.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub target_accuracy: Option<f64>,
     /// How many rounds it took to reach that, if it was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds_to_target: Option<u64>,
     /// Mean accuracy over the last tenth of the rounds that were judged, rounded up.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub tail_accuracy: Option<f64>,
     /// Seconds that all rounds took: virtual in simulation.
+    #[serde(deserialize_with = "number")]
     pub virtual_s: f64,
     /// Payload sent to clients.
     pub bytes_down: u64,
@@ -44,13 +48,13 @@ pub struct Summary {
     /// How many of the clients that ever joined never had an answer accepted.
     pub never_heard: u64,
     /// The score on each client's own test data, when the model was judged last: its mean. An oracle.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_mean: Option<f64>,
     /// Its mean over the tenth of the clients that are served worst.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_worst_tenth: Option<f64>,
     /// Its standard deviation over clients.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
 }
 
@@ -269,6 +273,18 @@ mod tests {
         let found = summary(&[row(0, 2.0, Some(0.5)), row(1, f64::NAN, None)], Some(0.9));
         assert_eq!((found.final_loss, found.final_accuracy), (None, None));
         assert_eq!((found.best_accuracy, found.rounds_to_target), (Some(0.5), None));
+    }
+
+    #[test]
+    fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+        let mut endless = row(0, 2.0, Some(0.5));
+        endless.virtual_s = f64::INFINITY;
+        let json = summary(&[endless], Some(f64::NAN)).to_json();
+        let text = String::from_utf8(json.clone()).unwrap();
+        assert!(text.contains("\"virtual_s\": null") && text.contains("\"target_accuracy\": null"), "{text}");
+        let again: Summary = serde_json::from_slice(&json).unwrap();
+        assert!(again.virtual_s.is_nan() && again.target_accuracy.unwrap().is_nan());
+        assert_eq!((again.final_loss, again.oracle_client_mean), (Some(2.0), None));
     }
 
     #[test]

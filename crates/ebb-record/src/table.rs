@@ -1,10 +1,10 @@
-//! Rows as tables: CSV with the scalars, Parquet with lists of clients as well.
+//! Rows as tables: CSV with the scalars, Parquet with all that a row holds.
 
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::data_type::{DataType, DoubleType, FloatType, Int32Type, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
@@ -30,7 +30,7 @@ pub fn write_csv(
     })
 }
 
-/// Writes the scalars of the rows and their lists of clients; `chances` goes with `asked`.
+/// Writes all that the rows hold, sets of clients as lists; `chances` goes with `asked`.
 pub fn write_parquet(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     to: &Path,
@@ -93,17 +93,27 @@ const SCALARS: [(&str, Scalar); 24] = [
     ("bytes_total", Scalar::Count(|row| row.bytes_total)),
 ];
 
-/// A column with a list of clients a round, and where they are found.
-type ClientList = (&'static str, fn(&Row) -> Vec<u32>);
+/// A column with a list of whole numbers a round, mostly clients, and where they are found.
+type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const CLIENT_LISTS: [ClientList; 6] = [
+const COUNT_LISTS: [CountList; 11] = [
+    ("joined", |row| expand(&row.joined)),
+    ("left", |row| expand(&row.left)),
+    ("up", Row::up),
     ("asked", Row::asked),
     ("whole", Row::whole),
     ("partial", Row::partial),
+    ("partial_steps", |row| row.partial_steps.clone()),
     ("absent", Row::absent),
     ("late", |row| row.late.clone()),
+    ("late_base", |row| row.late_base.clone()),
     ("refused", |row| row.refused.clone()),
 ];
+
+/// The clients of stretches that are given by their first and last.
+fn expand(stretches: &[[u32; 2]]) -> Vec<u32> {
+    stretches.iter().flat_map(|&[first, last]| first..=last).collect()
+}
 
 impl Scalar {
     /// The shortest text that reads as the same number.
@@ -122,13 +132,14 @@ fn schema() -> String {
         Scalar::Single(_) => format!("optional float {name};"),
         Scalar::Double(_) => format!("optional double {name};"),
     };
-    let list = |name: &str, element: &str| {
-        format!("required group {name} (LIST) {{ repeated group list {{ {element}; }} }}")
-    };
+    let list =
+        |name: &str, element: &str| format!("group {name} (LIST) {{ repeated group list {{ {element}; }} }}");
     let mut columns: Vec<_> = SCALARS.iter().map(scalar).collect();
-    let client = "required int32 element (INTEGER(32,false))";
-    columns.extend(CLIENT_LISTS.iter().map(|(name, _)| list(name, client)));
-    columns.push(list("chances", "optional double element"));
+    let count = "required int32 element (INTEGER(32,false))";
+    columns.extend(COUNT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, count))));
+    columns.push(format!("required {}", list("chances", "optional double element")));
+    columns.push(format!("required {}", list("refused_why", "required binary element (STRING)")));
+    columns.push(format!("optional {}", list("model", "required float element")));
     format!("message rounds {{ {} }}", columns.join(" "))
 }
 
@@ -136,8 +147,10 @@ fn schema() -> String {
 struct Group {
     n_rows: usize,
     scalars: Vec<Column>,
-    clients: Vec<Levelled<i32>>,
+    counts: Vec<Levelled<i32>>,
     chances: Levelled<f64>,
+    refused_why: Levelled<ByteArray>,
+    model: Levelled<f32>,
 }
 
 /// The values of one scalar.
@@ -165,8 +178,10 @@ impl Default for Group {
         Group {
             n_rows: 0,
             scalars: SCALARS.iter().map(column).collect(),
-            clients: CLIENT_LISTS.iter().map(|_| Levelled::default()).collect(),
+            counts: COUNT_LISTS.iter().map(|_| Levelled::default()).collect(),
             chances: Levelled::default(),
+            refused_why: Levelled::default(),
+            model: Levelled::default(),
         }
     }
 }
@@ -184,16 +199,26 @@ impl Group {
                 _ => unreachable!("columns are made from the scalars"),
             }
         }
-        for (column, (_, clients)) in self.clients.iter_mut().zip(&CLIENT_LISTS) {
+        for (column, (_, counts)) in self.counts.iter_mut().zip(&COUNT_LISTS) {
             // Parquet keeps unsigned numbers by their bits.
-            column.push_list(clients(row).into_iter().map(|client| Some(client as i32)), 1);
+            column.push_list(counts(row).into_iter().map(|count| Some(count as i32)), 0, 1);
         }
-        self.chances.push_list(row.chances().into_iter(), 2);
+        self.chances.push_list(row.chances().into_iter(), 0, 2);
+        self.refused_why.push_list(
+            row.refused_why.iter().map(|why| Some(ByteArray::from(why.as_str()))),
+            0,
+            1,
+        );
+        // No model at all is one level below a model without numbers.
+        let empty = row.model.is_some().into();
+        self.model.push_list(row.model.iter().flatten().map(|&number| Some(number)), empty, 2);
     }
 
     /// Whether it is time to write: a group is held in memory as a whole.
     fn full(&self) -> bool {
-        self.n_rows >= 10_000 || self.chances.definition.len() >= 1 << 22
+        let n_counts: usize = self.counts.iter().map(|column| column.definition.len()).sum();
+        let n_floats = self.chances.definition.len() + self.model.definition.len();
+        self.n_rows >= 10_000 || n_counts + n_floats >= 1 << 23
     }
 
     fn write<W: Write + Send>(&self, mut group: SerializedRowGroupWriter<'_, W>) -> Result<(), ParquetError> {
@@ -204,10 +229,12 @@ impl Group {
                 Column::Double(column) => column.write::<DoubleType, _>(&mut group)?,
             }
         }
-        for column in &self.clients {
+        for column in &self.counts {
             column.write::<Int32Type, _>(&mut group)?;
         }
         self.chances.write::<DoubleType, _>(&mut group)?;
+        self.refused_why.write::<ByteArrayType, _>(&mut group)?;
+        self.model.write::<FloatType, _>(&mut group)?;
         group.close().map(|_| ())
     }
 }
@@ -218,8 +245,8 @@ impl<T> Levelled<T> {
         self.values.extend(value);
     }
 
-    /// `whole` is the level of an element that has a value.
-    fn push_list(&mut self, list: impl Iterator<Item = Option<T>>, whole: i16) {
+    /// `empty` is the level of a list without elements, `whole` that of an element that has a value.
+    fn push_list(&mut self, list: impl Iterator<Item = Option<T>>, empty: i16, whole: i16) {
         let before = self.definition.len();
         for value in list {
             self.repetition.push((self.definition.len() > before).into());
@@ -228,7 +255,7 @@ impl<T> Levelled<T> {
         }
         if self.definition.len() == before {
             self.repetition.push(0);
-            self.definition.push(0);
+            self.definition.push(empty);
         }
     }
 
@@ -303,7 +330,14 @@ mod tests {
     fn the_parquet_file_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.parquet");
-        write_parquet(rows().into_iter().map(Ok), &path).unwrap();
+        let mut rows = rows();
+        rows[0].model = Some(vec![0.5, f32::NAN]);
+        rows[1].model = Some(Vec::new());
+        rows[1].joined = vec![[4, 6], [9, 9]];
+        rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
+        (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
+        (rows[1].refused, rows[1].refused_why) = (vec![2, 3], vec!["repeated".into(), "not-finite".into()]);
+        write_parquet(rows.into_iter().map(Ok), &path).unwrap();
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
         let table: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
         let column = |row: usize, name: &str| {
@@ -320,13 +354,22 @@ mod tests {
         check("loss", ["2.0", "NaN", "null"]);
         check("accuracy", ["0.25", "null", "null"]);
         check("bytes_total", ["50", "100", "150"]);
+        check("joined", ["[0, 1, 2, 3]", "[4, 5, 6, 9]", "[]"]);
+        check("left", ["[]", "[0, 1, 4294967295]", "[]"]);
+        check("up", ["[1, 2]", "[1, 2]", "[]"]);
         check("asked", ["[1, 2, 3]"; 3]);
         check("whole", ["[1]", "[1]", "[]"]);
-        check("late", ["[]"; 3]);
+        check("partial", ["[2]", "[2]", "[]"]);
+        check("partial_steps", ["[4]", "[4]", "[]"]);
         check("absent", ["[3]"; 3]);
+        check("late", ["[]", "[9, 0]", "[]"]);
+        check("late_base", ["[]", "[2, 4]", "[]"]);
+        check("refused", ["[]", "[2, 3]", "[]"]);
+        check("refused_why", ["[]", "[\"repeated\", \"not-finite\"]", "[]"]);
+        check("model", ["[0.5, NaN]", "[]", "null"]);
         check("chances", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 31));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 38));
     }
 
     #[test]
@@ -340,5 +383,17 @@ mod tests {
             assert_eq!(metadata.file_metadata().num_rows(), i64::from(n_rows));
             assert_eq!(metadata.num_row_groups(), n_rows.div_ceil(10_000) as usize);
         }
+    }
+
+    #[test]
+    fn long_lists_make_groups_of_few_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.parquet");
+        let mut long = row(0, 1.0, None);
+        long.partial_steps = vec![5; 1 << 22];
+        write_parquet(vec![long; 3].into_iter().map(Ok), &path).unwrap();
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let n_rows: Vec<_> = reader.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+        assert_eq!(n_rows, [2, 1]);
     }
 }

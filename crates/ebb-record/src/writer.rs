@@ -10,7 +10,7 @@ use ebb_round::Layout;
 use crate::checkpoint::{self, Stand};
 use crate::disk;
 use crate::error::{Doing, RecordError};
-use crate::reader::{Header, Rows, Wall, read_walls};
+use crate::reader::{Header, HeaderFile, Rows, Wall, read_walls};
 use crate::summary::{Summary, Tally};
 use crate::{
     CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, write_csv, write_model,
@@ -58,22 +58,26 @@ impl RunWriter {
     }
 
     /// Takes up an unfinished run where its checkpoint stood, or at its start, and returns the
-    /// checkpoint's state. Rows beyond it are cut off, for their rounds will be run again.
+    /// checkpoint's state. Rows beyond it are cut off, for their rounds will be run again. A run whose settings
+    /// changed since it began is refused.
     pub fn reopen(folder: &Path) -> Result<(Self, Option<Vec<u8>>), RecordError> {
-        Header::read(folder)?;
-        let lock = disk::lock(folder, folder)?;
+        let header = HeaderFile::read(folder)?;
+        // Taken before the look at the summary, which another writer may just be writing.
+        let lock = disk::lock(folder, folder);
         let summary = folder.join(SUMMARY);
         if summary.try_exists().doing("looking for", &summary)? {
             // Left over if the process died right after the summary.
             let _ = fs::remove_file(folder.join(CHECKPOINT));
             return Err(RecordError::Finished { folder: folder.to_owned() });
         }
+        let lock = lock?;
+        check_settings(folder, &header)?;
         let path = folder.join(CHECKPOINT);
-        let (stand, state) = match checkpoint::read(&path)? {
+        let (stand, state) = match checkpoint::read(&path).map_err(|error| error.or_begin_again(folder))? {
             Some((stand, state)) => (stand, Some(state)),
             None => (Stand::default(), None),
         };
-        cut_rows(&folder.join(ROUNDS), stand.rows_len)?;
+        cut_rows(&folder.join(ROUNDS), stand.rows_len).map_err(|error| error.or_begin_again(folder))?;
         cut_walls(&folder.join(WALL), stand.next_round)?;
         // Left over if the process died while it wrote a checkpoint; nothing depends on it.
         let _ = fs::remove_file(disk::name_of_new(&path));
@@ -175,7 +179,7 @@ fn fill(
     if let Some((layout, model)) = start {
         write_model(&building.join(START_MODEL), layout, model)?;
     }
-    disk::write_synced(&building.join(RUN), &header.to_json())?;
+    disk::write_synced(&building.join(RUN), &header.to_json(settings.as_bytes()))?;
     disk::write_synced(&building.join(SETTINGS), settings.as_bytes())?;
     disk::write_synced(&building.join(ROUNDS), b"")?;
     disk::sync_folder(building)
@@ -202,6 +206,16 @@ fn put_in_place(building: &Path, folder: &Path, lock: File) -> Result<File, Reco
 fn is_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
+}
+
+/// Refuses settings that are not those of the rounds so far.
+fn check_settings(folder: &Path, header: &HeaderFile) -> Result<(), RecordError> {
+    let path = folder.join(SETTINGS);
+    if header.began_with(&fs::read(&path).doing("reading", &path)?) {
+        return Ok(());
+    }
+    let remedy = format!("put it back, or begin anew with: ebbflow run {}", folder.display());
+    Err(RecordError::damaged(&path, format!("it changed since the run began; {remedy}")))
 }
 
 /// Cuts the rows back to a length at which one of them ended.
@@ -315,10 +329,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("run");
         let header = Header { recipe: Some("fedavg".into()), ..header() };
-        RunWriter::create(&folder, &header, "", None).unwrap();
+        RunWriter::create(&folder, &header, "123456789", None).unwrap();
         let expected = concat!(
             "{\n  \"format\": \"ebbflow-run\",\n  \"version\": 1,\n  \"program\": \"ebbflow 0.1.0\",\n",
-            "  \"seed\": 7,\n  \"kernels\": \"portable\",\n  \"recipe\": \"fedavg\",\n  \"n_params\": 2\n}\n"
+            "  \"seed\": 7,\n  \"kernels\": \"portable\",\n  \"recipe\": \"fedavg\",\n  \"n_params\": 2,\n",
+            "  \"settings\": \"cbf43926\"\n}\n"
         );
         assert_eq!(fs::read_to_string(folder.join(RUN)).unwrap(), expected);
     }
@@ -398,6 +413,63 @@ mod tests {
     }
 
     #[test]
+    fn what_to_do_about_what_stands_there_depends_on_what_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let check = |name: &str, expected: &str| {
+            let path = place.path().join(name);
+            let error = RunWriter::create(&path, &header(), "", None).unwrap_err().to_string();
+            assert_eq!(error, expected.replace("PATH", path.to_str().unwrap()));
+        };
+        fs::write(place.path().join("file"), "text").unwrap();
+        fs::create_dir(place.path().join("folder")).unwrap();
+        drop(create(&place.path().join("unfinished")));
+        finish(create(&place.path().join("finished")));
+        check("file", "PATH exists already and is no run: choose another `--out`");
+        check("folder", "PATH exists already and is no run: choose another `--out`");
+        check("finished", "PATH holds a finished run: choose another `--out`");
+        check(
+            "unfinished",
+            "PATH exists already: choose another `--out`, or `ebbflow resume PATH` if that run is unfinished",
+        );
+    }
+
+    #[test]
+    fn a_run_does_not_go_on_with_other_settings() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("run");
+        let mut writer = create(&folder);
+        go_on(&mut writer, 0..2);
+        writer.checkpoint(b"after 2").unwrap();
+        go_on(&mut writer, 2..3);
+        drop(writer);
+        fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
+        let before = contents(&folder);
+        let error = RunWriter::reopen(&folder).unwrap_err().to_string();
+        let expected = "settings.toml: damaged: it changed since the run began; put it back, or begin anew";
+        assert!(error.contains(expected), "{error}");
+        assert!(error.ends_with(&format!("with: ebbflow run {}", folder.display())), "{error}");
+        assert!(contents(&folder) == before);
+
+        // Without the checksum, as in a run.json made by hand, there is nothing to compare with.
+        let text = fs::read_to_string(folder.join(RUN)).unwrap();
+        let (text, _) = text.split_once(",\n  \"settings\"").unwrap();
+        fs::write(folder.join(RUN), format!("{text}}}")).unwrap();
+        RunWriter::reopen(&folder).unwrap();
+    }
+
+    #[test]
+    fn that_a_run_is_finished_is_said_before_all_else() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("run");
+        finish(create(&folder));
+        let _lock = disk::lock(&folder, &folder).unwrap();
+        fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
+        fs::write(folder.join(CHECKPOINT), "rubbish").unwrap();
+        let error = RunWriter::reopen(&folder).unwrap_err();
+        assert!(matches!(error, RecordError::Finished { .. }), "{error}");
+    }
+
+    #[test]
     fn a_creation_that_died_is_swept_up_and_one_under_way_is_not() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("run");
@@ -454,6 +526,10 @@ mod tests {
             let before = contents(&folder);
             let error = RunWriter::reopen(&folder).unwrap_err().to_string();
             assert!(error.contains(CHECKPOINT), "byte {at}: {error}");
+            // The version is at 8: a newer one is not damage.
+            let remedy =
+                format!("begin the run again from its record with `ebbflow run {}`", folder.display());
+            assert!(error.ends_with(&remedy) || at == 9, "byte {at}: {error}");
             assert!(contents(&folder) == before, "byte {at}");
         }
         fs::write(folder.join(CHECKPOINT), &whole).unwrap();

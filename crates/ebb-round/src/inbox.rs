@@ -56,7 +56,7 @@ impl fmt::Display for Refusal {
 const FOLD_TOGETHER: usize = 16;
 
 /// For how many rounds an answer may still come.
-const LATE_ROUNDS: u32 = 32;
+pub const LATE_ROUNDS: u32 = 32;
 
 /// Takes the answers of one round.
 pub(crate) struct Inbox<'a> {

@@ -86,9 +86,16 @@ fn plain(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
         "f32" | "f64" => "a number".to_owned(),
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative".to_owned(),
+        "u32" => format!("a whole number from 0 to {}", u32::MAX),
+        "u8" | "u16" | "u64" | "usize" => "a whole number that is not negative".to_owned(),
         "i32" | "i64" => "a whole number".to_owned(),
+        "a nonzero u32" => format!("a whole number from 1 to {}", u32::MAX),
         other if other.starts_with("a nonzero ") => "a whole number of at least 1".to_owned(),
+        "a sequence" => "a list in brackets".to_owned(),
+        "a map" => "a table".to_owned(),
+        "a string" => "text in quotes".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        other if other.starts_with("struct ") => "a table in braces".to_owned(),
         other => other.to_owned(),
     }
 }

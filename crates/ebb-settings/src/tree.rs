@@ -80,12 +80,12 @@ impl Tree {
             .ok_or_else(|| wrong("write it as path.key=value, for example --set local.rate=0.1"))?;
         let (path, text) = (path.trim(), text.trim());
         let value = match format!("value = {text}").parse::<Table>() {
-            Ok(mut table) => table.remove("value").expect("the key was just written"),
+            Ok(mut table) if table.len() == 1 => table.remove("value").expect("the key was just written"),
             // A bare word is what people type for a name.
-            Err(_) if text.chars().all(|c| c.is_alphanumeric() || "-_./".contains(c)) && !text.is_empty() => {
+            _ if text.chars().all(|c| c.is_alphanumeric() || "-_./".contains(c)) && !text.is_empty() => {
                 Value::String(text.to_owned())
             }
-            Err(_) => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
+            _ => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
         self.put(path, value, place);
         Ok(())
@@ -163,10 +163,10 @@ impl Tree {
             match (self.places.get(at), at.rfind(['.', '['])) {
                 (Some(place), _) => break Some(place.clone()),
                 (None, Some(cut)) => at = &at[..cut],
-                (None, None) => break self.root_place(),
+                (None, None) => break self.place_below(key).or_else(|| self.root_place()),
             }
         };
-        let value = self.value(key).filter(|value| !value.is_table()).map(ToString::to_string);
+        let value = self.value(key).filter(|value| !value.is_table()).map(|value| short(&value.to_string()));
         SettingsError { place, key: key.to_owned(), value, message: message.into() }
     }
 
@@ -187,6 +187,12 @@ impl Tree {
     /// Everything as it was written, before defaults: two trees with the same text mean the same.
     pub fn written(&self) -> String {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
+    }
+
+    /// A table that nobody wrote as such has the place of something inside it.
+    fn place_below(&self, key: &str) -> Option<Place> {
+        let below = format!("{key}.");
+        self.places.iter().find(|(path, _)| path.starts_with(&below)).map(|(_, place)| place.clone())
     }
 
     fn root_place(&self) -> Option<Place> {
@@ -325,7 +331,16 @@ impl<'t> Settings<'t> {
         }
     }
 
+    fn resolved_kind(&self) -> Option<String> {
+        let resolved = self.tree.resolved.get();
+        resolved.get(&self.path)?.get("kind")?.as_str().map(str::to_owned)
+    }
+
     fn explain(&self, problem: Problem) -> SettingsError {
+        let mut message = problem.message;
+        if let Some(kind) = self.resolved_kind() {
+            message = message.replacen("known keys:", &format!("keys of kind \"{kind}\":"), 1);
+        }
         let mut key = String::new();
         for part in problem.path.iter().rev() {
             if !key.is_empty() && !part.starts_with('[') {
@@ -333,7 +348,17 @@ impl<'t> Settings<'t> {
             }
             key.push_str(part);
         }
-        self.error(&key, problem.message)
+        self.error(&key, message)
+    }
+}
+
+/// Long values are cut, for what is wrong with them is seen at their start or not at all.
+fn short(text: &str) -> String {
+    const MOST: usize = 60;
+    if text.chars().count() <= MOST {
+        text.to_owned()
+    } else {
+        text.chars().take(MOST).collect::<String>() + "..."
     }
 }
 

@@ -106,7 +106,8 @@ impl SimFleet {
             }
             return closes_s;
         }
-        let all_answered = times.len() == fates.len();
+        // Where nobody was there to be asked, the server waits for somebody until the deadline.
+        let all_answered = !fates.is_empty() && times.len() == fates.len();
         let window_s = self.window_s(wait);
         if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
     }

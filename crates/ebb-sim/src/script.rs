@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use ebb_round::inbox::LATE_ROUNDS;
 use ebb_round::{Bits, ClientId, RoundNo, Update, stateless};
 use ebb_settings::{Settings, SettingsError};
 use serde::de::value::MapAccessDeserializer;
@@ -132,6 +133,9 @@ impl Script {
                 if reply.client as usize >= n_clients {
                     let last = n_clients.saturating_sub(1);
                     return wrong(format!("there is no client {}; they are 0 to {last}", reply.client));
+                }
+                if reply.late > LATE_ROUNDS {
+                    return wrong(format!("an answer can be at most {LATE_ROUNDS} rounds late"));
                 }
                 if replies[..at].iter().any(|earlier| earlier.client == reply.client) {
                     return wrong(format!("client {} answers twice in round {number}", reply.client));

@@ -38,6 +38,12 @@ pub struct World {
     pub(crate) when_waited_for: WhenWaitedFor,
 }
 
+/// Thirty years; beyond it virtual time would lose its seconds.
+const MOST_S: f64 = 1e9;
+
+/// One client in a thousand is then e^31 times slower than ordinary.
+const MOST_SPREAD: f64 = 10.0;
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -111,6 +117,19 @@ impl World {
                 (entry.build)(&inner)?
             }
         };
+        for (key, value_s) in [("step_s", table.step_s), ("upload_s", table.upload_s)] {
+            if value_s.get() > MOST_S {
+                return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
+            }
+        }
+        for (key, value_s) in [("deadline_s", table.deadline_s), ("patience_s", table.patience_s)] {
+            if value_s.is_some_and(|value_s| value_s.get() > MOST_S) {
+                return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
+            }
+        }
+        if table.speed_spread.get() > MOST_SPREAD {
+            return Err(settings.error("speed_spread", format!("give at most {MOST_SPREAD}")));
+        }
         let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
         if deadline_s.is_finite() && deadline_s <= table.upload_s.get() {
             let upload_s = table.upload_s.get();

@@ -39,7 +39,13 @@ impl TaskEvaluator {
         TaskEvaluator { task, evaluation, n_rounds, threads }
     }
 
-    fn score(&self, model: &[f32]) -> Score {
+    /// The score of a model, whichever round it is.
+    pub fn judge(&self, model: &[f32]) -> Score {
+        let oracle_clients = self.evaluation.oracle_per_client.then(|| self.per_client(model)).flatten();
+        Score { oracle_clients, ..self.pooled(model) }
+    }
+
+    fn pooled(&self, model: &[f32]) -> Score {
         let task = self.task.as_ref();
         let pieces = in_parallel(self.threads, task.n_test_pieces(), |piece| task.test_piece(piece, model));
         let all = pieces.into_iter().fold(Tally::default(), |sum, piece| sum + piece);
@@ -65,11 +71,7 @@ impl TaskEvaluator {
 impl Evaluator for TaskEvaluator {
     fn evaluate(&mut self, number: RoundNo, model: &Parcel) -> Option<Score> {
         let due = (number + 1).is_multiple_of(self.evaluation.every.get()) || number + 1 == self.n_rounds;
-        due.then(|| {
-            let oracle_clients =
-                self.evaluation.oracle_per_client.then(|| self.per_client(&model.model)).flatten();
-            Score { oracle_clients, ..self.score(&model.model) }
-        })
+        due.then(|| self.judge(&model.model))
     }
 }
 

@@ -28,6 +28,8 @@ pub trait Task: Send + Sync {
     ) -> Box<dyn Trainee + 't>;
     /// Loss of a model over a client's training data.
     fn loss(&self, client: ClientId, model: &[f32]) -> f32;
+    /// Whether there are labels that can be right or wrong.
+    fn has_accuracy(&self) -> bool;
     /// How many pieces the test data is judged in; pieces are the same whatever the number of threads.
     fn n_test_pieces(&self) -> usize;
     /// Judges a model on one piece of the test data.

@@ -52,14 +52,17 @@ fn finish(config: &str, folder: &Path) {
 #[test]
 fn fifty_kills_and_not_one_byte_is_different() {
     let place = tempfile::tempdir().unwrap();
-    let recipes = ["full", "dropout", "zero-update", "fedavg"];
-    let config = |recipe: &str| {
-        let cohort = if recipe == "fedavg" { "[select]\ncohort = 5\n" } else { "" };
+    let registry = ebbflow::Registry::standard();
+    let recipes: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
+    let config = |recipe: &&str| {
+        let needs_cohort =
+            registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("uniform"));
+        let cohort = if needs_cohort { "[select]\ncohort = 5\n" } else { "" };
         let text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
         write(place.path(), &format!("{recipe}.toml"), &text)
     };
-    let configs = recipes.map(config);
-    let whole = recipes.map(|recipe| place.path().join(format!("whole-{recipe}")));
+    let configs: Vec<_> = recipes.iter().map(config).collect();
+    let whole: Vec<_> = recipes.iter().map(|recipe| place.path().join(format!("whole-{recipe}"))).collect();
     for (config, folder) in configs.iter().zip(&whole) {
         succeed(&["run", config, "--quiet", "--out", folder.to_str().unwrap()]);
     }

@@ -147,7 +147,7 @@ fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
     let csv = |folder: &str| std::fs::read_to_string(Path::new(folder).join("results.csv")).unwrap();
     assert_eq!(csv(&whole).lines().count(), 1 + 2 * 3 * 2);
     assert!(
-        table.contains("world.availability.chance = 0.4") && table.contains("minus full, 95 %"),
+        table.contains("world.availability.chance = 0.4") && table.contains("minus full, ± 95 %"),
         "{table}"
     );
 
@@ -165,12 +165,93 @@ fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
     );
     assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.chance = 0.4"));
 
+    // A subset adds to the table and takes nothing away.
+    succeed(&["compare", &config, "--quiet", "--set", "grid.seeds=[5]", "--out", &pieces]);
+    assert_eq!(csv(&pieces).lines().count(), 13 + 6);
+    succeed(&["compare", &config, "--quiet", "--out", &pieces]);
+
     // Other settings make other cells: nothing stale is taken over.
     let changed =
         write(place.path(), "g.toml", &format!("{text}{GRID}").replace("rate = 0.05", "rate = 0.04"));
     succeed(&["compare", &changed, "--quiet", "--out", &pieces]);
+    assert_eq!(csv(&pieces).lines().count(), 13, "rows made from other settings are gone");
     assert_ne!(csv(&pieces), csv(&whole));
-    assert_eq!(csv(&pieces).lines().count(), 13);
+    let lines = succeed(&["compare", &changed, "--json", "--out", &pieces]);
+    assert_eq!(
+        lines.lines().filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()).count(),
+        12
+    );
+    assert_eq!(lines.lines().count(), 12, "nothing but JSON");
+}
+
+#[test]
+fn a_grid_with_its_table_elsewhere_is_shown_from_its_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 2");
+    let config = write(
+        place.path(),
+        "g.toml",
+        &format!("{text}[grid]\nseeds = [1]\nrecipes = [\"full\"]\ncsv = \"sub/x.csv\""),
+    );
+    let out = place.path().join("out");
+    succeed(&["compare", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    assert!(place.path().join("sub/x.csv").exists());
+    let shown = succeed(&["show", out.to_str().unwrap()]);
+    assert!(shown.starts_with("method") && shown.contains("full"), "{shown}");
+}
+
+#[test]
+fn the_last_round_is_judged_whatever_ends_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = record(
+        place.path(),
+        "run",
+        SMALL,
+        &["--set", "evaluate.every=5", "--set", "stop.virtual_hours=0.02"],
+    );
+    let rows = rows(&folder);
+    assert!(
+        !rows.len().is_multiple_of(5) && rows.last().unwrap()["accuracy"].is_number(),
+        "{} rounds",
+        rows.len()
+    );
+    assert!(rows[0]["accuracy"].is_null());
+}
+
+#[test]
+fn a_run_that_diverges_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = record(place.path(), "run", SMALL, &["--set", "server.rate=1e300"]);
+    let summary = summary(&folder);
+    assert_eq!((summary["ending"].as_str(), summary["rounds"].as_u64()), (Some("diverged"), Some(1)));
+}
+
+#[cfg(unix)]
+#[test]
+fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    let place = tempfile::tempdir().unwrap();
+    let text = SMALL
+        .replace("rounds = 30", "rounds = 3000")
+        .replace("checkpoint_every = 3", "checkpoint_every = 1000");
+    let config = write(place.path(), "a.toml", &text);
+    let out = place.path().join("run");
+    let mut child = ebbflow()
+        .args(["run", &config, "--json", "--out", out.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    drop(output);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(said.contains("Go on with: ebbflow resume"), "{said}");
+    assert!(out.join("checkpoint.ebb").exists());
 }
 
 #[cfg(unix)]

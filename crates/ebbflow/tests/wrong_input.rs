@@ -34,13 +34,13 @@ fn misspelt_key() {
     refused(
         SMALL,
         &["local.epoch=3"],
-        "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? known keys: rate, schedule, \
+        "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
          step_every, step_factor, steps, epochs, batch, momentum, weight_decay",
     );
     refused(
         &SMALL.replace("clients = 12", "client = 12"),
         &[],
-        "DIR/a.toml:10:1: data.client = 12: unknown key; did you mean \"clients\"? known keys: clients, alpha, beta, \
+        "DIR/a.toml:10:1: data.client = 12: unknown key; did you mean \"clients\"? keys of kind \"synthetic\": clients, alpha, beta, \
          iid, clusters, features, classes, samples, samples_min, samples_max, test_share, seed",
     );
     refused(
@@ -104,12 +104,12 @@ fn zero_clients_and_zero_rounds() {
     refused(
         SMALL,
         &["data.clients=0"],
-        "--set data.clients=0: data.clients = 0: expected a whole number of at least 1",
+        "--set data.clients=0: data.clients = 0: expected a whole number from 1 to 4294967295",
     );
     refused(
         SMALL,
         &["run.rounds=0"],
-        "--set run.rounds=0: run.rounds = 0: expected a whole number of at least 1",
+        "--set run.rounds=0: run.rounds = 0: expected a whole number from 1 to 4294967295",
     );
     refused(
         &SMALL
@@ -132,6 +132,80 @@ fn missing_and_broken_files() {
         let error = fail(&words);
         assert!(error.contains("not a run folder, for it has no run.json"), "{error}");
     }
+}
+
+#[test]
+fn numbers_beyond_reason() {
+    refused(
+        SMALL,
+        &["run.seed=4294967296"],
+        "--set run.seed=4294967296: run.seed = 4294967296: expected a whole number from 0 to 4294967295",
+    );
+    refused(
+        SMALL,
+        &["world.step_s=1e12"],
+        "--set world.step_s=1e12: world.step_s = 1000000000000.0: more than 1000000000 seconds; give less",
+    );
+    refused(
+        SMALL,
+        &["world.speed_spread=1e5"],
+        "--set world.speed_spread=1e5: world.speed_spread = 100000.0: give at most 10",
+    );
+    refused(
+        SMALL,
+        &["data.samples=4294967295"],
+        "DIR/a.toml:10:1: data.clients = 12: about 12576 GB of data; keep it under 64 GB",
+    );
+    refused(
+        SMALL,
+        &["data.test_share=0"],
+        "--set data.test_share=0: data.test_share = 0: leaves no test data; give a larger share or more samples",
+    );
+}
+
+#[test]
+fn words_of_the_wrong_kind() {
+    refused(
+        SMALL,
+        &["world.departures=[1]"],
+        "--set world.departures=[1]: world.departures[0] = 1: expected a table in braces",
+    );
+    refused(
+        SMALL,
+        &["world.departures=1"],
+        "--set world.departures=1: world.departures = 1: expected a list in brackets",
+    );
+    refused(
+        SMALL,
+        &["agregate.kind=mean"],
+        "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
+         world, evaluate, stop, objective, select, local, substitute, aggregate, server",
+    );
+    refused(
+        SMALL,
+        &["select.cohort=3"],
+        "--set select.cohort=3: select.cohort = 3: unknown key; keys of kind \"everyone\": wait",
+    );
+    refused(
+        SMALL,
+        &["local.rate=0.1\nfoo = 3"],
+        "--set local.rate=0.1\nfoo = 3: the value is not valid TOML; quote text as 'path.key=\"text\"'",
+    );
+}
+
+#[test]
+fn a_target_that_can_never_be_reached() {
+    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n[local]\nrate = 0.1\nsteps = 1";
+    refused(
+        text,
+        &["stop.accuracy=0.5"],
+        "--set stop.accuracy=0.5: stop.accuracy = 0.5: this data has no labels, so no accuracy is ever reached",
+    );
+    refused(
+        text,
+        &["data.start=[nan]"],
+        "--set data.start=[nan]: data.start = [nan]: expected 1 finite numbers, as the centres have",
+    );
 }
 
 #[test]
@@ -159,6 +233,11 @@ fn scripts_that_cannot_be_played() {
         "DIR/a.toml:12:15: world.script[0][1]: client 0 answers twice in round 0",
     );
     refused(
+        &format!("{base}script = [[{{ client = 0, late = 33 }}]]"),
+        &[],
+        "DIR/a.toml:12:12: world.script[0][0]: an answer can be at most 32 rounds late",
+    );
+    refused(
         &format!("{base}script = [[{{ client = 0, step = 1 }}]]"),
         &[],
         "DIR/a.toml:12:26: world.script[0][0].step = 1: unknown key; did you mean \"steps\"? \
@@ -175,7 +254,7 @@ fn a_run_folder_that_exists_is_left_alone() {
     succeed(&["run", &config, "--quiet", "--out", out]);
     let before = contents(Path::new(out));
     let error = fail(&["run", &config, "--quiet", "--seed", "9", "--out", out]);
-    assert!(error.contains("run exists already: choose another `--out`, or `ebbflow resume"), "{error}");
+    assert!(error.contains("run holds a finished run: choose another `--out`"), "{error}");
     assert_eq!(contents(Path::new(out)), before);
     let error = fail(&["resume", "--quiet", out]);
     assert!(error.contains("the run is finished, there is nothing to resume"), "{error}");

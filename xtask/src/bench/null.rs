@@ -57,6 +57,10 @@ impl Task for NullTask {
         1.0
     }
 
+    fn has_accuracy(&self) -> bool {
+        false
+    }
+
     fn n_test_pieces(&self) -> usize {
         0
     }

@@ -1,44 +1,44 @@
 //! `ebbflow compare`: runs a grid and compares its methods, paired by seed.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ebb_methods::Registry;
 use ebb_record::stats;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::CliError;
 use crate::args::{Compare, How};
 use crate::assemble::read_settings;
 use crate::grid::{Finished, Grid};
-use crate::output::{Columns, bold, bytes, duration, say};
+use crate::output::{Columns, bold, bytes, duration, note, say, this_command};
 use crate::progress::interruption;
+use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
     let (tree, base) = read_settings(&args.file, &args.changes.set)?;
     let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
     let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let grid = Grid::new(&tree, &base, &folder)?;
-    let again = format!("ebbflow compare {}", args.file.display());
-    run_grid(registry, &grid, &args.how, args.at_most.unwrap_or(usize::MAX), &again)?;
+    run_grid(registry, &grid, &args.how, args.at_most.unwrap_or(usize::MAX))?;
+    if args.how.json {
+        return Ok(());
+    }
     say(&format!("\nfigures  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
 }
 
-/// Runs what is left of a grid and prints its table; `again` is the command that would go on with it.
-pub(crate) fn run_grid(
-    registry: &Registry,
-    grid: &Grid,
-    how: &How,
-    at_most: usize,
-    again: &str,
-) -> Result<(), CliError> {
+/// Runs what is left of a grid and prints its table.
+pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usize) -> Result<(), CliError> {
     grid.check(registry)?;
-    let known = grid.finished()?.iter().flatten().count();
+    let before = grid.finished()?;
+    let known = before.iter().flatten().count();
     let todo = (grid.cells.len() - known).min(at_most);
     let bar = (!how.quiet && !how.json && todo > 0 && std::io::stderr().is_terminal()).then(|| bar(todo));
     let lines = !how.quiet && !how.json && bar.is_none();
     if lines && known > 0 {
-        eprintln!("{known} of {} runs were finished before", grid.cells.len());
+        note(&format!("{known} of {} runs were finished before", grid.cells.len()));
+    }
+    if how.json {
+        before.iter().flatten().try_for_each(|finished| say(&as_json(finished).to_string()))?;
     }
     let stop = interruption();
     let each = |finished: &Finished, done: usize, all: usize| {
@@ -46,14 +46,10 @@ pub(crate) fn run_grid(
             bar.set_message(label(finished));
             bar.set_position(done as u64);
         } else if how.json {
-            let line = serde_json::json!({
-                "method": finished.method, "values": finished.values, "seed": finished.seed,
-                "figures": finished.figures,
-            });
-            // A reader that went away is noticed when the table is printed.
-            let _ = say(&line.to_string());
+            // A reader that went away does not stop a study.
+            let _ = say(&as_json(finished).to_string());
         } else if lines {
-            eprintln!("run {done}/{all}  {}", label(finished));
+            note(&format!("run {done}/{all}  {}", label(finished)));
         }
     };
     let results = grid.run(registry, how.threads(), at_most, &stop, &each)?;
@@ -65,13 +61,24 @@ pub(crate) fn run_grid(
         print_tables(&finished, &grid.varied)?;
     }
     let left = grid.cells.len() - finished.len();
-    if stop.load(std::sync::atomic::Ordering::Relaxed) {
-        return Err(CliError::Interrupted { resume: again.to_owned() });
+    if left > 0 && stop.load(std::sync::atomic::Ordering::Relaxed) {
+        return Err(CliError::Interrupted { resume: this_command() });
     }
-    if left > 0 {
-        say(&format!("{left} of {} runs are left; go on with: {again}", grid.cells.len()))?;
+    let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
+    if let Some(first) = others.first() {
+        note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
+    }
+    if left > 0 && !how.json {
+        say(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
     }
     Ok(())
+}
+
+/// A finished run as an object of JSON.
+pub(crate) fn as_json(finished: &Finished) -> serde_json::Value {
+    serde_json::json!({
+        "method": finished.method, "values": finished.values, "seed": finished.seed, "figures": finished.figures,
+    })
 }
 
 /// One table for every combination of the settings that vary.
@@ -100,7 +107,7 @@ pub(crate) fn print_tables(finished: &[Finished], varied: &[String]) -> Result<(
 fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
     let accuracy = rows.iter().all(|row| row.figures.final_accuracy.is_some());
     let worst = rows.iter().any(|row| row.figures.oracle_client_worst_tenth.is_some());
-    let (name, scale) = if accuracy { ("accuracy %", 100.0) } else { ("loss", 1.0) };
+    let (name, scale) = if accuracy { ("accuracy %, ± sd", 100.0) } else { ("loss, ± sd", 1.0) };
     let judged = |row: &Finished| {
         scale * if accuracy { row.figures.final_accuracy } else { row.figures.final_loss }.unwrap_or(f64::NAN)
     };
@@ -112,10 +119,13 @@ fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
     }
     let of = |method: &str| rows.iter().filter(|row| row.method == method).copied().collect::<Vec<_>>();
     let first = of(methods[0]);
-    let difference_name = format!("minus {}, 95 %", methods[0]);
-    let mut headings = vec!["method", "seeds", name, difference_name.as_str()];
+    let difference_name = format!("minus {}, ± 95 %", methods[0]);
+    let mut headings = vec!["method", "seeds", name];
+    if methods.len() > 1 {
+        headings.push(&difference_name);
+    }
     if worst {
-        headings.push("worst tenth % (oracle)");
+        headings.push(if accuracy { "worst tenth % (oracle)" } else { "worst tenth (oracle)" });
     }
     headings.extend(["virtual time", "payload"]);
     let mut table = Columns::new(1, headings);
@@ -130,7 +140,10 @@ fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
             })
             .unzip();
         let difference = if *method == methods[0] { String::new() } else { paired(&ones, &others) };
-        let mut cells = vec![(*method).to_owned(), own.len().to_string(), with_spread(&figures), difference];
+        let mut cells = vec![(*method).to_owned(), own.len().to_string(), with_spread(&figures)];
+        if methods.len() > 1 {
+            cells.push(difference);
+        }
         if worst {
             let worst: Vec<_> = own
                 .iter()
@@ -193,9 +206,4 @@ fn bar(todo: usize) -> ProgressBar {
     bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
     bar.tick();
     bar
-}
-
-/// Where a grid's folder keeps its figures.
-pub(crate) fn csv_in(folder: &Path) -> PathBuf {
-    folder.join("results.csv")
 }

@@ -9,7 +9,7 @@ use crate::CliError;
 use crate::args::Demo;
 use crate::commands::compare::run_grid;
 use crate::grid::Grid;
-use crate::output::say;
+use crate::output::{say, typed};
 
 /// The grid that the demo runs; it is also an example of one.
 const GRID: &str = include_str!("../../../../experiments/demo.toml");
@@ -27,15 +27,14 @@ pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
         }
         say("")?;
     }
-    run_grid(registry, &grid, &args.how, usize::MAX, "ebbflow demo")?;
+    run_grid(registry, &grid, &args.how, usize::MAX)?;
     if args.how.json {
         return Ok(());
     }
-    let one = folder.join("cells").join("RUN");
+    let one = typed(["ebbflow", "show", &grid.folder_of(&grid.cells[0]).display().to_string()]);
     say(&format!(
-        "\nfigures  {}\nrecords  {} (look at one: ebbflow show {})",
+        "\nfigures  {}\nrecords  {}\nlook at one with: {one}",
         grid.csv.display(),
         folder.join("cells").display(),
-        one.display()
     ))
 }

@@ -6,13 +6,14 @@ use ebb_record::{RunFolder, RunWriter};
 use crate::args::Resume;
 use crate::assemble::Assembled;
 use crate::commands::run::finish;
+use crate::output::note;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
     let (mut assembled, writer) = reopen(registry, &args.run, args.how.threads())?;
     if !args.how.json && !args.how.quiet {
         let (done, all) = (assembled.engine.next(), assembled.run.rounds);
-        eprintln!("going on after round {done} of {all}");
+        note(&format!("going on after round {done} of {all}"));
     }
     finish(&mut assembled, writer, &args.how)
 }
@@ -27,7 +28,8 @@ pub(crate) fn reopen(
     let (tree, base) = crate::assemble::read_settings(folder, &[])?;
     let mut assembled = Assembled::new(registry, tree, &base, threads)?;
     let (found, ours) = (record.header(), assembled.header());
-    if (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
+    let finished = record.summary()?.is_some();
+    if !finished && (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
         return Err(CliError::Usage(format!(
             "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: \
              go on with that program, or repeat the run with: ebbflow run {}",

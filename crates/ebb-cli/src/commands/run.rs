@@ -1,15 +1,15 @@
 //! `ebbflow run`: one configuration, one record.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ebb_methods::Registry;
-use ebb_record::{RunWriter, Summary};
+use ebb_record::{RecordError, RunWriter, Summary};
 
 use crate::CliError;
 use crate::args::{How, Run};
 use crate::assemble::{Assembled, put_seed, read_settings};
 use crate::drive::{Ended, drive};
-use crate::output::{bold, bytes, duration, figure, say};
+use crate::output::{bold, bytes, count, duration, ending, figure, note, resume_command, say};
 use crate::progress::{Progress, interruption};
 
 pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
@@ -22,8 +22,10 @@ pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
     }
     put_seed(&mut tree, args.seed);
     let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
-    let folder = args.out.clone().unwrap_or_else(|| free_folder(&args.file));
-    let writer = create(&assembled, &folder)?;
+    let writer = match &args.out {
+        Some(folder) => create(&assembled, folder)?,
+        None => create_anywhere(&assembled, &args.file)?,
+    };
     finish(&mut assembled, writer, &args.how)
 }
 
@@ -42,14 +44,17 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
     let folder = writer.folder().to_owned();
     let stop = interruption();
     let mut progress = Progress::new(how, run.engine.next(), run.run.rounds.get());
-    let ended = drive(run, writer, &stop, &mut progress)?;
+    let ended = drive(run, writer, &stop, &mut progress);
     drop(progress);
+    if matches!(ended, Err(CliError::OutputClosed)) {
+        note(&format!("the output was closed; everything is saved. Go on with: {}", resume_command(&folder)));
+    }
+    let ended = ended?;
     match ended {
-        Ended::Interrupted => {
-            Err(CliError::Interrupted { resume: format!("ebbflow resume {}", folder.display()) })
-        }
+        Ended::Interrupted => Err(CliError::Interrupted { resume: resume_command(&folder) }),
         Ended::Finished(summary) if how.json => {
-            let line = serde_json::json!({ "folder": folder, "summary": summary.as_ref() });
+            let line =
+                serde_json::json!({ "folder": folder.display().to_string(), "summary": summary.as_ref() });
             say(&line.to_string())
         }
         Ended::Finished(summary) => say_summary(&summary, &folder),
@@ -57,14 +62,7 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
 }
 
 fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
-    let why = match summary.ending.as_str() {
-        "rounds" => "all rounds done",
-        "accuracy" => "target accuracy reached",
-        "virtual-hours" => "virtual time spent",
-        "bytes" => "bytes spent",
-        other => other,
-    };
-    say(&bold(&format!("{} rounds ({why})", summary.rounds)))?;
+    say(&bold(&format!("{} ({})", count(summary.rounds, "round"), ending(&summary.ending))))?;
     if summary.final_accuracy.is_some() {
         say(&format!(
             "accuracy      {} at the end, {} at best (round {})",
@@ -76,8 +74,13 @@ fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
     say(&format!("loss          {}", figure(summary.final_loss)))?;
     let answers = &summary.answers;
     say(&format!(
-        "answers       {} whole, {} partial, {} late; {} silent, {} refused; {} clients never heard",
-        answers.whole, answers.partial, answers.late, answers.absent, answers.refused, summary.never_heard
+        "answers       {} whole, {} partial, {} late; {} silent, {} refused; {} never heard",
+        answers.whole,
+        answers.partial,
+        answers.late,
+        answers.absent,
+        answers.refused,
+        count(summary.never_heard, "client")
     ))?;
     say(&format!("virtual time  {}", duration(summary.virtual_s)))?;
     say(&format!(
@@ -88,17 +91,19 @@ fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
     say(&format!("record        {}", folder.display()))
 }
 
-/// The first folder below `runs/` that is not taken.
-fn free_folder(file: &Path) -> PathBuf {
-    let is_record = file.is_dir() || file.file_name().is_some_and(|name| name == "settings.toml");
-    let named = if file.is_dir() || !is_record { Some(file) } else { file.parent() };
-    let stem =
-        named.and_then(Path::file_stem).map_or("run".to_owned(), |stem| stem.to_string_lossy().into_owned());
-    let taken = |folder: &PathBuf| folder.exists();
-    let first = Path::new("runs").join(&stem);
-    if !taken(&first) {
-        return first;
+/// Makes the first folder below `runs/` that is not taken, named after the configuration.
+fn create_anywhere(run: &Assembled, file: &Path) -> Result<RunWriter, CliError> {
+    let record = if file.is_dir() { Some(file) } else { file.parent() };
+    let repeats = file.is_dir() || file.file_name().is_some_and(|name| name == "settings.toml");
+    let name = if repeats { record.and_then(Path::file_name) } else { file.file_stem() };
+    let name = name.map_or("run".to_owned(), |name| name.to_string_lossy().into_owned());
+    for number in 1_u32.. {
+        let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+        match create(run, &Path::new("runs").join(name)) {
+            // Taken, perhaps only just now by another process.
+            Err(CliError::Record(RecordError::Exists { .. } | RecordError::Locked { .. })) => {}
+            made => return made,
+        }
     }
-    let numbered = |number: u32| Path::new("runs").join(format!("{stem}-{number}"));
-    (2..).map(numbered).find(|folder| !taken(folder)).expect("some number is free")
+    unreachable!("some number is free")
 }

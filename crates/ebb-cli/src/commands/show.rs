@@ -7,27 +7,22 @@ use ebb_record::{Row, RunFolder};
 use crate::CliError;
 use crate::args::Show;
 use crate::chart::{Curve, draw};
-use crate::commands::compare::{csv_in, print_tables};
-use crate::grid::{read_csv, varied_in_csv};
-use crate::output::{Columns, bold, bytes, duration, figure, say};
+use crate::commands::compare::{as_json, print_tables};
+use crate::grid::{csv_of, read_csv, varied_in_csv};
+use crate::output::{Columns, bold, bytes, count, duration, ending, figure, resume_command, say};
 
 /// How many rounds the table shows.
 const SHOWN_ROUNDS: usize = 12;
 
 pub(crate) fn run(args: &Show) -> Result<(), CliError> {
-    let csv = csv_in(&args.run);
-    if csv.exists() {
+    if let Some(csv) = csv_of(&args.run) {
         let finished = read_csv(&csv)?;
         if args.json {
-            let figures: Vec<_> = finished
-                .iter()
-                .map(|row| {
-                    serde_json::json!({
-                        "method": row.method, "values": row.values, "seed": row.seed, "figures": row.figures,
-                    })
-                })
-                .collect();
+            let figures: Vec<_> = finished.iter().map(as_json).collect();
             return say(&serde_json::Value::from(figures).to_string());
+        }
+        if finished.is_empty() {
+            return say("a grid of which no run is finished yet");
         }
         return print_tables(&finished, &varied_in_csv(&csv)?);
     }
@@ -52,11 +47,13 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         header.kernels
     ))?;
     match run.summary()? {
-        Some(summary) => say(&format!("finished after {} rounds ({})", summary.rounds, summary.ending))?,
+        Some(summary) => {
+            say(&format!("finished after {} ({})", count(summary.rounds, "round"), ending(&summary.ending)))?;
+        }
         None => say(&format!(
-            "unfinished: {} rounds recorded; go on with: ebbflow resume {}",
-            rows.len(),
-            args.run.display()
+            "unfinished: {} recorded; go on with: {}",
+            count(rows.len() as u64, "round"),
+            resume_command(&args.run)
         ))?,
     }
     if rows.is_empty() {
@@ -84,6 +81,9 @@ fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
             "time", "payload",
         ],
     );
+    // Rounds that were judged say more.
+    let judged: Vec<_> = rows.iter().filter(|row| row.evaluated()).collect();
+    let rows = if judged.is_empty() { rows.iter().collect() } else { judged };
     let every = rows.len().div_ceil(SHOWN_ROUNDS).max(1);
     for (at, row) in rows.iter().enumerate() {
         if (at + 1) % every == 0 || at + 1 == rows.len() {
@@ -126,8 +126,8 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
     let never = counts.iter().filter(|&&count| count == 0).count();
     let mean = counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64;
     say(&format!(
-        "{} clients; heard {mean:.1} times each on average, {least} at least, {most} at most; {never} never",
-        counts.len()
+        "{}; heard {mean:.1} times each on average, {least} at least, {most} at most; {never} never",
+        count(counts.len() as u64, "client")
     ))?;
     if !refusals.is_empty() {
         let list: Vec<_> = refusals.iter().map(|(why, count)| format!("{count} {why}")).collect();

@@ -9,7 +9,14 @@ use crate::local::plan::Plan;
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "sgd",
     about: "mini-batch gradient descent with momentum and weight decay",
-    example: "rate = 0.1\nschedule = \"constant\"\nepochs = 1\nbatch = 20\nmomentum = 0.0\nweight_decay = 0.0",
+    example: "rate = 0.1
+schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+# step_every = 10           # of schedule step
+# step_factor = 0.95
+epochs = 1                  # or steps = 10
+batch = 20                  # without it, all the client holds
+momentum = 0.0
+weight_decay = 0.0",
     build: |settings| Ok(Box::new(Sgd { plan: Plan::parse(settings, &[])? })),
 };
 

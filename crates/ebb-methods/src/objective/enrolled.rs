@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub const ENTRY: Entry<dyn Objective> = Entry {
     name: "enrolled",
     about: "everybody enrolled, by samples held or equally",
-    example: "by = \"samples\"",
+    example: "by = \"samples\"            # or equal",
     build: |settings| Ok(Box::new(settings.parse::<Enrolled>()?)),
 };
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "everyone",
     about: "everybody enrolled; those that are down stay silent unless they are waited for",
-    example: "wait = \"deadline\"",
+    example: "wait = \"deadline\"         # or everyone",
     build: |settings| Ok(Box::new(settings.parse::<Everyone>()?)),
 };
 

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
     about: "a cohort drawn uniformly, among those that are up or among everybody enrolled",
-    example: "cohort = 10\namong = \"up\"",
+    example: "cohort = 10                # required
+among = \"up\"               # or enrolled",
     build: |settings| {
         let uniform = settings.parse::<Uniform>()?;
         let n_clients = settings.facts().n_clients;

@@ -12,7 +12,8 @@ use super::Availability;
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "bernoulli",
     about: "each client is up with its own chance, anew in every round; one chance for all or one a class",
-    example: "chance = 0.5",
+    example: "chance = 0.5
+# classes = [{ clients = 25, chance = 0.1 }, { clients = 75, chance = 0.9 }]   # instead, in order of id",
     build: |settings| Ok(Box::new(Bernoulli::build(settings)?)),
 };
 

@@ -52,6 +52,7 @@ impl Backend for Threads {
                 });
             }
             drop(results);
+            let _open = OpenOnPanic(&gate);
             let mut early = BTreeMap::new();
             let mut due = 0;
             for (at, trained) in inbox {
@@ -119,7 +120,7 @@ impl Gate {
     }
 }
 
-/// A thread that panics must not leave the others waiting for its result.
+/// A thread that panics, be it the one that delivers, must not leave the others waiting.
 struct OpenOnPanic<'g>(&'g Gate);
 
 impl Drop for OpenOnPanic<'_> {
@@ -142,6 +143,41 @@ mod tests {
         // A result that was on its way when the work was called off.
         gate.delivered(1);
         assert!(!gate.wait_for(2) && !gate.wait_for(100));
+    }
+
+    #[test]
+    #[should_panic(expected = "delivery failed")]
+    fn a_delivery_that_panics_ends_the_work() {
+        let tree =
+            ebb_settings::Tree::parse("[data]\nkind = \"quadratic\"\ncentres = [[0.0]]", "test").unwrap();
+        let task = crate::data::build(&tree.table("data", ebb_settings::Facts::default())).unwrap();
+        let one = std::num::NonZeroU32::MIN;
+        let work = ebb_round::Work { amount: ebb_round::Amount::Steps(one), batch: None };
+        let global = std::sync::Arc::new(ebb_round::Parcel::of(vec![0.0]));
+        let job = std::sync::Arc::new(ebb_round::Job { round: 0, global, rate: 0.1, work });
+        let client = ebb_round::ClientId::new(0);
+        let assignment = Assignment { client, job, memory: std::sync::Arc::default(), limit: one };
+        // More work than the window holds, so that threads wait at the gate when the delivery panics.
+        let many = vec![assignment; 1000];
+        let two = NonZeroUsize::new(2).unwrap();
+        let _ = Threads(two).train(task.as_ref(), &OneStep, 1, &many, &mut |_, _| panic!("delivery failed"));
+    }
+
+    struct OneStep;
+
+    impl LocalRule for OneStep {
+        fn plan(&self, _tick: u32) -> (f32, ebb_round::Work) {
+            unreachable!("the job is made already")
+        }
+        fn run(
+            &self,
+            _job: &ebb_round::Job,
+            _memory: &ebb_round::Parcel,
+            run: &mut dyn ebb_round::LocalRun,
+        ) -> Option<ebb_round::Parcel> {
+            run.steps(1, &ebb_round::StepRule::default());
+            None
+        }
     }
 
     #[test]

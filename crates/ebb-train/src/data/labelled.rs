@@ -58,6 +58,11 @@ impl Labelled {
         Labelled { model, train, test, clusters }
     }
 
+    /// Whether there is anything to judge a model on.
+    pub fn has_test_data(&self) -> bool {
+        !self.test.labels.is_empty()
+    }
+
     /// What a client trains on.
     pub fn train_of(&self, client: ClientId) -> Samples<'_> {
         self.train.of(client)
@@ -103,6 +108,10 @@ impl Task for Labelled {
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
         let tally = self.model.tally(model, &self.train.of(client));
         (tally.loss / tally.weight.max(1.0)) as f32
+    }
+
+    fn has_accuracy(&self) -> bool {
+        true
     }
 
     fn n_test_pieces(&self) -> usize {

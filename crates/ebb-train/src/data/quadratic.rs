@@ -15,7 +15,14 @@ use crate::task::{Done, Tally, Task, Trainee};
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "quadratic",
     about: "a quadratic loss for each client, given by centres and curvatures: checked with pencil and paper",
-    example: "centres = [[0.0], [3.0], [6.0]]\nstart = [10.0]",
+    example: "centres = [[0.0], [3.0], [6.0]]      # one a client
+curvatures = [[1.0], [1.0], [1.0]]
+samples = [1, 1, 1]                  # a client's weight
+start = [10.0]
+noise = 0.0                          # standard deviation of the gradient's error
+# clients = 100                      # or centres drawn at random, with dimension and spread
+# dimension = 3
+# spread = 1.0",
     build: |settings| Ok(Box::new(Quadratic::build(settings)?)),
 };
 
@@ -101,8 +108,10 @@ impl Quadratic {
             return Err(settings.error(&format!("curvatures[{idx}]"), "below 0 the loss has no minimum"));
         }
         let start = shape.start.clone().unwrap_or_else(|| vec![0.0; width]);
-        if start.len() != width {
-            return Err(settings.error("start", format!("expected {width} numbers, as the centres have")));
+        if start.len() != width || start.iter().any(|&value| !(value as f32).is_finite()) {
+            return Err(
+                settings.error("start", format!("expected {width} finite numbers, as the centres have"))
+            );
         }
         let samples = match &shape.samples {
             None => vec![1; n_clients],
@@ -171,6 +180,10 @@ impl Task for Quadratic {
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
         self.loss_at(client, model.iter().copied().map(f64::from)) as f32
+    }
+
+    fn has_accuracy(&self) -> bool {
+        false
     }
 
     fn n_test_pieces(&self) -> usize {

@@ -18,7 +18,18 @@ use crate::model::logistic::Logistic;
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "synthetic",
     about: "SYNTHETIC(alpha, beta) for logistic regression: 60 features, 10 classes, sizes by a power law",
-    example: "clients = 30\nalpha = 1.0\nbeta = 1.0",
+    example: "clients = 30
+alpha = 1.0                # how much labellings differ
+beta = 1.0                 # how much features differ
+iid = false                # one labelling and one law of features for all
+# clusters = 5             # clients of a cluster share one labelling
+features = 60
+classes = 10
+samples_min = 50           # beside a log-normal number of samples
+# samples_max = 500
+# samples = 100            # the same for all, instead
+test_share = 0.1
+# seed = 1                 # fixes the data when the run's seed varies",
     build: |settings| {
         let synthetic = settings.parse::<Synthetic>()?;
         if synthetic.iid && synthetic.clusters.is_some() {
@@ -36,9 +47,23 @@ pub const ENTRY: Entry<dyn Task> = Entry {
         if synthetic.test_share.get() == 1.0 {
             return Err(settings.error("test_share", "leaves nothing to train on; give a share below 1"));
         }
-        Ok(Box::new(synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed))))
+        let gigabytes = synthetic.expected_bytes() / 1e9;
+        if gigabytes > MOST_GIGABYTES {
+            let message = format!("about {gigabytes:.0} GB of data; keep it under {MOST_GIGABYTES} GB");
+            return Err(settings.error("clients", message));
+        }
+        let data = synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed));
+        if !data.has_test_data() {
+            return Err(
+                settings.error("test_share", "leaves no test data; give a larger share or more samples")
+            );
+        }
+        Ok(Box::new(data))
     },
 };
+
+/// More than this is a slip of the keyboard.
+const MOST_GIGABYTES: f64 = 64.0;
 
 /// Settings of the generator.
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,6 +158,17 @@ impl Synthetic {
             test.add_client(for_test.iter().map(pick));
         }
         Labelled::new(Box::new(Logistic::new(width, n_classes)), train, test, clusters)
+    }
+
+    /// What the samples and one labelling a client take in memory, on average.
+    fn expected_bytes(&self) -> f64 {
+        // The mean of LogNormal(4, 2) is e^6.
+        let drawn = f64::from(self.samples_min.get()) + 403.0;
+        let most = self.samples_max.map_or(f64::INFINITY, |most| f64::from(most.get()));
+        let per_client = self.samples.map_or(drawn.min(most), |samples| f64::from(samples.get()));
+        let width = f64::from(self.features.get());
+        let labelling = 8.0 * width * f64::from(self.classes.get());
+        f64::from(self.clients.get()) * per_client * 4.0 * (width + 1.0) + labelling
     }
 
     fn labelling(&self, seed: u64, group: ClientId) -> Labelling {

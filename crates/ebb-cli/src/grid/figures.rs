@@ -1,0 +1,200 @@
+//! What came of the cells of a grid: one small CSV, fit to be committed.
+
+use std::fs::File;
+use std::path::Path;
+
+use ebb_record::Summary;
+use serde::{Deserialize, Serialize};
+
+use crate::CliError;
+
+/// What came of a cell.
+#[derive(Clone, Debug)]
+pub(crate) struct Finished {
+    pub(crate) method: String,
+    pub(crate) values: Vec<String>,
+    pub(crate) seed: u32,
+    pub(crate) figures: Figures,
+    /// Tells rows apart that were made from other settings.
+    pub(super) digest: String,
+    /// The program that made it.
+    pub(crate) program: String,
+}
+
+/// The figures of a finished run that a grid keeps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) rounds: u64,
+    pub(crate) ending: String,
+    pub(crate) final_accuracy: Option<f64>,
+    pub(crate) tail_accuracy: Option<f64>,
+    pub(crate) best_accuracy: Option<f64>,
+    pub(crate) final_loss: Option<f64>,
+    pub(crate) rounds_to_target: Option<u64>,
+    pub(crate) oracle_client_worst_tenth: Option<f64>,
+    pub(crate) virtual_s: f64,
+    pub(crate) bytes_down: u64,
+    pub(crate) bytes_up: u64,
+    pub(crate) never_heard: u64,
+}
+
+impl Figures {
+    pub(super) fn of(summary: &Summary) -> Self {
+        Figures {
+            rounds: summary.rounds,
+            ending: summary.ending.clone(),
+            final_accuracy: summary.final_accuracy,
+            tail_accuracy: summary.tail_accuracy,
+            best_accuracy: summary.best_accuracy,
+            final_loss: summary.final_loss,
+            rounds_to_target: summary.rounds_to_target,
+            oracle_client_worst_tenth: summary.oracle_client_worst_tenth,
+            virtual_s: summary.virtual_s,
+            bytes_down: summary.bytes_down,
+            bytes_up: summary.bytes_up,
+            never_heard: summary.never_heard,
+        }
+    }
+}
+
+/// Reads the rows of a grid's CSV; none if there is no file.
+pub(crate) fn read_csv(path: &Path) -> Result<Vec<Finished>, CliError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let broken =
+        |error: csv::Error| CliError::Usage(format!("{}: {error}; mend or remove it", path.display()));
+    let mut reader = csv::Reader::from_path(path).map_err(broken)?;
+    let headings = reader.headers().map_err(broken)?.clone();
+    let Some(seed_at) = headings.iter().position(|heading| heading == "seed") else {
+        return Err(CliError::Usage(format!(
+            "{}: no column \"seed\"; this is no grid's CSV",
+            path.display()
+        )));
+    };
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(broken)?;
+        let get = |name: &str| {
+            headings
+                .iter()
+                .position(|heading| heading == name)
+                .and_then(|at| record.get(at))
+                .unwrap_or_default()
+        };
+        rows.push(Finished {
+            method: get("method").to_owned(),
+            values: record.iter().take(seed_at).skip(1).map(str::to_owned).collect(),
+            seed: get("seed").parse().map_err(|_| {
+                CliError::Usage(format!(
+                    "{}: \"{}\" is no seed; mend or remove it",
+                    path.display(),
+                    get("seed")
+                ))
+            })?,
+            figures: record.deserialize(Some(&headings)).map_err(broken)?,
+            digest: get("settings").to_owned(),
+            program: get("program").to_owned(),
+        });
+    }
+    Ok(rows)
+}
+
+/// The keys that vary in a grid's CSV.
+pub(crate) fn varied_in_csv(path: &Path) -> Result<Vec<String>, CliError> {
+    let broken = |error: csv::Error| CliError::Usage(format!("{}: {error}", path.display()));
+    let mut reader = csv::Reader::from_path(path).map_err(broken)?;
+    let headings = reader.headers().map_err(broken)?;
+    Ok(headings.iter().skip(1).take_while(|heading| *heading != "seed").map(str::to_owned).collect())
+}
+
+/// Writes the CSV anew: to a new file, then renamed, so that a reader never sees half of it.
+pub(super) fn write_csv<'f>(
+    path: &Path,
+    varied: &[String],
+    rows: impl Iterator<Item = &'f Finished>,
+) -> Result<(), CliError> {
+    let failed = |error: csv::Error| CliError::file("writing", path, std::io::Error::other(error));
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut headings = vec!["method".to_owned()];
+    headings.extend(varied.iter().cloned());
+    headings.push("seed".to_owned());
+    headings.extend(FIGURES.iter().map(|&name| name.to_owned()));
+    headings.extend(["settings".to_owned(), "program".to_owned()]);
+    writer.write_record(&headings).map_err(failed)?;
+    for row in rows {
+        let figures = serde_json::to_value(&row.figures).expect("figures are numbers and text");
+        let mut record = vec![row.method.clone()];
+        record.extend(row.values.iter().cloned());
+        record.push(row.seed.to_string());
+        for name in FIGURES {
+            record.push(match &figures[*name] {
+                serde_json::Value::Null => String::new(),
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+        }
+        record.extend([row.digest.clone(), row.program.clone()]);
+        writer.write_record(&record).map_err(failed)?;
+    }
+    let bytes = writer.into_inner().map_err(|error| CliError::file("writing", path, error.into_error()))?;
+    let new = path.with_extension("csv.new");
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent).map_err(|error| CliError::file("making", parent, error))?;
+    }
+    let write = || {
+        let mut file = File::create(&new)?;
+        std::io::Write::write_all(&mut file, &bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    write().map_err(|error| CliError::file("writing", path, error))
+}
+
+/// The columns of figures, in order.
+const FIGURES: &[&str] = &[
+    "rounds",
+    "ending",
+    "final_accuracy",
+    "tail_accuracy",
+    "best_accuracy",
+    "final_loss",
+    "rounds_to_target",
+    "oracle_client_worst_tenth",
+    "virtual_s",
+    "bytes_down",
+    "bytes_up",
+    "never_heard",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_csv_holds_what_was_put_in() {
+        let folder = std::env::temp_dir().join(format!("ebbflow-grid-{}", std::process::id()));
+        let path = folder.join("results.csv");
+        let row = Finished {
+            method: "a, \"b\"".to_owned(),
+            values: vec!["0.5".to_owned()],
+            seed: 7,
+            figures: Figures {
+                rounds: 10,
+                ending: "rounds".to_owned(),
+                final_loss: Some(0.1 + 0.2),
+                virtual_s: 1.5,
+                ..Figures::default()
+            },
+            digest: "00ff".to_owned(),
+            program: "ebbflow 9".to_owned(),
+        };
+        write_csv(&path, &["x.y".to_owned()], std::iter::once(&row)).unwrap();
+        let again = read_csv(&path).unwrap();
+        assert_eq!(again.len(), 1);
+        assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
+        assert_eq!(again[0].figures, row.figures);
+        assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
