@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::CliError;
 use crate::args::How;
 use crate::drive::Watch;
-use crate::output::{duration, note, say};
+use crate::output::{duration, figure, note, say};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -46,11 +46,15 @@ impl Progress {
         Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None }
     }
 
-    fn figures(&self) -> String {
+    /// How good the model is, how fast rounds go, and how long the rest will take.
+    fn figures(&self, done: u32) -> String {
+        let rate = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
+        let left = duration(f64::from(self.n_rounds - done) / rate);
+        let speed = format!("{rate:.1} rounds/s  {left} left");
         match (self.accuracy, self.loss) {
-            (Some(accuracy), _) => format!("accuracy {accuracy:.4}"),
-            (None, Some(loss)) => format!("loss {loss:.4}"),
-            (None, None) => String::new(),
+            (Some(accuracy), _) => format!("accuracy {accuracy:.4}  {speed}"),
+            (None, Some(loss)) => format!("loss {}  {speed}", figure(Some(loss))),
+            (None, None) => speed,
         }
     }
 }
@@ -64,19 +68,13 @@ impl Watch for Progress {
             Style::Nothing => {}
             Style::Json => say(line)?,
             Style::Bar(bar) => {
-                bar.set_message(self.figures());
+                bar.set_message(self.figures(done));
                 bar.set_position(u64::from(done));
             }
             Style::Lines => {
                 let tenth = |round: u32| u64::from(round) * 10 / u64::from(self.n_rounds);
                 if tenth(done) > tenth(done - 1) {
-                    let rate = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
-                    let left = duration(f64::from(self.n_rounds - done) / rate);
-                    let figures = self.figures();
-                    note(&format!(
-                        "round {done}/{}  {figures}  {rate:.1} rounds/s  {left} left",
-                        self.n_rounds
-                    ));
+                    note(&format!("round {done}/{}  {}", self.n_rounds, self.figures(done)));
                 }
             }
         }
@@ -96,9 +94,8 @@ fn bar(first: u64, n_rounds: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(n_rounds), ProgressDrawTarget::stderr_with_hz(10));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = if plain { "" } else { ".cyan" };
-    let template = format!("round {{pos}}/{{len}} {{wide_bar{colour}}} {{msg}}  {{per_sec}}  {{eta}} left");
+    let template = format!("round {{pos}}/{{len}} {{bar:30{colour}}} {{msg}}");
     bar.set_style(ProgressStyle::with_template(&template).expect("the template is well formed"));
-    bar.reset_eta();
     bar.set_position(first);
     bar
 }

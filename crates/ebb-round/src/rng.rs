@@ -77,7 +77,7 @@ impl Stream {
 
     /// A number in [0, 1), a multiple of 2^-53.
     pub fn unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 * (-53_f64).exp2()
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// True with this chance.

@@ -202,7 +202,7 @@ fn label(finished: &Finished) -> String {
 
 fn bar(todo: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(todo as u64), ProgressDrawTarget::stderr_with_hz(10));
-    let template = "run {pos}/{len} {wide_bar} {msg}  {eta} left";
+    let template = "run {pos}/{len} {bar:30} {msg}  {eta} left";
     bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
     bar.tick();
     bar

@@ -65,8 +65,10 @@ impl Bernoulli {
     }
 }
 
+const TWO_TO_THE_64: f64 = 18_446_744_073_709_551_616.0;
+
 fn threshold(chance: Chance) -> Option<u64> {
-    (chance.get() < 1.0).then(|| (chance.get() * 64_f64.exp2()) as u64)
+    (chance.get() < 1.0).then(|| (chance.get() * TWO_TO_THE_64) as u64)
 }
 
 impl Availability for Bernoulli {
