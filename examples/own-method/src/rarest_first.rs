@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use ebbflow::{
-    ClientId, Cohort, Entry, Loader, Probes, Report, Round, Saver, Selector, State, StateError,
-};
+use ebbflow::{ClientId, Cohort, Entry, Loader, Probes, Report, Round, Saver, Selector, State, StateError};
 use serde::{Deserialize, Serialize};
 
 pub const ENTRY: Entry<dyn Selector> = Entry {
