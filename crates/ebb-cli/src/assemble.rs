@@ -10,7 +10,7 @@ use ebb_round::{Engine, Layout, Loader, RunFacts, Saver, State, StateError};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
-use ebb_train::{Evaluation, KERNELS, Task, TaskEvaluator, data};
+use ebb_train::{Evaluation, Task, TaskEvaluator, data};
 use serde::{Deserialize, Serialize};
 
 use crate::{CliError, PROGRAM};
@@ -107,7 +107,8 @@ impl Assembled {
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<Self, CliError> {
-        let known: Vec<_> = ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES).collect();
+        let known: Vec<_> =
+            ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES.map(|(role, _)| role)).collect();
         tree.only(&known)?;
         let tree = registry.with_recipe(tree)?;
         let mut facts = Facts::default();
@@ -160,7 +161,7 @@ impl Assembled {
         Header {
             program: PROGRAM.to_owned(),
             seed: u64::from(self.run.seed),
-            kernels: KERNELS.to_owned(),
+            kernels: ebb_train::kernels().to_owned(),
             recipe: self.recipe.clone(),
             n_params: self.layout().len(),
         }

@@ -60,4 +60,33 @@ pub const STANDARD: &[Recipe] = &[
         "#,
         only_participation: true,
     },
+    Recipe {
+        name: "fedprox",
+        about: "FedAvg whose clients are held near the model they started from (Li et al. 2020)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [local]
+            kind = "fedprox"
+            mu = 0.01
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "scaffold",
+        about: "FedAvg whose clients correct their drift by control variates (Karimireddy et al. 2020)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [local]
+            kind = "scaffold"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "scaffold"
+        "#,
+        only_participation: false,
+    },
 ];

@@ -33,10 +33,10 @@ impl Registry {
         Registry {
             objectives: vec![objective::enrolled::ENTRY],
             selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY],
-            locals: vec![local::sgd::ENTRY],
+            locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
             substitutions: vec![substitute::nobody::ENTRY],
             aggregators: vec![aggregate::mean::ENTRY, aggregate::share::ENTRY],
-            servers: vec![server::plain::ENTRY],
+            servers: vec![server::plain::ENTRY, server::scaffold::ENTRY],
             recipes: recipes::STANDARD.to_vec(),
         }
     }
@@ -109,12 +109,12 @@ impl Registry {
     /// Builds the six roles; a role that the settings do not name gets its default.
     pub fn build(&self, tree: &Tree, facts: Facts) -> Result<Roles, SettingsError> {
         Ok(Roles {
-            objective: role(&self.objectives, tree, "objective", "enrolled", facts)?,
-            selector: role(&self.selectors, tree, "select", "uniform", facts)?,
-            local: Arc::from(role(&self.locals, tree, "local", "sgd", facts)?),
-            substitution: role(&self.substitutions, tree, "substitute", "nobody", facts)?,
-            aggregator: role(&self.aggregators, tree, "aggregate", "mean", facts)?,
-            server: role(&self.servers, tree, "server", "plain", facts)?,
+            objective: role(&self.objectives, tree, ROLES[0], facts)?,
+            selector: role(&self.selectors, tree, ROLES[1], facts)?,
+            local: Arc::from(role(&self.locals, tree, ROLES[2], facts)?),
+            substitution: role(&self.substitutions, tree, ROLES[3], facts)?,
+            aggregator: role(&self.aggregators, tree, ROLES[4], facts)?,
+            server: role(&self.servers, tree, ROLES[5], facts)?,
         })
     }
 }
@@ -132,14 +132,20 @@ pub struct Method {
     pub example: &'static str,
 }
 
-/// The names of the tables in which a run chooses its methods.
-pub const ROLES: [&str; 6] = ["objective", "select", "local", "substitute", "aggregate", "server"];
+/// The tables in which a run chooses its methods, and the kind that each has if nothing else is said.
+pub const ROLES: [(&str, &str); 6] = [
+    ("objective", "enrolled"),
+    ("select", "uniform"),
+    ("local", "sgd"),
+    ("substitute", "nobody"),
+    ("aggregate", "mean"),
+    ("server", "plain"),
+];
 
 fn role<R: ?Sized>(
     entries: &[Entry<R>],
     tree: &Tree,
-    table: &str,
-    default: &str,
+    (table, default): (&str, &str),
     facts: Facts,
 ) -> Result<Box<R>, SettingsError> {
     let settings = tree.table(table, facts);
@@ -221,7 +227,7 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, fedavg",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, fedavg, fedprox, scaffold",
             ),
             (
                 "[select]\nkind = \"unifrom\"",

@@ -128,7 +128,7 @@ impl Census {
         self.left.get(client.idx()).copied().filter(|&number| number != NEVER)
     }
 
-    /// The latest round that the server has an accepted answer for.
+    /// The latest round whose job the client answered on time.
     pub fn heard(&self, client: ClientId) -> Option<RoundNo> {
         self.heard.get(client.idx()).copied().filter(|&number| number != NEVER)
     }

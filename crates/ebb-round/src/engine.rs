@@ -133,7 +133,9 @@ impl Engine {
         let report = Report { cohort: &cohort, returns: &returns };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
-        for answer in returns.fresh.iter().chain(&returns.late) {
+        // A late answer came when its round was over: what the client made of it there must not be remembered,
+        // for no role took its part in it.
+        for answer in &returns.fresh {
             self.census.hear(answer.client, answer.update.base);
         }
         self.next += 1;

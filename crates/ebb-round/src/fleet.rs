@@ -27,7 +27,7 @@ pub struct Order {
     pub client: ClientId,
     /// What.
     pub job: Arc<Job>,
-    /// The latest round the server has an answer for; the client then commits its memory up to it.
+    /// The latest round the client answered on time; it then commits what it remembers of it.
     pub heard: Option<RoundNo>,
 }
 

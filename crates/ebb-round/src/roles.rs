@@ -86,6 +86,8 @@ pub trait LocalRun {
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32;
     /// The gradient over all the client's data at its present weights.
     fn gradient(&mut self) -> Vec<f32>;
+    /// How far the steps have led so far: the present weights minus those at the start.
+    fn moved(&self) -> Vec<f32>;
 }
 
 /// One local step: `v = momentum * v + g + weight_decay * w + pull * (w - start) + push`, `w = w - rate * v`.

@@ -255,9 +255,9 @@ fn a_late_answer_is_taken_once_from_those_that_owe_it() {
     assert_eq!(refusals(&outcomes[2]), [(1, "other-round")]);
     // Late answers move nothing unless somebody substitutes them.
     assert_eq!(engine.model().model, [3.0, 3.0]);
-    // The clients are told up to which round they were heard.
+    // The clients are told up to which round they were heard; late is not heard.
     assert_eq!(fleet.heard[1], [Some(0), None, None]);
-    assert_eq!(fleet.heard[2], [Some(0), Some(0), Some(1)]);
+    assert_eq!(fleet.heard[2], [Some(0), None, Some(1)]);
 }
 
 #[test]

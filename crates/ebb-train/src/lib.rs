@@ -6,12 +6,20 @@
 pub mod backend;
 pub mod data;
 pub mod evaluate;
-pub mod model;
+mod kernels;
+pub mod net;
+pub mod read;
 pub mod run;
 mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};
+pub use kernels::Path;
 pub use task::{Done, Tally, Task, Trainee};
 
-/// The arithmetic that trained the models, as records name it. Results may differ between paths.
-pub const KERNELS: &str = "portable";
+/// The arithmetic that trains the models, as records name it. Results may differ between paths.
+///
+/// # Panics
+/// When `EBBFLOW_KERNELS` names a path that is not to be had here; building a task says so first.
+pub fn kernels() -> &'static str {
+    Path::chosen().expect("a task was built with it").name()
+}

@@ -1,22 +1,54 @@
 //! One client's local run over mini-batches of its own samples.
 
 use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
 
 use ebb_round::{ClientId, Job, LocalRun, StepRule, Stream};
 
-use crate::model::{Model, Samples};
-use crate::task::{Done, Trainee};
+use crate::data::Samples;
+use crate::net::{Net, Workspace};
+use crate::task::{Done, Tally, Trainee};
 
-/// A client training a model on its samples.
+/// Workspaces that nobody uses right now: as many as there are threads, however many clients.
+#[derive(Default)]
+pub struct Pool {
+    free: Mutex<Vec<Workspace>>,
+}
+
+impl Pool {
+    /// A workspace for batches of up to `capacity`.
+    pub fn take(&self, net: &Net, capacity: usize) -> Workspace {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let fitting = free.iter().position(|workspace| workspace.capacity() >= capacity);
+        match fitting {
+            Some(at) => free.swap_remove(at),
+            None => {
+                // One that is too small would only stay in the way.
+                free.pop();
+                drop(free);
+                Workspace::new(net, capacity)
+            }
+        }
+    }
+
+    /// Gives a workspace back.
+    pub fn give(&self, workspace: Workspace) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+    }
+}
+
+/// A client training a network on the samples it holds.
 pub struct MiniBatches<'t> {
-    model: &'t dyn Model,
-    samples: Samples<'t>,
+    net: &'t Net,
+    pool: &'t Pool,
+    samples: &'t Samples,
     start: &'t [f32],
-    weights: Vec<f32>,
-    velocity: Vec<f32>,
-    gradient: Vec<f32>,
+    /// `None` once it was given back.
+    workspace: Option<Workspace>,
+    /// The client's samples in the order of this pass.
     order: Vec<u32>,
-    stream: Stream,
+    batches: Stream,
+    dropout: Stream,
     at: usize,
     batch: usize,
     asked: NonZeroU32,
@@ -28,27 +60,33 @@ pub struct MiniBatches<'t> {
 
 impl<'t> MiniBatches<'t> {
     /// Begins from the job's model. Batches are drawn without replacement, in an order of each pass's own.
+    #[allow(clippy::too_many_arguments, reason = "what to train, on what, for whom, and how long")]
     pub fn new(
-        model: &'t dyn Model,
-        samples: Samples<'t>,
+        net: &'t Net,
+        pool: &'t Pool,
+        samples: &'t Samples,
+        held: &[u32],
         client: ClientId,
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
     ) -> Self {
-        let n_samples = u32::try_from(samples.len()).expect("fewer than 2^32 samples");
+        let n_samples = u32::try_from(held.len()).expect("fewer than 2^32 samples");
         let start = job.global.model.as_slice();
+        let batch = job.work.batch.map_or(held.len(), |batch| (batch.get() as usize).min(held.len()));
+        let mut workspace = pool.take(net, batch.max(1));
+        workspace.load(net, start);
         MiniBatches {
-            model,
+            net,
+            pool,
             samples,
             start,
-            weights: start.to_vec(),
-            velocity: Vec::new(),
-            gradient: vec![0.0; start.len()],
-            order: (0..n_samples).collect(),
-            stream: Stream::of_both(seed, "batches", job.round, client),
-            at: samples.len(),
-            batch: job.work.batch.map_or(samples.len(), |batch| batch.get() as usize),
+            workspace: Some(workspace),
+            order: held.to_vec(),
+            batches: Stream::of_both(seed, "batches", job.round, client),
+            dropout: Stream::of_both(seed, "dropout", job.round, client),
+            at: held.len(),
+            batch,
             asked: job.work.steps(n_samples),
             limit: limit.get(),
             done: 0,
@@ -57,57 +95,24 @@ impl<'t> MiniBatches<'t> {
         }
     }
 
+    fn workspace(&mut self) -> &mut Workspace {
+        self.workspace.as_mut().expect("it is given back only when the run ends")
+    }
+
     fn step(&mut self, rule: &StepRule<'_>) {
         if self.at >= self.order.len() {
-            self.stream.shuffle(&mut self.order);
+            self.batches.shuffle(&mut self.order);
             self.at = 0;
         }
         let end = (self.at + self.batch).min(self.order.len());
-        self.gradient.fill(0.0);
-        let idxs = &self.order[self.at..end];
-        let tally = self.model.add_gradient(&self.weights, &self.samples, idxs, &mut self.gradient);
+        let workspace = self.workspace.as_mut().expect("it is given back only when the run ends");
+        let (to, labels) = workspace.batch();
+        self.samples.fill(self.order[self.at..end].iter().copied(), to, labels);
+        let tally = workspace.step(self.net, rule, self.start, &mut self.dropout);
         self.at = end;
         self.done += 1;
         self.loss += tally.loss / tally.weight;
         self.accuracy += tally.hits.unwrap_or(0.0) / tally.weight;
-        let per_sample = 1.0 / tally.weight as f32;
-        self.gradient.iter_mut().for_each(|slope| *slope *= per_sample);
-        self.correct(rule);
-        self.move_weights(rule);
-    }
-
-    /// Adds what the rule adds to the gradient.
-    fn correct(&mut self, rule: &StepRule<'_>) {
-        if rule.weight_decay != 0.0 {
-            for (slope, weight) in self.gradient.iter_mut().zip(&self.weights) {
-                *slope += rule.weight_decay * weight;
-            }
-        }
-        if rule.pull != 0.0 {
-            for ((slope, weight), start) in self.gradient.iter_mut().zip(&self.weights).zip(self.start) {
-                *slope += rule.pull * (weight - start);
-            }
-        }
-        if let Some(push) = rule.push {
-            for (slope, push) in self.gradient.iter_mut().zip(push) {
-                *slope += push;
-            }
-        }
-    }
-
-    fn move_weights(&mut self, rule: &StepRule<'_>) {
-        let direction = if rule.momentum == 0.0 {
-            &self.gradient
-        } else {
-            self.velocity.resize(self.weights.len(), 0.0);
-            for (velocity, slope) in self.velocity.iter_mut().zip(&self.gradient) {
-                *velocity = rule.momentum * *velocity + slope;
-            }
-            &self.velocity
-        };
-        for (weight, slope) in self.weights.iter_mut().zip(direction) {
-            *weight -= rule.rate * slope;
-        }
     }
 }
 
@@ -117,7 +122,7 @@ impl LocalRun for MiniBatches<'_> {
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
-        if self.samples.is_empty() {
+        if self.order.is_empty() {
             return 0;
         }
         let count = count.min(self.limit - self.done);
@@ -126,21 +131,64 @@ impl LocalRun for MiniBatches<'_> {
     }
 
     fn gradient(&mut self) -> Vec<f32> {
-        let mut gradient = vec![0.0; self.weights.len()];
-        let all: Vec<u32> = (0..self.order.len() as u32).collect();
-        let tally = self.model.add_gradient(&self.weights, &self.samples, &all, &mut gradient);
-        let per_sample = 1.0 / tally.weight.max(1.0) as f32;
-        gradient.iter_mut().for_each(|slope| *slope *= per_sample);
-        gradient
+        let mut sum = vec![0.0_f64; self.start.len()];
+        let mut all: Vec<u32> = self.order.clone();
+        all.sort_unstable();
+        let mut dropout = self.dropout.clone();
+        for chunk in all.chunks(self.batch.max(1)) {
+            let (net, samples) = (self.net, self.samples);
+            let workspace = self.workspace();
+            let (to, labels) = workspace.batch();
+            samples.fill(chunk.iter().copied(), to, labels);
+            let (tally, gradient) = workspace.gradient(net, &mut dropout);
+            for (sum, slope) in sum.iter_mut().zip(gradient) {
+                *sum += tally.weight * f64::from(slope);
+            }
+        }
+        let per_sample = 1.0 / all.len().max(1) as f64;
+        sum.into_iter().map(|slope| (slope * per_sample) as f32).collect()
+    }
+
+    fn moved(&self) -> Vec<f32> {
+        let workspace = self.workspace.as_ref().expect("it is given back only when the run ends");
+        workspace.minus(self.net, self.start)
     }
 }
 
 impl Trainee for MiniBatches<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
-        let delta = self.weights.iter().zip(self.start).map(|(new, old)| new - old).collect();
         let per_step = 1.0 / f64::from(self.done);
         let (loss, accuracy) = ((self.loss * per_step) as f32, (self.accuracy * per_step) as f32);
-        Some(Done { delta, steps, loss, accuracy: Some(accuracy) })
+        Some(Done { delta: self.moved(), steps, loss, accuracy: Some(accuracy) })
     }
+}
+
+impl Drop for MiniBatches<'_> {
+    fn drop(&mut self) {
+        if let Some(workspace) = self.workspace.take() {
+            self.pool.give(workspace);
+        }
+    }
+}
+
+/// Judges a model on samples, so many at a time.
+pub fn judge(
+    net: &Net,
+    pool: &Pool,
+    model: &[f32],
+    samples: &Samples,
+    idxs: &[u32],
+    at_a_time: usize,
+) -> Tally {
+    let mut workspace = pool.take(net, at_a_time);
+    workspace.load(net, model);
+    let mut tally = Tally { hits: Some(0.0), ..Tally::default() };
+    for chunk in idxs.chunks(at_a_time) {
+        let (to, labels) = workspace.batch();
+        samples.fill(chunk.iter().copied(), to, labels);
+        tally = tally + workspace.judge(net);
+    }
+    pool.give(workspace);
+    tally
 }

@@ -2,7 +2,14 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
 use common::{shipped, succeed};
+use ebb_methods::local::scaffold;
+use ebbflow::cli::assemble::Assembled;
+use ebbflow::{Entry, Job, LocalRule, LocalRun, Parcel, Registry, RoundNo, Tree, Work};
 
 fn check(name: &str, expected: &[f64]) {
     let folder = tempfile::tempdir().unwrap();
@@ -31,4 +38,101 @@ fn dropout() {
 #[test]
 fn zero_update() {
     check("zero-update", &[8.67, 8.1209, 7.282252667, 7.201043331]);
+}
+
+#[test]
+fn fedprox() {
+    check("fedprox", &[8.74, 7.1668, 6.146776, 6.12035632]);
+}
+
+#[test]
+fn scaffold() {
+    check("scaffold", &[8.67, 7.5642, 6.647253667, 6.268041681]);
+}
+
+#[test]
+fn scaffolds_variates_end_where_they_should() {
+    let seen = variates("II", 5, "[[0, 1, 2], [0], [0, 1], [2]]", "everyone");
+    let last: Vec<_> = seen.iter().filter(|one| one.round == 4).collect();
+    let close = |value: f32, expected: f64| (f64::from(value) - expected).abs() < 1e-6;
+    for (one, expected) in last.iter().zip([7.291123333, 4.354673333, 0.547461039]) {
+        assert!(close(one.everybodys, 4.064419235) && close(one.own, expected), "{one:?}, not {expected}");
+    }
+    assert_eq!(last.len(), 3);
+}
+
+/// Whoever answers, in part or in full, and whoever's answer is refused: the server's variate is the mean of
+/// the clients' own.
+#[test]
+fn scaffolds_variate_is_the_mean_of_the_clients() {
+    let script = r#"[
+        [0, 1, 2], [1], [{ client = 0, steps = 1 }, 2], [0, 1, 2], [],
+        [{ client = 0, sends = "nan" }, 1], [0, { client = 2, sends = "short" }],
+        [0, { client = 1, steps = 2 }, 2], [{ client = 1, sends = "infinity" }],
+    ]"#;
+    for option in ["I", "II"] {
+        let seen = variates(option, 90, script, "repeat");
+        let whole = (0..90).filter(|round| [0, 3, 7].contains(&(round % 9)));
+        for round in whole {
+            let asked: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
+            let mean = asked.iter().map(|one| f64::from(one.own)).sum::<f64>() / 3.0;
+            assert_eq!(asked.len(), 3, "round {round}");
+            let apart = (f64::from(asked[0].everybodys) - mean).abs();
+            assert!(apart < 1e-6, "option {option}, round {round}: {apart} apart; {asked:?}");
+        }
+    }
+}
+
+/// What one client had before it trained.
+#[derive(Clone, Copy, Debug)]
+struct Variates {
+    round: RoundNo,
+    everybodys: f32,
+    own: f32,
+}
+
+/// What the clients of a scripted world have whenever they train, in the order of rounds and clients.
+fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variates> {
+    let text = format!(
+        "[run]\nrounds = {rounds}\n\
+         [data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\nstart = [10.0]\n\
+         [world]\nafter_script = \"{after}\"\nscript = {script}\n\
+         [select]\nkind = \"everyone\"\n[server]\nkind = \"scaffold\"\n\
+         [local]\nkind = \"watched\"\noption = \"{option}\"\nrate = 0.1\nsteps = 2\n"
+    );
+    let tree = Tree::parse(&text, "watched.toml").unwrap();
+    let registry = Registry::standard().with(WATCHED);
+    let mut run = Assembled::new(&registry, tree, Path::new(""), NonZeroUsize::MIN).unwrap();
+    SEEN.take();
+    for _ in 0..rounds {
+        run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
+    }
+    SEEN.take()
+}
+
+const WATCHED: Entry<dyn LocalRule> = Entry {
+    name: "watched",
+    about: "scaffold, watched",
+    example: "",
+    build: |settings| Ok(Box::new(Watched((scaffold::ENTRY.build)(settings)?))),
+};
+
+thread_local! {
+    // One thread trains on the caller's own.
+    static SEEN: RefCell<Vec<Variates>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Watched(Box<dyn LocalRule>);
+
+impl LocalRule for Watched {
+    fn plan(&self, tick: u32) -> (f32, Work) {
+        self.0.plan(tick)
+    }
+
+    fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
+        let of = |parcel: &Parcel| parcel.side.get(scaffold::CONTROL).map_or(0.0, |control| control[0]);
+        let variates = Variates { round: job.round, everybodys: of(&job.global), own: of(memory) };
+        SEEN.with_borrow_mut(|seen| seen.push(variates));
+        self.0.run(job, memory, run)
+    }
 }

@@ -58,7 +58,11 @@ fn fifty_kills_and_not_one_byte_is_different() {
         let needs_cohort =
             registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("uniform"));
         let cohort = if needs_cohort { "[select]\ncohort = 5\n" } else { "" };
-        let text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
+        let mut text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
+        // A recipe keeps its own local rule, and not every rule takes momentum.
+        if registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("[local]")) {
+            text = text.replace("kind = \"sgd\"\n", "").replace("momentum = 0.5\n", "");
+        }
         write(place.path(), &format!("{recipe}.toml"), &text)
     };
     let configs: Vec<_> = recipes.iter().map(config).collect();

@@ -322,6 +322,8 @@ fn lists_and_descriptions_name_everything() {
         "dropout",
         "zero-update",
         "fedavg",
+        "fedprox",
+        "scaffold",
         "enrolled",
         "everyone",
         "uniform",
@@ -340,7 +342,7 @@ fn lists_and_descriptions_name_everything() {
         assert!(described.starts_with(name), "{described}");
     }
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
-    assert_eq!(json.as_array().unwrap().len(), 4);
+    assert_eq!(json.as_array().unwrap().len(), 6);
     assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));
 }
 

@@ -25,7 +25,7 @@ fn unknown_recipe() {
         "recipe = \"fedavgg\"",
         &[],
         "DIR/a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? \
-         known: full, dropout, zero-update, fedavg",
+         known: full, dropout, zero-update, fedavg, fedprox, scaffold",
     );
 }
 

@@ -96,6 +96,10 @@ impl LocalRun for NullTrainee<'_> {
     fn gradient(&mut self) -> Vec<f32> {
         vec![0.0; self.delta.len()]
     }
+
+    fn moved(&self) -> Vec<f32> {
+        self.delta.to_vec()
+    }
 }
 
 impl Trainee for NullTrainee<'_> {

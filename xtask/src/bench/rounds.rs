@@ -15,8 +15,8 @@ use ebb_round::{
 };
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
+use ebb_train::Task;
 use ebb_train::backend::Threads;
-use ebb_train::{KERNELS, Task};
 use serde_json::{Value, json};
 
 use super::null::{NoEvaluator, NullTask};
@@ -187,7 +187,7 @@ fn timed_run(
     let header = Header {
         program: "bench".to_owned(),
         seed: SEED,
-        kernels: KERNELS.to_owned(),
+        kernels: ebb_train::kernels().to_owned(),
         recipe: None,
         n_params: N_PARAMS,
     };

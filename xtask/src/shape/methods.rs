@@ -10,7 +10,7 @@ use crate::workspace;
 fn every_method_is_registered() {
     let sources = workspace().join("crates/ebb-methods/src");
     let registry = read(&sources.join("registry.rs"));
-    for role in ebb_methods::registry::ROLES {
+    for (role, _) in ebb_methods::registry::ROLES {
         let methods = entries(&sources.join(role), role);
         assert!(!methods.is_empty(), "{role}/ has no method with an ENTRY");
         none(&unregistered(&methods, &registry));

@@ -1,7 +1,8 @@
 //! `ebbflow describe`: what a recipe or method does, and its settings.
 
 use ebb_methods::Registry;
-use ebb_settings::nearest;
+use ebb_methods::registry::ROLES;
+use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
 use crate::args::Describe;
@@ -26,9 +27,10 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
             None => {
                 say(&format!("recipe = \"{}\" stands for", named.name))?;
                 say(&indent(&named.example))?;
-                say(
-                    "roles it does not name: objective enrolled, local sgd, substitute nobody, server plain",
-                )?;
+                let chosen = Tree::of_recipe(named.name, &named.example);
+                let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
+                let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
+                say(&format!("roles it does not name: {}", others.join(", ")))?;
             }
             Some(table) => {
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;

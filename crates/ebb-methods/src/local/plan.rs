@@ -42,7 +42,12 @@ enum Schedule {
 impl Plan {
     /// Reads the table's keys, but for those that the rule itself reads.
     pub fn parse(settings: &Settings<'_>, own_keys: &[&str]) -> Result<Plan, SettingsError> {
-        let plan: Plan = settings.parse_without(&[&["kind"], own_keys].concat())?;
+        let plan: Plan = settings.parse_without(&[&["kind"], own_keys].concat()).map_err(|mut error| {
+            if error.message.starts_with("unknown key") {
+                own_keys.iter().for_each(|key| error.message += &format!(", {key}"));
+            }
+            error
+        })?;
         match (plan.steps, plan.epochs) {
             (None, None) => {
                 return Err(
@@ -90,6 +95,11 @@ impl Plan {
             (None, None) => unreachable!("parsing asks for one of them"),
         };
         ((self.rate.get() * factor) as f32, Work { amount, batch: self.batch })
+    }
+
+    /// Whether a step keeps some of the last one's direction.
+    pub fn has_momentum(&self) -> bool {
+        self.momentum.get() > 0.0
     }
 
     /// A step without correction.

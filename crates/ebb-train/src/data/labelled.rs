@@ -1,86 +1,77 @@
-//! Labelled samples held by clients, and a model of them: a task.
+//! Labelled samples held by clients, and a network for them: a task.
 
 use std::num::NonZeroU32;
-use std::ops::Range;
+use std::sync::Arc;
 
 use ebb_round::{ClientId, Job, Layout};
 
-use crate::model::{Model, Samples};
-use crate::run::MiniBatches;
+use super::Samples;
+use crate::net::Net;
+use crate::run::{MiniBatches, Pool, judge};
 use crate::task::{Tally, Task, Trainee};
 
 /// Test samples judged together; a piece is the same whatever the number of threads.
-const PIECE: usize = 512;
+const PIECE: usize = 128;
 
-/// Labelled samples of all clients, one client after another.
+/// A network, and who holds which samples.
 pub struct Labelled {
-    model: Box<dyn Model>,
-    train: Store,
-    test: Store,
+    net: Net,
+    pool: Pool,
+    seed: u64,
+    train: Held,
+    test: Held,
     clusters: Option<Vec<u32>>,
 }
 
-/// Samples with the range each client holds.
-#[derive(Debug, Default)]
-pub(super) struct Store {
-    features: Vec<f32>,
-    labels: Vec<u32>,
-    width: usize,
-    held: Vec<Range<usize>>,
+/// Samples, and the list each client holds of them.
+pub struct Held {
+    /// The samples.
+    pub samples: Arc<Samples>,
+    /// The indices of each client's.
+    pub by_client: Vec<Vec<u32>>,
 }
 
-impl Store {
-    pub(super) fn new(width: usize) -> Self {
-        Store { width, ..Store::default() }
-    }
-
-    /// Adds what the next client holds.
-    pub(super) fn add_client<'r>(&mut self, rows: impl Iterator<Item = (&'r [f32], u32)>) {
-        let start = self.labels.len();
-        for (row, label) in rows {
-            self.features.extend_from_slice(row);
-            self.labels.push(label);
-        }
-        self.held.push(start..self.labels.len());
-    }
-
-    fn all(&self) -> Samples<'_> {
-        Samples { features: &self.features, labels: &self.labels, width: self.width }
-    }
-
-    fn of(&self, client: ClientId) -> Samples<'_> {
-        self.all().part(self.held[client.idx()].clone())
+impl Held {
+    fn of(&self, client: ClientId) -> &[u32] {
+        self.by_client.get(client.idx()).map_or(&[], Vec::as_slice)
     }
 }
 
 impl Labelled {
-    pub(super) fn new(model: Box<dyn Model>, train: Store, test: Store, clusters: Option<Vec<u32>>) -> Self {
-        Labelled { model, train, test, clusters }
+    /// The task of training a network, drawn from `seed`, on what clients hold. All test samples are pooled;
+    /// those that a client holds are its own test data.
+    pub fn new(net: Net, seed: u64, train: Held, test: Held, clusters: Option<Vec<u32>>) -> Self {
+        Labelled { net, pool: Pool::default(), seed, train, test, clusters }
     }
 
     /// Whether there is anything to judge a model on.
     pub fn has_test_data(&self) -> bool {
-        !self.test.labels.is_empty()
+        !self.test.samples.is_empty()
     }
 
-    /// What a client trains on.
-    pub fn train_of(&self, client: ClientId) -> Samples<'_> {
-        self.train.of(client)
+    /// The network.
+    pub fn net(&self) -> &Net {
+        &self.net
     }
 
-    /// What a client is tested on.
-    pub fn test_of(&self, client: ClientId) -> Samples<'_> {
-        self.test.of(client)
+    /// The samples that clients train on, and who holds which.
+    pub fn train(&self) -> &Held {
+        &self.train
+    }
+
+    /// The samples that models are judged on, and who holds which.
+    pub fn test(&self) -> &Held {
+        &self.test
     }
 }
 
 impl Task for Labelled {
     fn n_clients(&self) -> usize {
-        self.train.held.len()
+        self.train.by_client.len()
     }
 
     fn samples(&self, client: ClientId) -> u32 {
-        self.train.held[client.idx()].len() as u32
+        self.train.of(client).len() as u32
     }
 
     fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
@@ -88,11 +79,11 @@ impl Task for Labelled {
     }
 
     fn layout(&self) -> &Layout {
-        self.model.layout()
+        self.net.layout()
     }
 
     fn initial(&self) -> Vec<f32> {
-        self.model.initial()
+        self.net.initial(self.seed)
     }
 
     fn begin<'t>(
@@ -102,11 +93,12 @@ impl Task for Labelled {
         seed: u64,
         limit: NonZeroU32,
     ) -> Box<dyn Trainee + 't> {
-        Box::new(MiniBatches::new(self.model.as_ref(), self.train.of(client), client, job, seed, limit))
+        let held = self.train.of(client);
+        Box::new(MiniBatches::new(&self.net, &self.pool, &self.train.samples, held, client, job, seed, limit))
     }
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
-        let tally = self.model.tally(model, &self.train.of(client));
+        let tally = judge(&self.net, &self.pool, model, &self.train.samples, self.train.of(client), PIECE);
         (tally.loss / tally.weight.max(1.0)) as f32
     }
 
@@ -115,15 +107,17 @@ impl Task for Labelled {
     }
 
     fn n_test_pieces(&self) -> usize {
-        self.test.labels.len().div_ceil(PIECE)
+        self.test.samples.len().div_ceil(PIECE)
     }
 
     fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
-        let all = self.test.all();
-        self.model.tally(model, &all.part(piece * PIECE..all.len().min((piece + 1) * PIECE)))
+        let end = ((piece + 1) * PIECE).min(self.test.samples.len());
+        let idxs: Vec<u32> = ((piece * PIECE) as u32..end as u32).collect();
+        judge(&self.net, &self.pool, model, &self.test.samples, &idxs, PIECE)
     }
 
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
-        Some(self.test.of(client)).filter(|own| !own.is_empty()).map(|own| self.model.tally(model, &own))
+        let own = self.test.of(client);
+        (!own.is_empty()).then(|| judge(&self.net, &self.pool, model, &self.test.samples, own, PIECE))
     }
 }

@@ -2,6 +2,7 @@
 
 mod labelled;
 pub mod quadratic;
+mod samples;
 pub mod synthetic;
 
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
 use crate::Task;
-pub use labelled::Labelled;
+pub use labelled::{Held, Labelled};
+pub use samples::Samples;
 
 /// Everything that `[data]` can name.
 pub const ALL: &[Entry<dyn Task>] = &[synthetic::ENTRY, quadratic::ENTRY];

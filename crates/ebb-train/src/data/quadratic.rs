@@ -254,12 +254,16 @@ impl LocalRun for Descent<'_> {
     fn gradient(&mut self) -> Vec<f32> {
         self.exact_gradient().map(|slope| slope as f32).collect()
     }
+
+    fn moved(&self) -> Vec<f32> {
+        self.weights.iter().zip(&self.start).map(|(new, old)| (new - old) as f32).collect()
+    }
 }
 
 impl Trainee for Descent<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
-        let delta = self.weights.iter().zip(&self.start).map(|(new, old)| (new - old) as f32).collect();
+        let delta = self.moved();
         Some(Done { delta, steps, loss: (self.loss / f64::from(self.done)) as f32, accuracy: None })
     }
 }

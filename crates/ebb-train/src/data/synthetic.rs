@@ -5,14 +5,15 @@
 //! one labelling and one law of features for all; `clusters` lets groups of clients share a labelling.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use ebb_round::{ClientId, Stream};
 use ebb_settings::{Chance, Entry, NonNegative};
 use serde::{Deserialize, Serialize};
 
-use super::labelled::{Labelled, Store};
-use crate::Task;
-use crate::model::logistic::Logistic;
+use super::{Held, Labelled, Samples};
+use crate::net::{Input, Net, named};
+use crate::{Path, Task};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -52,7 +53,8 @@ test_share = 0.1
             let message = format!("about {gigabytes:.0} GB of data; keep it under {MOST_GIGABYTES} GB");
             return Err(settings.error("clients", message));
         }
-        let data = synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed));
+        let path = Path::chosen().map_err(|message| settings.error("kind", message))?;
+        let data = synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed), path);
         if !data.has_test_data() {
             return Err(
                 settings.error("test_share", "leaves no test data; give a larger share or more samples")
@@ -115,6 +117,33 @@ fn tenth() -> Chance {
     Chance::new(0.1).expect("a tenth is a chance")
 }
 
+/// Samples as they are drawn, client by client.
+#[derive(Default)]
+struct Part {
+    rows: Vec<f32>,
+    labels: Vec<u32>,
+    by_client: Vec<Vec<u32>>,
+}
+
+impl Part {
+    /// Adds what the next client holds.
+    fn add_client<'r>(&mut self, rows: impl Iterator<Item = (&'r [f32], u32)>) {
+        let start = self.labels.len() as u32;
+        for (row, label) in rows {
+            self.rows.extend_from_slice(row);
+            self.labels.push(label);
+        }
+        self.by_client.push((start..self.labels.len() as u32).collect());
+    }
+
+    fn held(self, width: usize) -> Held {
+        Held {
+            samples: Arc::new(Samples::from_floats(self.rows, self.labels, width)),
+            by_client: self.by_client,
+        }
+    }
+}
+
 /// How features become a label: the class whose linear score is highest.
 struct Labelling {
     matrix: Vec<f64>,
@@ -122,7 +151,7 @@ struct Labelling {
 }
 
 impl Synthetic {
-    fn generate(&self, seed: u64) -> Labelled {
+    fn generate(&self, seed: u64, path: Path) -> Labelled {
         let width = self.features.get() as usize;
         let n_classes = self.classes.get() as usize;
         let n_clients = self.clients.get() as usize;
@@ -130,7 +159,7 @@ impl Synthetic {
             (0..n_clients).map(|idx| (idx * clusters.get() as usize / n_clients) as u32).collect()
         });
         let deviations: Vec<f64> = (1..=width).map(|j| libm::pow(j as f64, -0.6)).collect();
-        let (mut train, mut test) = (Store::new(width), Store::new(width));
+        let (mut train, mut test) = (Part::default(), Part::default());
         let mut row = vec![0.0_f32; width];
         for idx in 0..n_clients {
             let client = ClientId::new(idx);
@@ -157,7 +186,9 @@ impl Synthetic {
             train.add_client(for_training.iter().map(pick));
             test.add_client(for_test.iter().map(pick));
         }
-        Labelled::new(Box::new(Logistic::new(width, n_classes)), train, test, clusters)
+        let spec = named("logistic", Input::Flat(width), n_classes).expect("this network has a name");
+        let net = Net::new(&spec, path).expect("features and classes are not zero");
+        Labelled::new(net, seed, train.held(width), test.held(width), clusters)
     }
 
     /// What the samples and one labelling a client take in memory, on average.
@@ -236,19 +267,17 @@ mod tests {
 
     /// Mean over the clients' own features, feature by feature.
     fn feature_mean(data: &Labelled, client: usize, feature: usize) -> f64 {
-        let samples = data.train_of(ClientId::new(client));
-        (0..samples.len()).map(|idx| f64::from(samples.row(idx).0[feature])).sum::<f64>()
-            / samples.len() as f64
+        let train = data.train();
+        let held = &train.by_client[client];
+        held.iter().map(|&idx| f64::from(train.samples.row(idx)[feature])).sum::<f64>() / held.len() as f64
     }
 
     #[test]
     fn sizes_follow_the_papers_law_and_a_tenth_is_held_out() {
-        let data = synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000").generate(3);
+        let data = synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000")
+            .generate(3, Path::Portable);
         let sizes: Vec<_> = (0..2000)
-            .map(|idx| {
-                let client = ClientId::new(idx);
-                (data.train_of(client).len(), data.test_of(client).len())
-            })
+            .map(|idx| (data.train().by_client[idx].len(), data.test().by_client[idx].len()))
             .collect();
         for &(train, test) in &sizes {
             assert!(train + test >= 50 && train == ((train + test) as f64 * 0.9) as usize);
@@ -261,12 +290,12 @@ mod tests {
 
     #[test]
     fn features_have_the_deviations_of_the_paper() {
-        let data = synthetic("clients = 1\nsamples = 40000").generate(5);
-        let samples = data.train_of(ClientId::new(0));
+        let data = synthetic("clients = 1\nsamples = 40000").generate(5, Path::Portable);
+        let samples = &data.train().samples;
         for feature in [0, 9, 59] {
             let mean = feature_mean(&data, 0, feature);
             let variance = (0..samples.len())
-                .map(|idx| (f64::from(samples.row(idx).0[feature]) - mean).powi(2))
+                .map(|idx| (f64::from(samples.row(idx as u32)[feature]) - mean).powi(2))
                 .sum::<f64>()
                 / samples.len() as f64;
             let expected = ((feature + 1) as f64).powf(-1.2);
@@ -280,7 +309,7 @@ mod tests {
     #[test]
     fn iid_clients_share_one_law_and_others_do_not() {
         let spread = |text: &str| {
-            let data = synthetic(text).generate(1);
+            let data = synthetic(text).generate(1, Path::Portable);
             let means: Vec<_> = (0..20).map(|client| feature_mean(&data, client, 0)).collect();
             let centre = means.iter().sum::<f64>() / 20.0;
             (means.iter().map(|mean| (mean - centre).powi(2)).sum::<f64>() / 20.0).sqrt()
@@ -293,7 +322,7 @@ mod tests {
     fn clients_of_a_cluster_label_alike() {
         let same = |clusters: &str, one: usize, two: usize| {
             let synthetic = synthetic(&format!("clients = 20\nsamples = 50\n{clusters}"));
-            let data = synthetic.generate(1);
+            let data = synthetic.generate(1, Path::Portable);
             let group = |idx| data.oracle_cluster(ClientId::new(idx)).map_or(idx, |cluster| cluster as usize);
             let labelling = |idx| synthetic.labelling(1, ClientId::new(group(idx))).matrix;
             labelling(one) == labelling(two)
@@ -305,8 +334,8 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_data_and_another_does_not() {
         let first = |seed| {
-            let data = synthetic("clients = 3\nalpha = 1.0\nbeta = 1.0").generate(seed);
-            data.train_of(ClientId::new(2)).features.to_vec()
+            let data = synthetic("clients = 3\nalpha = 1.0\nbeta = 1.0").generate(seed, Path::Portable);
+            data.train().samples.row(data.train().by_client[2][0])
         };
         assert!(first(1) == first(1) && first(1) != first(2));
     }

@@ -1,0 +1,167 @@
+//! Gradient descent corrected by the difference of two control variates: everybody's and the client's own.
+//!
+//! SCAFFOLD (Karimireddy et al. 2020, "Stochastic controlled averaging for federated learning"), the client's
+//! half; `server/scaffold.rs` is the other. A step goes along `g - c_i + c`. Then c_i becomes, by option I,
+//! the gradient at the model sent, x; by option II, `c_i - c + (x - y) / (K * rate)`, which is the mean
+//! gradient met on the way to y, with K the steps that were done, be they fewer than asked.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use crate::local::plan::Plan;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn LocalRule> = Entry {
+    name: "scaffold",
+    about: "gradient descent corrected by control variates; plain where server.kind is not scaffold",
+    example:
+        "option = \"II\"               # the variate is the mean gradient met; or I: the gradient at the start
+rate = 0.1
+schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+# step_every = 10           # of schedule step
+# step_factor = 0.95
+epochs = 1                  # or steps = 10
+batch = 20                  # without it, all the client holds
+momentum = 0.0              # above 0 only with option I
+weight_decay = 0.0",
+    build: |settings| {
+        let plan = Plan::parse(settings, &["option"])?;
+        let Own { option } = settings.parse_without(&["kind"])?;
+        if option == Variate::II && plan.has_momentum() {
+            return Err(settings.error(
+                "momentum",
+                "option II reads the gradient off the distance moved, which momentum stretches; \
+                 leave it out or give option = \"I\"",
+            ));
+        }
+        Ok(Box::new(Scaffold { plan, option }))
+    },
+};
+
+/// The name under which control variates travel and are remembered.
+pub const CONTROL: &str = "control";
+
+/// What the plan does not read; the plan refuses unknown keys.
+#[derive(Debug, Serialize, Deserialize)]
+struct Own {
+    #[serde(default)]
+    option: Variate,
+}
+
+/// How a client renews its variate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Variate {
+    /// The gradient over all its data at the model it was sent: one more pass.
+    I,
+    /// The mean gradient of its steps.
+    #[default]
+    II,
+}
+
+#[derive(Debug)]
+struct Scaffold {
+    plan: Plan,
+    option: Variate,
+}
+
+impl LocalRule for Scaffold {
+    fn plan(&self, tick: u32) -> (f32, Work) {
+        self.plan.at(tick)
+    }
+
+    fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
+        let plain = self.plan.plain_step(job);
+        let Some(everybodys) = job.global.side.get(CONTROL) else {
+            // Corrected by its own variate alone, a client would go nowhere.
+            run.steps(run.steps_asked(), &plain);
+            return None;
+        };
+        let push = match memory.side.get(CONTROL) {
+            Some(own) => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
+            None => everybodys.clone(),
+        };
+        let at_start = (self.option == Variate::I).then(|| run.gradient());
+        let done = run.steps(run.steps_asked(), &StepRule { push: Some(&push), ..plain });
+        let reach = f64::from(done) * f64::from(job.rate);
+        // Whoever did nothing has nothing to report, and will not be heard.
+        let control = (reach > 0.0).then(|| at_start.unwrap_or_else(|| met(&run.moved(), reach, &push)))?;
+        Some(Parcel { model: Vec::new(), side: BTreeMap::from([(Cow::Borrowed(CONTROL), control)]) })
+    }
+}
+
+/// The mean gradient of the steps, without the push that was added to each.
+fn met(moved: &[f32], reach: f64, push: &[f32]) -> Vec<f32> {
+    moved.iter().zip(push).map(|(&by, &push)| (-f64::from(by) / reach - f64::from(push)) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Parabola, local, run_local};
+
+    fn memory(own: Option<f32>) -> Parcel {
+        let side = own.map(|own| (Cow::Borrowed(CONTROL), vec![own]));
+        Parcel { model: Vec::new(), side: side.into_iter().collect() }
+    }
+
+    /// From 10 around 0 at a rate of 0.1 with 2 steps asked, cut off after `limit`.
+    fn check(settings: &str, limit: u32, variates: (f32, Option<f32>), weight: f32, control: f32) {
+        let (everybodys, own) = variates;
+        let rule = local(ENTRY, &format!("rate = 0.1\nsteps = 2\n{settings}")).unwrap();
+        let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
+        let (run, remembered) = run_local(rule.as_ref(), start, &[(CONTROL, vec![everybodys])], &memory(own));
+        assert!((run.weight - weight).abs() < 1e-5, "{}, not {weight}", run.weight);
+        let found = remembered.unwrap().side[CONTROL][0];
+        assert!((found - control).abs() < 1e-5, "{found}, not {control}");
+    }
+
+    #[test]
+    fn the_first_time_is_plain_descent_and_the_variate_is_the_gradient_met() {
+        // 10, 9, 8.1: gradients 10 and 9.
+        check("", 2, (0.0, None), 8.1, 9.5);
+        check("option = \"I\"", 2, (0.0, None), 8.1, 10.0);
+    }
+
+    #[test]
+    fn steps_are_pushed_by_the_difference_of_the_variates() {
+        // 10 - 0.1 (10 - 4 + 3) = 9.1, then 9.1 - 0.1 (9.1 - 4 + 3) = 8.29; gradients 10 and 9.1.
+        check("", 2, (3.0, Some(4.0)), 8.29, 9.55);
+        check("option = \"I\"", 2, (3.0, Some(4.0)), 8.29, 10.0);
+    }
+
+    #[test]
+    fn a_client_that_is_cut_off_divides_by_the_steps_it_did() {
+        check("", 1, (3.0, Some(4.0)), 9.1, 10.0);
+    }
+
+    #[test]
+    fn equal_variates_cancel() {
+        check("", 2, (7.0, Some(7.0)), 8.1, 9.5);
+    }
+
+    #[test]
+    fn weight_decay_is_part_of_what_was_met() {
+        // 10 - 0.1 (10 + 0.5 * 10) = 8.5, then 8.5 - 0.1 * 12.75 = 7.225.
+        check("weight_decay = 0.5", 2, (0.0, None), 7.225, 13.875);
+    }
+
+    #[test]
+    fn where_no_variate_is_sent_it_is_plain_and_nothing_is_remembered() {
+        let rule = local(ENTRY, "rate = 0.1\nsteps = 2").unwrap();
+        let (run, remembered) =
+            run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &memory(Some(4.0)));
+        assert!((run.weight - 8.1).abs() < 1e-5 && remembered.is_none());
+    }
+
+    #[test]
+    fn momentum_goes_with_option_one_only() {
+        let build = |text: &str| local(ENTRY, &format!("rate = 0.1\nsteps = 1\nmomentum = 0.5\n{text}"));
+        assert!(build("option = \"I\"").is_ok());
+        assert!(build("").err().unwrap().contains("give option = \"I\""));
+        assert!(build("option = \"III\"").err().unwrap().contains("known values: I, II"));
+    }
+}

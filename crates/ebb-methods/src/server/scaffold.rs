@@ -1,0 +1,159 @@
+//! Adds the aggregate, times a server rate, and sends along the mean of the clients' control variates.
+//!
+//! SCAFFOLD (Karimireddy et al. 2020), the server's half; `local/scaffold.rs` is the other.
+//! `c = c + sum of p_i (c_i+ - c_i)` over those that answered, p_i being the client's share of the objective:
+//! 1 / N in the paper, where all clients count alike. The population is taken to be fixed: what a client added
+//! to c stays there when it leaves, and newcomers find a c that knows nothing of them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use crate::local::scaffold::CONTROL;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "scaffold",
+    about: "as plain, and sends the mean of the control variates of local.kind scaffold",
+    example: "rate = 1.0",
+    build: |settings| Ok(Box::new(settings.parse::<Scaffold>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scaffold {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    /// In f64: rounded every round, it would drift from the mean that it stands for.
+    #[serde(skip)]
+    control: Vec<f64>,
+}
+
+fn one() -> Positive {
+    Positive::new(1.0).expect("1 is above 0")
+}
+
+impl ServerRule for Scaffold {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
+        let control = self.control.iter().map(|&value| value as f32).collect();
+        let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
+        Arc::new(Parcel { model: round.global.model.clone(), side })
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
+        self.model = Arc::new(Parcel::of(vectors::moved(&round.global.model, self.rate.get(), aggregate)));
+        // A stand-in is counted for somebody whose own variate did not change.
+        let own = contributions.iter().filter(|one| one.age == 0 && one.source == one.client);
+        let changes: Vec<_> = own
+            // The variate averages over everybody in the objective, though only some answered.
+            .filter_map(|one| Some((one.update.delta.side.get(CONTROL)?.as_slice(), round.share(one.client))))
+            .collect();
+        vectors::add_weighted(&mut self.control, &changes, round.threads);
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.control = vec![0.0; model.len()];
+        self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+impl State for Scaffold {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.f64s("control", &self.control);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        self.control = from.f64s("control")?;
+        if self.control.len() != self.model.model.len() {
+            return Err(from.error("control", "has another length than the model"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::ClientId;
+
+    use super::*;
+    use crate::testing::{World, contribution};
+
+    /// A change of the client's variate by so much.
+    fn change(client: usize, by: f32) -> Contribution {
+        let mut one = contribution(client, 0.0);
+        Arc::make_mut(&mut one.update).delta.side.insert(Cow::Borrowed(CONTROL), vec![by]);
+        one
+    }
+
+    fn sent(server: &Scaffold, world: &World) -> f32 {
+        server.parcel(&world.round(0)).side[CONTROL][0]
+    }
+
+    fn new() -> Scaffold {
+        let mut server = Scaffold { rate: one(), model: Arc::default(), control: Vec::new() };
+        server.start_from(vec![0.0]);
+        server
+    }
+
+    fn check(contributions: &[Contribution], expected: f32) {
+        let (mut server, world) = (new(), World::of(4));
+        server.absorb(&world.round(0), contributions, &[0.0]);
+        assert_eq!(sent(&server, &world), expected);
+    }
+
+    #[test]
+    fn the_variate_averages_over_everybody_enrolled() {
+        check(&[], 0.0);
+        check(&[change(0, 2.0)], 0.5);
+        check(&[change(0, 2.0), change(3, 4.0)], 1.5);
+    }
+
+    #[test]
+    fn stand_ins_and_updates_without_a_variate_leave_it_alone() {
+        check(&[contribution(0, 2.0)], 0.0);
+        check(&[change(0, 2.0), Contribution { age: 1, ..change(1, 4.0) }], 0.5);
+        check(&[change(0, 2.0), Contribution { source: ClientId::new(0), ..change(1, 4.0) }], 0.5);
+    }
+
+    #[test]
+    fn the_model_moves_by_the_aggregate_and_travels_with_the_variate() {
+        let (mut server, world) = (new(), World::of(4));
+        server.rate = Positive::new(0.5).unwrap();
+        server.absorb(&world.round(0), &[], &[3.0]);
+        assert_eq!(server.model().as_ref(), &Parcel::of(vec![1.5]));
+        assert_eq!(server.parcel(&world.round(0)).bytes(), 8);
+    }
+
+    #[test]
+    fn what_is_saved_loads_again() {
+        let (mut server, world) = (new(), World::of(3));
+        server.absorb(&world.round(0), &[change(0, 1.0)], &[3.0]);
+        let save = |server: &Scaffold| {
+            let mut saver = Saver::new();
+            server.save(&mut saver);
+            saver.finish()
+        };
+        let (saved, mut again) = (save(&server), new());
+        again.load(&mut Loader::new(&saved)).unwrap();
+        assert!(save(&again) == saved && again.control == [1.0 / 3.0]);
+        again.control.push(0.0);
+        let error = new().load(&mut Loader::new(&save(&again))).unwrap_err().to_string();
+        assert!(error.contains("control: has another length"), "{error}");
+    }
+}

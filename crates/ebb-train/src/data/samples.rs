@@ -1,0 +1,107 @@
+//! Labelled samples, loaded once and shared by all clients as lists of indices.
+
+/// Labelled samples.
+#[derive(Debug)]
+pub struct Samples {
+    inputs: Inputs,
+    labels: Vec<u32>,
+    width: usize,
+}
+
+#[derive(Debug)]
+enum Inputs {
+    /// Row after row.
+    Floats(Vec<f32>),
+    /// Pixels stay bytes in memory; for each channel a table says what a byte means.
+    Bytes { pixels: Vec<u8>, meaning: Vec<[f32; 256]> },
+}
+
+impl Samples {
+    /// Rows of `width` numbers.
+    ///
+    /// # Panics
+    /// When there are not as many rows as labels.
+    pub fn from_floats(rows: Vec<f32>, labels: Vec<u32>, width: usize) -> Self {
+        assert_eq!(rows.len(), labels.len() * width, "one row a label");
+        Samples { inputs: Inputs::Floats(rows), labels, width }
+    }
+
+    /// Images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) / deviation`.
+    ///
+    /// # Panics
+    /// When there are not as many images as labels.
+    pub fn from_bytes(pixels: Vec<u8>, labels: Vec<u32>, width: usize, scaling: &[(f32, f32)]) -> Self {
+        assert_eq!(pixels.len(), labels.len() * width, "one image a label");
+        assert!(!scaling.is_empty() && width.is_multiple_of(scaling.len()), "one scaling a channel");
+        let table = |&(mean, deviation): &(f32, f32)| {
+            std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / deviation)
+        };
+        let meaning = scaling.iter().map(table).collect();
+        Samples { inputs: Inputs::Bytes { pixels, meaning }, labels, width }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The label of one.
+    pub fn label(&self, idx: u32) -> u32 {
+        self.labels[idx as usize]
+    }
+
+    /// Numbers a sample.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Writes samples one after another, and adds their labels.
+    pub fn fill(&self, idxs: impl Iterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
+        for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
+            labels.push(self.labels[idx as usize]);
+            let range = idx as usize * self.width..(idx as usize + 1) * self.width;
+            match &self.inputs {
+                Inputs::Floats(rows) => to.copy_from_slice(&rows[range]),
+                Inputs::Bytes { pixels, meaning } => {
+                    if let [meaning] = meaning.as_slice() {
+                        for (to, &byte) in to.iter_mut().zip(&pixels[range]) {
+                            *to = meaning[byte as usize];
+                        }
+                    } else {
+                        let pixels = pixels[range].chunks_exact(meaning.len());
+                        for (to, pixel) in to.chunks_exact_mut(meaning.len()).zip(pixels) {
+                            for ((to, &byte), meaning) in to.iter_mut().zip(pixel).zip(meaning) {
+                                *to = meaning[byte as usize];
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// One sample as numbers.
+    pub fn row(&self, idx: u32) -> Vec<f32> {
+        let mut row = vec![0.0; self.width];
+        self.fill(std::iter::once(idx), &mut row, &mut Vec::new());
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_numbers_channel_by_channel() {
+        let samples = Samples::from_bytes(vec![0, 255, 51, 102], vec![1, 0], 2, &[(0.0, 1.0), (0.5, 0.5)]);
+        assert_eq!(samples.row(0), [0.0, 1.0]);
+        assert_eq!(samples.row(1), [0.2, (0.4 - 0.5) / 0.5]);
+        assert_eq!((samples.label(0), samples.len()), (1, 2));
+    }
+}

@@ -1,0 +1,65 @@
+//! Eight floats at once, with fused multiply-add.
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+// SAFETY, for all blocks here: the trait's caller promises that the unit exists and that pointers are valid.
+impl Simd for Avx2 {
+    const LANES: usize = 8;
+    const MANY: bool = false;
+    type V = __m256;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: __m256) {
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(to, value) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sums(v: &[__m256]) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let (a, b) = (_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+            let (c, d) = (_mm256_hadd_ps(v[4], v[5]), _mm256_hadd_ps(v[6], v[7]));
+            // Each half now holds the half-sums of four vectors.
+            let (low, high) = (_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let crossed = _mm256_permute2f128_ps::<0x21>(low, high);
+            _mm256_add_ps(_mm256_blend_ps::<0xF0>(low, high), crossed)
+        }
+    }
+}

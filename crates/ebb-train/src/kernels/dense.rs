@@ -1,0 +1,495 @@
+//! Dense layers: rows of inputs times a matrix held in panels of columns.
+//!
+//! The matrix has `n_in` rows and `out_pad` columns, a multiple of 16. It is stored panel by panel: 64 columns
+//! (the last panel may be narrower), all rows of a panel after another.
+
+use std::marker::PhantomData;
+
+use super::{PAD, Path, SLACK, Simd, by_path};
+
+/// Columns of a panel.
+const PANEL: usize = 64;
+
+/// Where the entry at row `i`, column `o` stands.
+pub(crate) fn at(n_in: usize, out_pad: usize, i: usize, o: usize) -> usize {
+    let start = o / PANEL * PANEL;
+    let width = (out_pad - start).min(PANEL);
+    start * n_in + i * width + (o - start)
+}
+
+/// A dense layer's sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) n_rows: usize,
+    pub(crate) n_in: usize,
+    /// Floats from one row of inputs to the next.
+    pub(crate) in_stride: usize,
+    pub(crate) out_pad: usize,
+}
+
+impl Sizes {
+    fn check(&self, inputs: usize, weights: usize, bias: usize, outputs: usize) {
+        assert!(inputs >= self.n_rows * self.in_stride + SLACK && self.in_stride >= self.n_in, "inputs");
+        assert!(self.out_pad.is_multiple_of(PAD), "padding");
+        assert!(weights >= self.n_in * self.out_pad && bias >= self.out_pad, "weights");
+        assert!(outputs >= self.n_rows * self.out_pad, "outputs");
+    }
+}
+
+/// `y = x * w + bias`, and nothing below zero if `relu`.
+pub(crate) fn forward(
+    path: Path,
+    sizes: &Sizes,
+    x: &[f32],
+    w: &[f32],
+    bias: &[f32],
+    y: &mut [f32],
+    relu: bool,
+) {
+    sizes.check(x.len(), w.len(), bias.len(), y.len());
+    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
+    unsafe {
+        forward_raw(
+            path,
+            x.as_ptr(),
+            in_stride,
+            n_rows,
+            n_in,
+            out_pad,
+            w.as_ptr(),
+            bias.as_ptr(),
+            y.as_mut_ptr(),
+            relu,
+        );
+    }
+}
+
+/// `dx = dy * w^T`.
+pub(crate) fn input_gradient(path: Path, sizes: &Sizes, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+    sizes.check(dx.len(), w.len(), sizes.out_pad, dy.len());
+    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
+    unsafe {
+        input_gradient_raw(path, dy.as_ptr(), n_rows, n_in, out_pad, w.as_ptr(), dx.as_mut_ptr(), in_stride);
+    }
+}
+
+/// `dw = x^T * dy`, and what becomes of it is the sink's affair; `weights` and `bias` are where the layer's
+/// begin in the sink's buffers.
+pub(crate) fn weight_gradient(
+    path: Path,
+    sizes: &Sizes,
+    x: &[f32],
+    dy: &[f32],
+    sink: &Sink<'_>,
+    weights: usize,
+    bias: usize,
+) {
+    let left = |start: usize| sink.len.saturating_sub(start);
+    sizes.check(x.len(), left(weights), left(bias), dy.len());
+    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
+    unsafe {
+        weight_gradient_raw(
+            path,
+            x.as_ptr(),
+            in_stride,
+            n_rows,
+            n_in,
+            out_pad,
+            dy.as_ptr(),
+            sink,
+            weights,
+            bias,
+        );
+    }
+}
+
+by_path! {
+    fn forward_raw(
+        x: *const f32, x_stride: usize, n_rows: usize, n_in: usize, out_pad: usize,
+        w: *const f32, bias: *const f32, y: *mut f32, relu: bool,
+    ) = forward_on;
+}
+
+by_path! {
+    fn input_gradient_raw(
+        dy: *const f32, n_rows: usize, n_in: usize, out_pad: usize, w: *const f32, dx: *mut f32, dx_stride: usize,
+    ) = input_gradient_on;
+}
+
+by_path! {
+    fn weight_gradient_raw(
+        x: *const f32, x_stride: usize, n_rows: usize, n_in: usize, out_pad: usize, dy: *const f32,
+        sink: &Sink<'_>, offset: usize, bias_offset: usize,
+    ) = weight_gradient_on;
+}
+
+/// What becomes of a gradient when it has been computed.
+#[derive(Debug)]
+pub(crate) struct Sink<'b> {
+    end: End,
+    /// How long its buffers are.
+    len: usize,
+    _buffers: PhantomData<&'b mut [f32]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Store { gradient: *mut f32 },
+    Step { weights: *mut f32, rate: f32 },
+    Momentum { weights: *mut f32, velocity: *mut f32, rate: f32, momentum: f32 },
+}
+
+impl<'b> Sink<'b> {
+    /// It is stored.
+    pub(crate) fn store(gradient: &'b mut [f32]) -> Self {
+        Sink {
+            end: End::Store { gradient: gradient.as_mut_ptr() },
+            len: gradient.len(),
+            _buffers: PhantomData,
+        }
+    }
+
+    /// A plain step is taken at once: the gradient is never stored.
+    pub(crate) fn step(weights: &'b mut [f32], rate: f32) -> Self {
+        let len = weights.len();
+        Sink { end: End::Step { weights: weights.as_mut_ptr(), rate }, len, _buffers: PhantomData }
+    }
+
+    /// A step with momentum is taken at once.
+    pub(crate) fn momentum(
+        weights: &'b mut [f32],
+        velocity: &'b mut [f32],
+        rate: f32,
+        momentum: f32,
+    ) -> Self {
+        let len = weights.len().min(velocity.len());
+        let (weights, velocity) = (weights.as_mut_ptr(), velocity.as_mut_ptr());
+        Sink { end: End::Momentum { weights, velocity, rate, momentum }, len, _buffers: PhantomData }
+    }
+
+    /// Hands over a gradient that was stored elsewhere, its length a multiple of 16.
+    pub(crate) fn take(&self, path: Path, gradient: &[f32], at: usize) {
+        assert!(gradient.len().is_multiple_of(PAD) && at + gradient.len() <= self.len, "gradient");
+        // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
+        unsafe { take_raw(path, gradient.as_ptr(), gradient.len(), self, at) }
+    }
+
+    /// Takes a vector of the gradient that belongs at `at`.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(&self, at: usize, gradient: S::V) {
+        // SAFETY: the caller promises that all buffers hold a vector at `at`.
+        unsafe {
+            match self.end {
+                End::Store { gradient: to } => S::store(to.add(at), gradient),
+                End::Step { weights, rate } => {
+                    let weights = weights.add(at);
+                    S::store(weights, S::mul_add(S::splat(-rate), gradient, S::load(weights)));
+                }
+                End::Momentum { weights, velocity, rate, momentum } => {
+                    let (weights, velocity) = (weights.add(at), velocity.add(at));
+                    let moved = S::mul_add(S::splat(momentum), S::load(velocity), gradient);
+                    S::store(velocity, moved);
+                    S::store(weights, S::mul_add(S::splat(-rate), moved, S::load(weights)));
+                }
+            }
+        }
+    }
+}
+
+by_path! {
+    fn take_raw(gradient: *const f32, len: usize, sink: &Sink<'_>, at: usize) = take_on;
+}
+
+#[inline(always)]
+unsafe fn take_on<S: Simd>(gradient: *const f32, len: usize, sink: &Sink<'_>, at: usize) {
+    for from in (0..len).step_by(S::LANES) {
+        // SAFETY: the length is a multiple of the vector's, and the sink's buffers hold it at `at`.
+        unsafe { sink.put::<S>(at + from, S::load(gradient.add(from))) }
+    }
+}
+
+#[inline(always)]
+unsafe fn forward_on<S: Simd>(
+    x: *const f32,
+    x_stride: usize,
+    n_rows: usize,
+    n_in: usize,
+    out_pad: usize,
+    w: *const f32,
+    bias: *const f32,
+    y: *mut f32,
+    relu: bool,
+) {
+    // SAFETY: the loops stay within the sizes that the caller promises.
+    unsafe {
+        let mut o = 0;
+        while o < out_pad {
+            let start = o / PANEL * PANEL;
+            let width = (out_pad - start).min(PANEL);
+            let left = (start + width - o) / S::LANES;
+            let panel = w.add(start * n_in + (o - start));
+            let tile = Columns {
+                x,
+                x_stride,
+                n_rows,
+                n_in,
+                w: panel,
+                width,
+                bias: bias.add(o),
+                y: y.add(o),
+                out_pad,
+                relu,
+            };
+            let taken = if S::MANY {
+                match left {
+                    4.. => tile.rows::<S, 4, 6>(),
+                    3 => tile.rows::<S, 3, 6>(),
+                    2 => tile.rows::<S, 2, 8>(),
+                    _ => tile.rows::<S, 1, 8>(),
+                }
+            } else {
+                match left {
+                    2.. => tile.rows::<S, 2, 6>(),
+                    _ => tile.rows::<S, 1, 6>(),
+                }
+            };
+            o += taken * S::LANES;
+        }
+    }
+}
+
+/// Some columns of a forward pass.
+#[derive(Clone, Copy)]
+struct Columns {
+    x: *const f32,
+    x_stride: usize,
+    n_rows: usize,
+    n_in: usize,
+    w: *const f32,
+    width: usize,
+    bias: *const f32,
+    y: *mut f32,
+    out_pad: usize,
+    relu: bool,
+}
+
+impl Columns {
+    /// `Z` vectors of columns for all rows, `R` rows at a time; returns `Z`.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const Z: usize, const R: usize>(self) -> usize {
+        let mut row = 0;
+        // SAFETY: the loops stay within the sizes that the caller promises.
+        unsafe {
+            while row + R <= self.n_rows {
+                self.tile::<S, Z, R>(row);
+                row += R;
+            }
+            while row + 4 <= self.n_rows {
+                self.tile::<S, Z, 4>(row);
+                row += 4;
+            }
+            match self.n_rows - row {
+                3 => self.tile::<S, Z, 3>(row),
+                2 => self.tile::<S, Z, 2>(row),
+                1 => self.tile::<S, Z, 1>(row),
+                _ => {}
+            }
+        }
+        Z
+    }
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const Z: usize, const R: usize>(self, row: usize) {
+        // SAFETY: the loops stay within the sizes that the caller promises.
+        unsafe {
+            let mut sums = [[S::splat(0.0); Z]; R];
+            for z in 0..Z {
+                let bias = S::load(self.bias.add(z * S::LANES));
+                (0..R).for_each(|r| sums[r][z] = bias);
+            }
+            let mut w = self.w;
+            let x: [*const f32; R] = std::array::from_fn(|r| self.x.add((row + r) * self.x_stride));
+            for i in 0..self.n_in {
+                let columns: [S::V; Z] = std::array::from_fn(|z| S::load(w.add(z * S::LANES)));
+                for r in 0..R {
+                    let value = S::splat(*x[r].add(i));
+                    for z in 0..Z {
+                        sums[r][z] = S::mul_add(value, columns[z], sums[r][z]);
+                    }
+                }
+                w = w.add(self.width);
+            }
+            for r in 0..R {
+                for z in 0..Z {
+                    let value = if self.relu { S::max(sums[r][z], S::splat(0.0)) } else { sums[r][z] };
+                    S::store(self.y.add((row + r) * self.out_pad + z * S::LANES), value);
+                }
+            }
+        }
+    }
+}
+
+/// Inputs handled together: each vector of `dy` then serves four of them.
+const INPUTS: usize = 4;
+
+#[inline(always)]
+unsafe fn input_gradient_on<S: Simd>(
+    dy: *const f32,
+    n_rows: usize,
+    n_in: usize,
+    out_pad: usize,
+    w: *const f32,
+    dx: *mut f32,
+    dx_stride: usize,
+) {
+    // Rows and inputs together fill one vector of sums: 4 x 4 with 16 lanes, 2 x 4 with 8.
+    let rows_at_once = S::LANES / INPUTS;
+    // SAFETY: indices beyond the end are clamped to the last row or input, and not stored.
+    unsafe {
+        for i in (0..n_in).step_by(INPUTS) {
+            let inputs: [usize; INPUTS] = std::array::from_fn(|n| (i + n).min(n_in - 1));
+            for row in (0..n_rows).step_by(rows_at_once) {
+                let mut sums = [S::splat(0.0); PAD];
+                let mut o = 0;
+                while o < out_pad {
+                    let width = (out_pad - o).min(PANEL);
+                    let panel = w.add(o * n_in);
+                    for z in (0..width).step_by(S::LANES) {
+                        let columns: [S::V; INPUTS] =
+                            std::array::from_fn(|n| S::load(panel.add(inputs[n] * width + z)));
+                        for m in 0..rows_at_once {
+                            let at = (row + m).min(n_rows - 1);
+                            let slope = S::load(dy.add(at * out_pad + o + z));
+                            for n in 0..INPUTS {
+                                sums[m * INPUTS + n] = S::mul_add(slope, columns[n], sums[m * INPUTS + n]);
+                            }
+                        }
+                    }
+                    o += width;
+                }
+                let mut out = [0.0_f32; PAD];
+                S::store(out.as_mut_ptr(), S::sums(&sums[..S::LANES]));
+                for m in 0..rows_at_once.min(n_rows - row) {
+                    let to = dx.add((row + m) * dx_stride + i);
+                    for n in 0..INPUTS.min(n_in - i) {
+                        *to.add(n) = out[m * INPUTS + n];
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weight_gradient_on<S: Simd>(
+    x: *const f32,
+    x_stride: usize,
+    n_rows: usize,
+    n_in: usize,
+    out_pad: usize,
+    dy: *const f32,
+    sink: &Sink<'_>,
+    offset: usize,
+    bias_offset: usize,
+) {
+    // SAFETY: the loops stay within the sizes that the caller promises.
+    unsafe {
+        let mut o = 0;
+        while o < out_pad {
+            let start = o / PANEL * PANEL;
+            let width = (out_pad - start).min(PANEL);
+            let left = (start + width - o) / S::LANES;
+            let to = offset + start * n_in + (o - start);
+            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_pad, width, to, sink };
+            let taken = if S::MANY {
+                match left {
+                    4.. => tile.inputs::<S, 4, 6>(),
+                    3 => tile.inputs::<S, 3, 6>(),
+                    2 => tile.inputs::<S, 2, 8>(),
+                    _ => tile.inputs::<S, 1, 8>(),
+                }
+            } else {
+                match left {
+                    2.. => tile.inputs::<S, 2, 6>(),
+                    _ => tile.inputs::<S, 1, 6>(),
+                }
+            };
+            o += taken * S::LANES;
+        }
+        for o in (0..out_pad).step_by(S::LANES) {
+            let mut sum = S::splat(0.0);
+            for row in 0..n_rows {
+                sum = S::add(sum, S::load(dy.add(row * out_pad + o)));
+            }
+            sink.put::<S>(bias_offset + o, sum);
+        }
+    }
+}
+
+/// Some columns of a weight gradient.
+#[derive(Clone, Copy)]
+struct Outer<'s> {
+    x: *const f32,
+    x_stride: usize,
+    n_rows: usize,
+    n_in: usize,
+    dy: *const f32,
+    out_pad: usize,
+    width: usize,
+    to: usize,
+    sink: &'s Sink<'s>,
+}
+
+impl Outer<'_> {
+    /// `Z` vectors of columns for all inputs, `I` inputs at a time; returns `Z`.
+    #[inline(always)]
+    unsafe fn inputs<S: Simd, const Z: usize, const I: usize>(self) -> usize {
+        let mut input = 0;
+        // SAFETY: the loops stay within the sizes that the caller promises.
+        unsafe {
+            while input + I <= self.n_in {
+                self.tile::<S, Z, I>(input);
+                input += I;
+            }
+            while input + 4 <= self.n_in {
+                self.tile::<S, Z, 4>(input);
+                input += 4;
+            }
+            match self.n_in - input {
+                3 => self.tile::<S, Z, 3>(input),
+                2 => self.tile::<S, Z, 2>(input),
+                1 => self.tile::<S, Z, 1>(input),
+                _ => {}
+            }
+        }
+        Z
+    }
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const Z: usize, const I: usize>(self, input: usize) {
+        // SAFETY: the loops stay within the sizes that the caller promises.
+        unsafe {
+            let mut sums = [[S::splat(0.0); Z]; I];
+            let (mut x, mut dy) = (self.x.add(input), self.dy);
+            for _ in 0..self.n_rows {
+                let slopes: [S::V; Z] = std::array::from_fn(|z| S::load(dy.add(z * S::LANES)));
+                for i in 0..I {
+                    let value = S::splat(*x.add(i));
+                    for z in 0..Z {
+                        sums[i][z] = S::mul_add(value, slopes[z], sums[i][z]);
+                    }
+                }
+                x = x.add(self.x_stride);
+                dy = dy.add(self.out_pad);
+            }
+            for i in 0..I {
+                for z in 0..Z {
+                    self.sink.put::<S>(self.to + (input + i) * self.width + z * S::LANES, sums[i][z]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The arithmetic of training: kernels written once over a vector unit, compiled for each.
+//!
+//! A kernel is generic over [`Simd`]; [`Path`] says which unit this machine and its user want. The portable
+//! path runs everywhere and is what the others are tested against. All buffers have [`SLACK`] floats after
+//! their end, and channels are padded to [`PAD`], so that whole vectors may be read and written.
+#![allow(unsafe_code, reason = "raw vectors and pointers, behind functions that check their slices")]
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed as the arithmetic is")]
+#![allow(clippy::too_many_arguments, reason = "a kernel takes its buffers and sizes one by one")]
+
+mod avx2;
+mod avx512;
+pub(crate) mod conv;
+pub(crate) mod dense;
+pub(crate) mod loss;
+mod portable;
+
+use std::sync::OnceLock;
+
+/// Channels and columns are padded to a multiple of this, on every path.
+pub(crate) const PAD: usize = 16;
+
+/// Floats that every buffer has beyond its end.
+pub(crate) const SLACK: usize = 64;
+
+/// Rounded up to whole vectors.
+pub(crate) fn padded(count: usize) -> usize {
+    count.next_multiple_of(PAD)
+}
+
+/// A buffer of zeros with slack.
+pub(crate) fn buffer(len: usize) -> Vec<f32> {
+    vec![0.0; len + SLACK]
+}
+
+/// Which vector unit computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// 16 floats at once.
+    Avx512,
+    /// 8 floats at once, with fused multiply-add.
+    Avx2,
+    /// Whatever the compiler makes of it.
+    Portable,
+}
+
+impl Path {
+    /// Its name in records and in `EBBFLOW_KERNELS`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Avx512 => "avx512",
+            Path::Avx2 => "avx2",
+            Path::Portable => "portable",
+        }
+    }
+
+    /// Every path that this machine can run, the fastest first.
+    pub fn available() -> Vec<Path> {
+        [Path::Avx512, Path::Avx2, Path::Portable].into_iter().filter(|path| path.runs_here()).collect()
+    }
+
+    /// The path to use: the fastest, or the one that `EBBFLOW_KERNELS` names. Asked once.
+    pub fn chosen() -> Result<Path, String> {
+        static CHOSEN: OnceLock<Result<Path, String>> = OnceLock::new();
+        CHOSEN.get_or_init(|| choose(std::env::var("EBBFLOW_KERNELS").ok().as_deref())).clone()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn runs_here(self) -> bool {
+        match self {
+            Path::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512bw")
+                    && Path::Avx2.runs_here()
+            }
+            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Path::Portable => true,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn runs_here(self) -> bool {
+        self == Path::Portable
+    }
+}
+
+fn choose(wanted: Option<&str>) -> Result<Path, String> {
+    let available = Path::available();
+    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(available[0]) };
+    let names: Vec<_> = available.iter().map(|path| path.name()).collect();
+    available
+        .iter()
+        .copied()
+        .find(|path| path.name() == wanted)
+        .ok_or_else(|| format!("EBBFLOW_KERNELS={wanted}: not to be had here; one of: {}", names.join(", ")))
+}
+
+/// A vector unit.
+///
+/// # Safety
+/// The functions may only be called where the unit exists; pointers must be valid for `LANES` floats.
+pub(crate) trait Simd: Copy {
+    /// Floats in a vector.
+    const LANES: usize;
+    /// Whether there are 32 registers, not 16.
+    const MANY: bool;
+    /// A vector.
+    type V: Copy;
+    unsafe fn splat(value: f32) -> Self::V;
+    unsafe fn load(from: *const f32) -> Self::V;
+    unsafe fn store(to: *mut f32, value: Self::V);
+    /// `a * b + c`.
+    unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The sums of `LANES` vectors, one a lane.
+    unsafe fn sums(vectors: &[Self::V]) -> Self::V;
+}
+
+/// Makes a kernel that is generic over [`Simd`] callable by [`Path`].
+macro_rules! by_path {
+    ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $generic:path;) => {
+        $(#[$doc])*
+        $visibility unsafe fn $name(path: $crate::kernels::Path, $($arg: $type),*) {
+            use $generic as generic;
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+                unsafe fn avx512($($arg: $type),*) {
+                    // SAFETY: as promised by the caller.
+                    unsafe { generic::<$crate::kernels::avx512::Avx512>($($arg),*) }
+                }
+                #[target_feature(enable = "avx2,fma")]
+                unsafe fn avx2($($arg: $type),*) {
+                    // SAFETY: as promised by the caller.
+                    unsafe { generic::<$crate::kernels::avx2::Avx2>($($arg),*) }
+                }
+                match path {
+                    $crate::kernels::Path::Avx512 => {
+                        // SAFETY: a path is only ever chosen where its unit exists.
+                        return unsafe { avx512($($arg),*) };
+                    }
+                    $crate::kernels::Path::Avx2 => {
+                        // SAFETY: a path is only ever chosen where its unit exists.
+                        return unsafe { avx2($($arg),*) };
+                    }
+                    $crate::kernels::Path::Portable => {}
+                }
+            }
+            let _ = path;
+            // SAFETY: as promised by the caller.
+            unsafe { generic::<$crate::kernels::portable::Portable>($($arg),*) }
+        }
+    };
+}
+pub(crate) use by_path;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_be_forced_and_an_unknown_one_is_refused() {
+        assert_eq!(choose(Some("portable")), Ok(Path::Portable));
+        assert_eq!(choose(None), Ok(Path::available()[0]));
+        assert!(choose(Some("sse9")).unwrap_err().contains("not to be had here; one of:"));
+    }
+}

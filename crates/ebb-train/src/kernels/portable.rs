@@ -1,0 +1,51 @@
+//! The path that runs everywhere: eight floats in an array.
+
+use super::Simd;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+const LANES: usize = 8;
+
+impl Simd for Portable {
+    const LANES: usize = LANES;
+    const MANY: bool = false;
+    type V = [f32; LANES];
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> [f32; LANES] {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> [f32; LANES] {
+        // SAFETY: the caller promises LANES floats; an array of floats has their alignment.
+        unsafe { from.cast::<[f32; LANES]>().read() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, value: [f32; LANES]) {
+        // SAFETY: as for `load`.
+        unsafe { to.cast::<[f32; LANES]>().write(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] * b[lane] + c[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn sums(vectors: &[[f32; LANES]]) -> [f32; LANES] {
+        std::array::from_fn(|lane| vectors[lane].iter().sum())
+    }
+}

@@ -1,0 +1,437 @@
+//! Compiles a network: checks that its layers fit, fuses them, and lays out its parameters.
+
+use std::fmt;
+
+use ebb_round::{Layout, Piece, Stream};
+
+use super::spec::{Input, Layer, Spec};
+use crate::kernels::{Path, conv, dense, padded};
+
+/// A network ready to be computed.
+#[derive(Debug)]
+pub struct Net {
+    pub(super) ops: Vec<Op>,
+    /// Shapes between the operations: what goes into each, and what comes out of the last.
+    pub(super) shapes: Vec<Flow>,
+    pub(super) path: Path,
+    layout: Layout,
+    /// Where each parameter, in the outer order, stands inside.
+    place: Vec<u32>,
+    pub(super) packed_len: usize,
+    /// Ranges inside that gradients move.
+    pub(super) trained: Vec<std::ops::Range<usize>>,
+    n_classes: usize,
+}
+
+/// What flows between two operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) height: usize,
+    pub(super) width: usize,
+    pub(super) channels: usize,
+    /// Floats from one sample to the next.
+    pub(super) stride: usize,
+}
+
+impl Flow {
+    pub(super) fn len(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    fn image(height: usize, width: usize, channels: usize) -> Flow {
+        Flow { height, width, channels, stride: height * width * channels }
+    }
+}
+
+/// One call of a kernel forward, and its counterpart backward.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Conv { shape: conv::Shape, padding: usize, weights: usize, bias: usize },
+    Dense { n_in: usize, out_pad: usize, relu: bool, weights: usize, bias: usize },
+    MaxPool { size: usize },
+    AvgPool { size: usize },
+    Relu,
+    Tanh,
+    Dropout { chance: f32 },
+    ChannelDropout { chance: f32 },
+    BatchNorm { scale: usize, shift: usize, mean: usize, variance: usize },
+}
+
+/// Why a network cannot be computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetError {
+    /// The layer, counted from 0.
+    pub layer: usize,
+    /// Its name.
+    pub name: &'static str,
+    /// What does not fit.
+    pub message: String,
+}
+
+impl fmt::Display for NetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "layer {} ({}): {}", self.layer, self.name, self.message)
+    }
+}
+
+impl std::error::Error for NetError {}
+
+impl Net {
+    /// Compiles a network for a vector unit.
+    ///
+    /// # Panics
+    /// When this machine does not have the unit.
+    pub fn new(spec: &Spec, path: Path) -> Result<Net, NetError> {
+        assert!(Path::available().contains(&path), "there is no {} here", path.name());
+        let mut builder = Builder::default();
+        let mut flow = match spec.input {
+            Input::Image { height, width, channels } => Flow::image(height, width, channels),
+            Input::Flat(count) => Flow::image(1, 1, count),
+        };
+        if flow.len() == 0 {
+            return Err(NetError { layer: 0, name: "input", message: "a sample has no numbers".to_owned() });
+        }
+        let mut shapes = vec![flow];
+        let mut ops = Vec::new();
+        let mut at = 0;
+        while at < spec.layers.len() {
+            let taken = builder.add(&spec.layers, at, flow, &mut ops, &mut shapes)?;
+            flow = *shapes.last().expect("there is always an input");
+            at += taken;
+        }
+        let last = spec.layers.len().saturating_sub(1);
+        let Some(Layer::Dense { units: n_classes }) = spec.layers.last().copied() else {
+            let name = spec.layers.last().map_or("nothing", Layer::name);
+            let message = "a network ends in a dense layer with one unit a class".to_owned();
+            return Err(NetError { layer: last, name, message });
+        };
+        let Builder { pieces, place, packed_len, trained, .. } = builder;
+        Ok(Net { ops, shapes, path, layout: Layout::new(pieces), place, packed_len, trained, n_classes })
+    }
+
+    /// The pieces of the outer vector.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How many classes it tells apart.
+    pub fn n_classes(&self) -> usize {
+        self.n_classes
+    }
+
+    /// Floats a sample.
+    pub fn input_len(&self) -> usize {
+        self.shapes[0].len()
+    }
+
+    /// The vector unit it was compiled for.
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Puts outer parameters in their inner places.
+    pub(super) fn pack(&self, outer: &[f32], inner: &mut [f32]) {
+        for (&place, &value) in self.place.iter().zip(outer) {
+            inner[place as usize] = value;
+        }
+    }
+
+    /// Gives every outer parameter with its inner place.
+    pub(super) fn places(&self) -> &[u32] {
+        &self.place
+    }
+
+    /// Weights as PyTorch draws them: uniform within one over the square root of the inputs of a unit.
+    pub fn initial(&self, seed: u64) -> Vec<f32> {
+        let mut stream = Stream::of_run(seed, "initial weights");
+        let mut weights = vec![0.0; self.layout.len()];
+        let mut bound = 0.0;
+        for (piece, range) in self.layout.pieces() {
+            let values = &mut weights[range];
+            match piece.name.rsplit('.').next() {
+                Some("weight") if piece.shape.len() > 1 => {
+                    let fan_in: usize = piece.shape[1..].iter().product();
+                    bound = 1.0 / (fan_in as f64).sqrt();
+                    values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+                }
+                // A batch norm begins as the identity.
+                Some("weight" | "running_var") => {
+                    values.fill(1.0);
+                    bound = 0.0;
+                }
+                Some("bias") => {
+                    values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+                }
+                _ => {}
+            }
+        }
+        weights
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    pieces: Vec<Piece>,
+    place: Vec<u32>,
+    packed_len: usize,
+    trained: Vec<std::ops::Range<usize>>,
+    n_convs: usize,
+    n_denses: usize,
+    n_norms: usize,
+}
+
+impl Builder {
+    /// Adds the operations for the layer at `at` and those that can be fused with it; returns how many
+    /// layers that were.
+    fn add(
+        &mut self,
+        layers: &[Layer],
+        at: usize,
+        flow: Flow,
+        ops: &mut Vec<Op>,
+        shapes: &mut Vec<Flow>,
+    ) -> Result<usize, NetError> {
+        let layer = &layers[at];
+        let wrong = |message: String| Err(NetError { layer: at, name: layer.name(), message });
+        let image = format!("{} x {} x {}", flow.height, flow.width, flow.channels);
+        let mut push = |op: Op, flow: Flow| {
+            ops.push(op);
+            shapes.push(flow);
+        };
+        match *layer {
+            Layer::Conv { channels, kernel, stride, padding } => {
+                if channels == 0 || kernel == 0 || stride == 0 {
+                    return wrong("channels, kernel and stride must be at least 1".to_owned());
+                }
+                let (height, width) = (flow.height + 2 * padding, flow.width + 2 * padding);
+                if kernel > height || kernel > width {
+                    return wrong(format!("a kernel of {kernel} does not fit an image of {image}"));
+                }
+                let fused = Fused::after(&layers[at + 1..]);
+                let shape = conv::Shape {
+                    height,
+                    width,
+                    n_in: flow.channels,
+                    n_out: channels,
+                    side: kernel,
+                    stride,
+                    pool: fused.pool,
+                    relu: fused.relu,
+                };
+                let (out_height, out_width) = shape.out();
+                if out_height == 0 || out_width == 0 {
+                    return wrong(format!(
+                        "nothing is left of an image of {image} after pooling by {}",
+                        fused.pool
+                    ));
+                }
+                if height * width * flow.channels > u32::MAX as usize / 4096 {
+                    return wrong(format!("an image of {image} is too large"));
+                }
+                let (weights, bias) = self.conv(&shape);
+                let out = Flow::image(out_height, out_width, channels);
+                push(Op::Conv { shape, padding, weights, bias }, out);
+                if let Some(chance) = fused.channel_dropout {
+                    push(Op::ChannelDropout { chance }, out);
+                }
+                Ok(1 + fused.n_layers)
+            }
+            Layer::Dense { units } => {
+                if units == 0 {
+                    return wrong("units must be at least 1".to_owned());
+                }
+                let relu = matches!(layers.get(at + 1), Some(Layer::Relu));
+                let (weights, bias) = self.dense(flow, units);
+                let out_pad = padded(units);
+                let out = Flow { height: 1, width: 1, channels: units, stride: out_pad };
+                push(Op::Dense { n_in: flow.len(), out_pad, relu, weights, bias }, out);
+                Ok(if relu { 2 } else { 1 })
+            }
+            Layer::MaxPool { size } | Layer::AvgPool { size } => {
+                if size == 0 || size > flow.height || size > flow.width {
+                    return wrong(format!("a window of {size} does not fit an image of {image}"));
+                }
+                let out = Flow::image(flow.height / size, flow.width / size, flow.channels);
+                let max = matches!(layer, Layer::MaxPool { .. });
+                push(if max { Op::MaxPool { size } } else { Op::AvgPool { size } }, out);
+                Ok(1)
+            }
+            Layer::Relu => {
+                push(Op::Relu, flow);
+                Ok(1)
+            }
+            Layer::Tanh => {
+                push(Op::Tanh, flow);
+                Ok(1)
+            }
+            Layer::Dropout { chance } | Layer::ChannelDropout { chance } => {
+                if !(0.0..1.0).contains(&chance) {
+                    return wrong(format!("a chance of {chance}; give one from 0 to below 1"));
+                }
+                let whole = matches!(layer, Layer::ChannelDropout { .. });
+                push(if whole { Op::ChannelDropout { chance } } else { Op::Dropout { chance } }, flow);
+                Ok(1)
+            }
+            Layer::BatchNorm => {
+                let (scale, shift, mean, variance) = self.norm(flow.channels);
+                push(Op::BatchNorm { scale, shift, mean, variance }, flow);
+                Ok(1)
+            }
+        }
+    }
+
+    fn conv(&mut self, shape: &conv::Shape) -> (usize, usize) {
+        self.n_convs += 1;
+        let (weights, bias) = (self.room(shape.weights_len(), true), self.room(padded(shape.n_out), true));
+        let name = format!("conv{}", self.n_convs);
+        self.piece(format!("{name}.weight"), &[shape.n_out, shape.n_in, shape.side, shape.side], true);
+        for output in 0..shape.n_out {
+            for input in 0..shape.n_in {
+                for row in 0..shape.side {
+                    for column in 0..shape.side {
+                        self.place.push((weights + shape.at(output, row, column, input)) as u32);
+                    }
+                }
+            }
+        }
+        self.piece(format!("{name}.bias"), &[shape.n_out], true);
+        self.place.extend((0..shape.n_out).map(|output| (bias + output) as u32));
+        (weights, bias)
+    }
+
+    fn dense(&mut self, flow: Flow, units: usize) -> (usize, usize) {
+        self.n_denses += 1;
+        let (n_in, out_pad) = (flow.len(), padded(units));
+        let (weights, bias) = (self.room(n_in * out_pad, true), self.room(out_pad, true));
+        let name = format!("fc{}", self.n_denses);
+        self.piece(format!("{name}.weight"), &[units, n_in], true);
+        let pixels = flow.height * flow.width;
+        for output in 0..units {
+            for outer in 0..n_in {
+                // Outside an image is flattened channel by channel, inside pixel by pixel.
+                let (channel, pixel) = (outer / pixels, outer % pixels);
+                let inner = pixel * flow.channels + channel;
+                self.place.push((weights + dense::at(n_in, out_pad, inner, output)) as u32);
+            }
+        }
+        self.piece(format!("{name}.bias"), &[units], true);
+        self.place.extend((0..units).map(|output| (bias + output) as u32));
+        (weights, bias)
+    }
+
+    fn norm(&mut self, channels: usize) -> (usize, usize, usize, usize) {
+        self.n_norms += 1;
+        let mut part = |name: &str, trained: bool| {
+            let at = self.room(padded(channels), trained);
+            self.piece(format!("bn{}.{name}", self.n_norms), &[channels], trained);
+            self.place.extend((0..channels).map(|channel| (at + channel) as u32));
+            at
+        };
+        (part("weight", true), part("bias", true), part("running_mean", false), part("running_var", false))
+    }
+
+    fn piece(&mut self, name: String, shape: &[usize], trained: bool) {
+        self.pieces.push(Piece { name, shape: shape.to_vec(), trained });
+    }
+
+    fn room(&mut self, len: usize, trained: bool) -> usize {
+        let start = self.packed_len;
+        self.packed_len += padded(len);
+        if trained {
+            self.trained.push(start..self.packed_len);
+        }
+        start
+    }
+}
+
+/// What a convolution can do in the same breath.
+struct Fused {
+    pool: usize,
+    relu: bool,
+    channel_dropout: Option<f32>,
+    n_layers: usize,
+}
+
+impl Fused {
+    /// Max-pooling, ReLU and dropping whole channels give the same in any order, for each only picks, cuts or
+    /// scales by a factor that is not negative.
+    fn after(layers: &[Layer]) -> Fused {
+        let mut fused = Fused { pool: 1, relu: false, channel_dropout: None, n_layers: 0 };
+        for layer in layers {
+            match *layer {
+                Layer::MaxPool { size } if fused.pool == 1 && (2..=4).contains(&size) => fused.pool = size,
+                Layer::Relu if !fused.relu => fused.relu = true,
+                Layer::ChannelDropout { chance }
+                    if fused.channel_dropout.is_none() && (0.0..1.0).contains(&chance) =>
+                {
+                    fused.channel_dropout = Some(chance);
+                }
+                _ => break,
+            }
+            fused.n_layers += 1;
+        }
+        fused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::named;
+
+    fn parameters(name: &str, input: Input, n_classes: usize) -> usize {
+        let net = Net::new(&named(name, input, n_classes).unwrap(), Path::Portable).unwrap();
+        let mut places: Vec<_> = net.places().to_vec();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|pair| pair[0] != pair[1]), "no two parameters share a place");
+        let trained = net.layout().pieces().filter(|(piece, _)| piece.trained);
+        trained.map(|(_, range)| range.len()).sum()
+    }
+
+    #[test]
+    fn the_papers_networks_have_the_papers_sizes() {
+        let mnist = Input::Image { height: 28, width: 28, channels: 1 };
+        let cifar = Input::Image { height: 32, width: 32, channels: 3 };
+        assert_eq!(parameters("logistic", Input::Flat(60), 10), 610);
+        assert_eq!(parameters("mlp", mnist, 10), 199_210);
+        assert_eq!(parameters("mnist-cnn", mnist, 10), 21_840);
+        assert_eq!(parameters("mnist-cnn-dropout", mnist, 10), 21_840);
+        assert_eq!(parameters("lenet", cifar, 10), 62_006);
+        assert_eq!(parameters("e3cs-emnist-cnn", mnist, 26), 543_468);
+        assert_eq!(parameters("e3cs-cifar-cnn", cifar, 10), 797_962);
+        assert_eq!(parameters("mcmahan-cnn", mnist, 10), 1_663_370);
+        assert_eq!(parameters("fast-fashion-cnn", mnist, 62), 1_206_590);
+        assert_eq!(parameters("fast-cifar-cnn", cifar, 10), 541_094);
+        // conv 416 + 12,832, batch norm 32 + 64, dense 15,690.
+        assert_eq!(parameters("fmnist-cnn", mnist, 10), 29_034);
+    }
+
+    #[test]
+    fn layers_that_do_not_fit_are_named() {
+        let image = Input::Image { height: 8, width: 8, channels: 1 };
+        let conv = |channels, kernel| Layer::Conv { channels, kernel, stride: 1, padding: 0 };
+        for (layers, expected) in [
+            (vec![conv(4, 9)], "layer 0 (conv): a kernel of 9 does not fit an image of 8 x 8 x 1"),
+            (vec![conv(0, 3)], "layer 0 (conv): channels, kernel and stride must be at least 1"),
+            (
+                vec![conv(4, 8), Layer::MaxPool { size: 2 }],
+                "layer 0 (conv): nothing is left of an image of 8 x 8 x 1 after pooling by 2",
+            ),
+            (
+                vec![Layer::Tanh, Layer::MaxPool { size: 9 }],
+                "layer 1 (max-pool): a window of 9 does not fit an image of 8 x 8 x 1",
+            ),
+            (
+                vec![Layer::Dropout { chance: 1.0 }],
+                "layer 0 (dropout): a chance of 1; give one from 0 to below 1",
+            ),
+            (vec![Layer::Dense { units: 0 }], "layer 0 (dense): units must be at least 1"),
+            (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
+        ] {
+            assert_eq!(
+                Net::new(&Spec { input: image, layers }, Path::Portable).unwrap_err().to_string(),
+                expected
+            );
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A slow network in f64, written from the definitions alone, that the kernels are checked against.
+
+use ebb_round::Stream;
+
+use super::spec::{Input, Layer, Spec};
+use super::{Net, Workspace, named};
+use crate::kernels::Path;
+
+/// Samples by channels by rows by columns.
+struct Tensor {
+    n: usize,
+    c: usize,
+    h: usize,
+    w: usize,
+    values: Vec<f64>,
+}
+
+impl Tensor {
+    fn zeros(n: usize, c: usize, h: usize, w: usize) -> Tensor {
+        Tensor { n, c, h, w, values: vec![0.0; n * c * h * w] }
+    }
+
+    fn at(&self, n: usize, c: usize, y: usize, x: usize) -> f64 {
+        self.values[((n * self.c + c) * self.h + y) * self.w + x]
+    }
+
+    fn at_mut(&mut self, n: usize, c: usize, y: usize, x: usize) -> &mut f64 {
+        &mut self.values[((n * self.c + c) * self.h + y) * self.w + x]
+    }
+
+    /// A tensor of another shape, each number from a function of its place.
+    fn map(n: usize, c: usize, h: usize, w: usize, f: impl Fn(usize, usize, usize, usize) -> f64) -> Tensor {
+        let mut out = Tensor::zeros(n, c, h, w);
+        for sample in 0..n {
+            for channel in 0..c {
+                for y in 0..h {
+                    for x in 0..w {
+                        *out.at_mut(sample, channel, y, x) = f(sample, channel, y, x);
+                    }
+                }
+            }
+        }
+        out
+    }
+}
+
+/// The mean loss of a batch whose samples are stored pixel by pixel.
+fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64 {
+    let (h, w, c) = match spec.input {
+        Input::Image { height, width, channels } => (height, width, channels),
+        Input::Flat(count) => (1, 1, count),
+    };
+    let len = h * w * c;
+    let mut t = Tensor::map(labels.len(), c, h, w, |n, c_at, y, x| {
+        f64::from(samples[n * len + (y * w + x) * c + c_at])
+    });
+    let mut rest = parameters;
+    let mut take = |count: usize| {
+        let (head, tail) = rest.split_at(count);
+        rest = tail;
+        head.to_vec()
+    };
+    for layer in &spec.layers {
+        t = match *layer {
+            Layer::Conv { channels, kernel, stride, padding } => {
+                let (weights, bias) = (take(channels * t.c * kernel * kernel), take(channels));
+                let out = |side: usize| (side + 2 * padding - kernel) / stride + 1;
+                Tensor::map(t.n, channels, out(t.h), out(t.w), |n, o, y, x| {
+                    let mut sum = bias[o];
+                    for i in 0..t.c {
+                        for ky in 0..kernel {
+                            for kx in 0..kernel {
+                                let (py, px) = (y * stride + ky, x * stride + kx);
+                                let inside = py >= padding
+                                    && px >= padding
+                                    && py - padding < t.h
+                                    && px - padding < t.w;
+                                if inside {
+                                    sum += weights[((o * t.c + i) * kernel + ky) * kernel + kx]
+                                        * t.at(n, i, py - padding, px - padding);
+                                }
+                            }
+                        }
+                    }
+                    sum
+                })
+            }
+            Layer::MaxPool { size } => Tensor::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
+                let places = (0..size * size)
+                    .map(|place| t.at(n, c, y * size + place / size, x * size + place % size));
+                places.fold(f64::NEG_INFINITY, f64::max)
+            }),
+            Layer::AvgPool { size } => Tensor::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
+                let places = (0..size * size)
+                    .map(|place| t.at(n, c, y * size + place / size, x * size + place % size));
+                places.sum::<f64>() / (size * size) as f64
+            }),
+            Layer::Relu => Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).max(0.0)),
+            Layer::Tanh => Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).tanh()),
+            Layer::Dense { units } => {
+                let n_in = t.c * t.h * t.w;
+                let (weights, bias) = (take(units * n_in), take(units));
+                Tensor::map(t.n, units, 1, 1, |n, o, _, _| {
+                    let row = &t.values[n * n_in..(n + 1) * n_in];
+                    bias[o]
+                        + row
+                            .iter()
+                            .zip(&weights[o * n_in..])
+                            .map(|(value, weight)| value * weight)
+                            .sum::<f64>()
+                })
+            }
+            // Checks of gradients leave dropout out; it has tests of its own.
+            Layer::Dropout { .. } | Layer::ChannelDropout { .. } => t,
+            Layer::BatchNorm => {
+                let (scale, shift) = (take(t.c), take(t.c));
+                take(2 * t.c);
+                let count = (t.n * t.h * t.w) as f64;
+                let over = |term: &dyn Fn(usize, f64) -> f64| -> Vec<f64> {
+                    let sum = |c: usize| {
+                        let places = (0..t.n)
+                            .flat_map(|n| (0..t.h).flat_map(move |y| (0..t.w).map(move |x| (n, y, x))));
+                        places.map(|(n, y, x)| term(c, t.at(n, c, y, x))).sum::<f64>() / count
+                    };
+                    (0..t.c).map(sum).collect()
+                };
+                let means = over(&|_, value| value);
+                let variances = over(&|c, value| (value - means[c]).powi(2));
+                Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| {
+                    (t.at(n, c, y, x) - means[c]) / (variances[c] + 1e-5).sqrt() * scale[c] + shift[c]
+                })
+            }
+        };
+    }
+    let mut sum = 0.0;
+    for (n, &label) in labels.iter().enumerate() {
+        let scores = &t.values[n * t.c..(n + 1) * t.c];
+        let total: f64 = scores.iter().map(|score| score.exp()).sum();
+        sum += total.ln() - scores[label as usize];
+    }
+    sum / labels.len() as f64
+}
+
+fn without_dropout(spec: &Spec) -> Spec {
+    let kept = |layer: &&Layer| !matches!(layer, Layer::Dropout { .. } | Layer::ChannelDropout { .. });
+    Spec { input: spec.input, layers: spec.layers.iter().filter(kept).copied().collect() }
+}
+
+/// A batch at random: samples and labels.
+fn batch(spec: &Spec, n_classes: usize, n_rows: usize, stream: &mut Stream) -> (Vec<f32>, Vec<u32>) {
+    let samples = (0..n_rows * spec.input.len()).map(|_| stream.normal() as f32).collect();
+    let labels = (0..n_rows).map(|_| stream.below(n_classes) as u32).collect();
+    (samples, labels)
+}
+
+fn gradient(net: &Net, parameters: &[f32], samples: &[f32], labels: &[u32]) -> (f64, Vec<f32>) {
+    let mut workspace = Workspace::new(net, labels.len());
+    workspace.load(net, parameters);
+    let (to, own_labels) = workspace.batch();
+    to[..samples.len()].copy_from_slice(samples);
+    own_labels.extend(labels);
+    let (tally, gradient) = workspace.gradient(net, &mut Stream::of_run(1, "dropout"));
+    (tally.loss / tally.weight, gradient)
+}
+
+/// Checks loss and gradient of a network against the reference, on every path, at some of its parameters.
+fn check(label: &str, spec: &Spec, n_rows: usize, seed: u64) {
+    check_some(label, spec, n_rows, seed, 6);
+}
+
+fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usize) {
+    let spec = without_dropout(spec);
+    let net = Net::new(&spec, Path::Portable).unwrap_or_else(|error| panic!("{label}: {error}"));
+    let mut stream = Stream::of_run(seed, label);
+    let (samples, labels) = batch(&spec, net.n_classes(), n_rows, &mut stream);
+    let parameters = net.initial(seed);
+    let wide: Vec<f64> = parameters.iter().copied().map(f64::from).collect();
+    let expected_loss = loss(&spec, &wide, &samples, &labels);
+    let (own_loss, own) = gradient(&net, &parameters, &samples, &labels);
+    assert!(
+        (own_loss - expected_loss).abs() < 1e-5 * (1.0 + expected_loss),
+        "{label}: {own_loss} {expected_loss}"
+    );
+    let largest = own.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
+    for (piece, range) in net.layout().pieces().filter(|(piece, _)| piece.trained) {
+        for _ in 0..n_probes {
+            let at = range.start + stream.below(range.len());
+            let nudged = |by: f64| {
+                let mut wide = wide.clone();
+                wide[at] += by;
+                loss(&spec, &wide, &samples, &labels)
+            };
+            // So small that hardly ever a maximum or a ReLU changes its mind in between.
+            let slope = (nudged(1e-7) - nudged(-1e-7)) / 2e-7;
+            let error = (slope - f64::from(own[at])).abs();
+            assert!(
+                error < 2e-4 * f64::from(largest) + 1e-6,
+                "{label}, {}, {at}: {slope}, not {}",
+                piece.name,
+                own[at]
+            );
+        }
+    }
+    for path in Path::available() {
+        let fast = Net::new(&spec, path).unwrap();
+        let (fast_loss, fast) = gradient(&fast, &parameters, &samples, &labels);
+        assert!((fast_loss - own_loss).abs() < 1e-5, "{label} on {}: {fast_loss} {own_loss}", path.name());
+        let far = fast.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0_f32, f32::max);
+        assert!(far <= 1e-5 * largest, "{label} on {}: {far} apart, largest {largest}", path.name());
+    }
+}
+
+const IMAGE: Input = Input::Image { height: 12, width: 12, channels: 2 };
+
+fn conv(channels: usize, kernel: usize, stride: usize, padding: usize) -> Layer {
+    Layer::Conv { channels, kernel, stride, padding }
+}
+
+#[test]
+fn dense_layers() {
+    for (n_in, units, n_rows) in
+        [(1, 1, 1), (3, 2, 2), (60, 10, 20), (17, 65, 7), (33, 130, 5), (5, 16, 9), (200, 48, 13)]
+    {
+        let layers = vec![Layer::Dense { units }, Layer::Relu, Layer::Dense { units: 3 }];
+        check("dense", &Spec { input: Input::Flat(n_in), layers }, n_rows, 1);
+    }
+}
+
+#[test]
+fn convolutions_of_all_kinds() {
+    for kernel in [1, 2, 3, 4, 5, 7] {
+        for (stride, padding) in [(1, 0), (2, 0), (1, 1), (2, 2)] {
+            for channels in [1, 10, 20] {
+                let layers = vec![
+                    conv(channels, kernel, stride, padding),
+                    Layer::Relu,
+                    conv(3, 2, 1, 0),
+                    Layer::Dense { units: 4 },
+                ];
+                check(
+                    &format!("conv {kernel} {stride} {padding} {channels}"),
+                    &Spec { input: IMAGE, layers },
+                    3,
+                    2,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_with_everything_fused() {
+    let pool = Layer::MaxPool { size: 2 };
+    for after in [
+        vec![pool, Layer::Relu],
+        vec![Layer::Relu, pool],
+        vec![pool],
+        vec![Layer::Relu],
+        vec![Layer::MaxPool { size: 3 }, Layer::Relu],
+    ] {
+        for channels in [3, 16, 33, 64] {
+            let mut layers = vec![conv(channels, 3, 1, 1)];
+            layers.extend(after.clone());
+            layers.extend([conv(5, 3, 1, 0), Layer::Relu, Layer::Dense { units: 3 }]);
+            check(&format!("fused {channels} {after:?}"), &Spec { input: IMAGE, layers }, 2, 3);
+        }
+    }
+}
+
+#[test]
+fn layers_on_their_own() {
+    for layer in
+        [Layer::Tanh, Layer::Relu, Layer::AvgPool { size: 2 }, Layer::MaxPool { size: 5 }, Layer::BatchNorm]
+    {
+        let layers = vec![
+            conv(4, 3, 1, 0),
+            Layer::Tanh,
+            layer,
+            Layer::Dense { units: 6 },
+            layer,
+            Layer::Dense { units: 3 },
+        ];
+        let layers = if matches!(layer, Layer::AvgPool { .. } | Layer::MaxPool { .. }) {
+            vec![conv(4, 3, 1, 0), Layer::Tanh, layer, Layer::Dense { units: 3 }]
+        } else {
+            layers
+        };
+        check(&format!("alone {layer:?}"), &Spec { input: IMAGE, layers }, 4, 4);
+    }
+}
+
+#[test]
+fn every_named_network() {
+    let small = Input::Image { height: 28, width: 28, channels: 1 };
+    let cifar = Input::Image { height: 32, width: 32, channels: 3 };
+    for (name, _) in super::NAMES {
+        let input = if name.contains("cifar") || *name == "lenet" { cifar } else { small };
+        let spec = named(name, input, 10).unwrap();
+        // At one parameter of each tensor, for the reference is slow.
+        check_some(name, &spec, 2, 5, 1);
+    }
+}

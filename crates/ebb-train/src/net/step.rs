@@ -1,0 +1,566 @@
+//! One step of training: forward, loss, backward, and the weights move.
+
+use ebb_round::{StepRule, Stream};
+
+use super::compile::{Flow, Net, Op};
+use crate::Tally;
+use crate::kernels::{buffer, conv, dense, loss, padded};
+
+/// Whether a network learns or is judged: dropout and batch norm differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It learns.
+    Train,
+    /// It is judged.
+    Judge,
+}
+
+/// Everything that one thread needs to compute a network on batches of up to a certain size.
+pub struct Workspace {
+    capacity: usize,
+    /// Parameters in their inner places.
+    weights: Vec<f32>,
+    velocity: Vec<f32>,
+    gradient: Vec<f32>,
+    /// What goes into each operation, and what comes out of the last.
+    values: Vec<Vec<f32>>,
+    /// The gradient of the loss in each of them.
+    slopes: Vec<Vec<f32>>,
+    scratch: Vec<Scratch>,
+    labels: Vec<u32>,
+    /// Whether the copies that forward passes use are older than the weights.
+    stale: bool,
+}
+
+/// What an operation keeps from forward to backward.
+enum Scratch {
+    Conv(Box<ConvScratch>),
+    MaxPool { chosen: Vec<u32> },
+    Mask(Vec<f32>),
+    Norm { inverse: Vec<f32>, normal: Vec<f32> },
+    Nothing,
+}
+
+struct ConvScratch {
+    padded_input: Vec<f32>,
+    padded_slopes: Vec<f32>,
+    turned: Vec<f32>,
+    rows: Vec<f32>,
+    chosen: Vec<i32>,
+    gradient: Vec<f32>,
+    bias_gradient: Vec<f32>,
+    lists: conv::Lists,
+}
+
+/// Live outputs listed at a time: the lists then stay in the second-level cache.
+const LISTED: usize = 1 << 15;
+
+/// How much of the running statistics of a batch norm a step replaces.
+const NORM_MOMENTUM: f32 = 0.1;
+
+/// Keeps the variance of a batch norm from zero.
+const NORM_EPSILON: f32 = 1e-5;
+
+impl Workspace {
+    /// For batches of up to `capacity` samples.
+    pub fn new(net: &Net, capacity: usize) -> Self {
+        let flows = |stride: &dyn Fn(&Flow) -> usize| {
+            net.shapes.iter().map(|flow| buffer(capacity * stride(flow))).collect()
+        };
+        let scratch = net
+            .ops
+            .iter()
+            .zip(&net.shapes)
+            .map(|(op, flow)| match op {
+                Op::Conv { shape, padding, .. } => {
+                    let padded_len = if *padding > 0 { capacity * shape.in_len() } else { 0 };
+                    Scratch::Conv(Box::new(ConvScratch {
+                        padded_input: buffer(padded_len),
+                        padded_slopes: buffer(padded_len),
+                        turned: buffer(shape.forward_len()),
+                        rows: buffer(shape.rows_len()),
+                        chosen: vec![0; capacity * shape.out_len()],
+                        gradient: buffer(shape.weights_len()),
+                        bias_gradient: buffer(padded(shape.n_out)),
+                        lists: conv::Lists::default(),
+                    }))
+                }
+                Op::MaxPool { .. } => Scratch::MaxPool { chosen: vec![0; capacity * flow.len()] },
+                Op::Dropout { .. } | Op::ChannelDropout { .. } => {
+                    Scratch::Mask(vec![0.0; capacity * flow.len()])
+                }
+                Op::BatchNorm { .. } => Scratch::Norm {
+                    inverse: vec![0.0; flow.channels],
+                    normal: vec![0.0; capacity * flow.len()],
+                },
+                _ => Scratch::Nothing,
+            })
+            .collect();
+        Workspace {
+            capacity,
+            weights: buffer(net.packed_len),
+            velocity: Vec::new(),
+            gradient: Vec::new(),
+            values: flows(&|flow| flow.stride),
+            slopes: flows(&|flow| flow.stride),
+            scratch,
+            labels: Vec::with_capacity(capacity),
+            stale: true,
+        }
+    }
+
+    /// How many samples a batch may have.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Starts from these parameters, with no momentum.
+    pub fn load(&mut self, net: &Net, outer: &[f32]) {
+        net.pack(outer, &mut self.weights);
+        self.velocity.fill(0.0);
+        self.stale = true;
+    }
+
+    /// The parameters minus those in `outer`.
+    pub fn minus(&self, net: &Net, outer: &[f32]) -> Vec<f32> {
+        net.places().iter().zip(outer).map(|(&place, old)| self.weights[place as usize] - old).collect()
+    }
+
+    /// Where the next batch goes: a slice for the samples and a list for their labels.
+    pub fn batch(&mut self) -> (&mut [f32], &mut Vec<u32>) {
+        self.labels.clear();
+        (&mut self.values[0], &mut self.labels)
+    }
+
+    /// Takes one step on the batch. `start` and `push` of the rule are in the outer order.
+    pub fn step(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32], stream: &mut Stream) -> Tally {
+        let tally = self.forward(net, Mode::Train, stream);
+        let simple = rule.weight_decay == 0.0 && rule.pull == 0.0 && rule.push.is_none();
+        if rule.momentum != 0.0 && self.velocity.is_empty() {
+            self.velocity = buffer(net.packed_len);
+        }
+        if simple {
+            self.backward(net, Some(rule));
+        } else {
+            self.backward(net, None);
+            self.update(net, rule, start);
+        }
+        self.stale = true;
+        tally
+    }
+
+    /// The gradient of the batch's mean loss, in the outer order. Dropout is on, as in a step.
+    pub fn gradient(&mut self, net: &Net, stream: &mut Stream) -> (Tally, Vec<f32>) {
+        let tally = self.forward(net, Mode::Train, stream);
+        self.backward(net, None);
+        let trained = |place: u32| net.trained.iter().any(|range| range.contains(&(place as usize)));
+        let at = |&place: &u32| if trained(place) { self.gradient[place as usize] } else { 0.0 };
+        (tally, net.places().iter().map(at).collect())
+    }
+
+    /// Losses and hits of the batch.
+    pub fn judge(&mut self, net: &Net) -> Tally {
+        self.forward(net, Mode::Judge, &mut Stream::of_run(0, "never drawn"))
+    }
+
+    fn forward(&mut self, net: &Net, mode: Mode, stream: &mut Stream) -> Tally {
+        let n_rows = self.labels.len();
+        assert!(
+            n_rows > 0 && n_rows <= self.capacity,
+            "a batch of {n_rows} in a workspace for {}",
+            self.capacity
+        );
+        for (at, op) in net.ops.iter().enumerate() {
+            let (before, after) = self.values.split_at_mut(at + 1);
+            let (input, output) = (&before[at], &mut after[0]);
+            let (from, to) = (net.shapes[at], net.shapes[at + 1]);
+            match (op, &mut self.scratch[at]) {
+                (Op::Conv { shape, padding, weights, bias }, Scratch::Conv(scratch)) => {
+                    let scratch = scratch.as_mut();
+                    if self.stale {
+                        conv::turn(shape, &self.weights[*weights..], &mut scratch.turned);
+                    }
+                    let input = if *padding > 0 {
+                        pad(n_rows, &from, *padding, input, &mut scratch.padded_input);
+                        &scratch.padded_input
+                    } else {
+                        input
+                    };
+                    let bias = &self.weights[*bias..];
+                    let (rows, chosen) = (&mut scratch.rows, &mut scratch.chosen);
+                    conv::forward(
+                        net.path,
+                        shape,
+                        n_rows,
+                        input,
+                        &scratch.turned,
+                        bias,
+                        rows,
+                        output,
+                        chosen,
+                    );
+                }
+                (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
+                    let sizes =
+                        dense::Sizes { n_rows, n_in: *n_in, in_stride: from.stride, out_pad: *out_pad };
+                    let (weights, bias) = (&self.weights[*weights..], &self.weights[*bias..]);
+                    dense::forward(net.path, &sizes, input, weights, bias, output, *relu);
+                }
+                (Op::MaxPool { size }, Scratch::MaxPool { chosen }) => {
+                    max_pool(n_rows, &from, &to, *size, input, output, chosen);
+                }
+                (Op::AvgPool { size }, _) => avg_pool(n_rows, &from, &to, *size, input, output),
+                (Op::Relu, _) => {
+                    each(n_rows, &from, input, output, |value| if value > 0.0 { value } else { 0.0 });
+                }
+                (Op::Tanh, _) => each(n_rows, &from, input, output, libm::tanhf),
+                (Op::Dropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
+                    let keep = 1.0 / (1.0 - chance);
+                    let mask = &mut mask[..n_rows * from.len()];
+                    mask.iter_mut()
+                        .for_each(|mask| *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep });
+                    masked(n_rows, &from, mask, input, output);
+                }
+                (Op::ChannelDropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
+                    let keep = 1.0 / (1.0 - chance);
+                    for sample in mask.chunks_mut(from.len()).take(n_rows) {
+                        let (first, rest) = sample.split_at_mut(from.channels);
+                        first.iter_mut().for_each(|mask| {
+                            *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep };
+                        });
+                        rest.chunks_mut(from.channels).for_each(|pixel| pixel.copy_from_slice(first));
+                    }
+                    masked(n_rows, &from, &mask[..n_rows * from.len()], input, output);
+                }
+                (Op::Dropout { .. } | Op::ChannelDropout { .. }, _) => {
+                    each(n_rows, &from, input, output, |value| value);
+                }
+                (Op::BatchNorm { scale, shift, mean, variance }, Scratch::Norm { inverse, normal }) => {
+                    let channels = from.channels;
+                    let (means, variances) = if mode == Mode::Train {
+                        moments(n_rows, &from, input)
+                    } else {
+                        let part = |at: usize| self.weights[at..at + channels].to_vec();
+                        (part(*mean), part(*variance))
+                    };
+                    for (inverse, variance) in inverse.iter_mut().zip(&variances) {
+                        *inverse = 1.0 / (variance + NORM_EPSILON).sqrt();
+                    }
+                    for row in 0..n_rows {
+                        for at in 0..from.len() {
+                            let channel = at % channels;
+                            let value = (input[row * from.stride + at] - means[channel]) * inverse[channel];
+                            normal[row * from.len() + at] = value;
+                            output[row * to.stride + at] =
+                                value * self.weights[scale + channel] + self.weights[shift + channel];
+                        }
+                    }
+                    if mode == Mode::Train {
+                        let count = (n_rows * from.height * from.width) as f32;
+                        let unbiased = count / (count - 1.0).max(1.0);
+                        for channel in 0..channels {
+                            let blend = |old: &mut f32, new: f32| *old += NORM_MOMENTUM * (new - *old);
+                            blend(&mut self.weights[mean + channel], means[channel]);
+                            blend(&mut self.weights[variance + channel], variances[channel] * unbiased);
+                        }
+                    }
+                }
+                _ => unreachable!("every operation has its own scratch"),
+            }
+        }
+        self.stale = false;
+        let last = net.shapes.last().expect("a network has layers");
+        let (scores, slopes) = (self.values.last(), self.slopes.last_mut());
+        let (scores, slopes) = (scores.expect("as above"), slopes.expect("as above"));
+        let scores = &scores[..n_rows * last.stride];
+        slopes[..scores.len()].copy_from_slice(scores);
+        let mut tally = [0.0; 2];
+        loss::softmax(net.path, slopes, net.n_classes(), last.stride, &self.labels, &mut tally);
+        Tally { weight: n_rows as f64, loss: tally[0], hits: Some(tally[1]) }
+    }
+
+    /// From the slopes of the scores back to the weights: they move at once, or their gradient is stored.
+    fn backward(&mut self, net: &Net, at_once: Option<&StepRule<'_>>) {
+        let n_rows = self.labels.len();
+        if at_once.is_none() && self.gradient.is_empty() {
+            self.gradient = buffer(net.packed_len);
+        }
+        for (at, op) in net.ops.iter().enumerate().rev() {
+            let (before, after) = self.slopes.split_at_mut(at + 1);
+            let (into, slopes) = (&mut before[at], &mut after[0]);
+            let (from, to) = (net.shapes[at], net.shapes[at + 1]);
+            let (input, output) = (&self.values[at], &self.values[at + 1]);
+            // Nobody asks for the slopes of the samples themselves.
+            let wanted = at > 0;
+            macro_rules! sink {
+                () => {
+                    match at_once {
+                        None => dense::Sink::store(&mut self.gradient),
+                        Some(rule) if rule.momentum == 0.0 => dense::Sink::step(&mut self.weights, rule.rate),
+                        Some(rule) => dense::Sink::momentum(
+                            &mut self.weights,
+                            &mut self.velocity,
+                            rule.rate,
+                            rule.momentum,
+                        ),
+                    }
+                };
+            }
+            match (op, &mut self.scratch[at]) {
+                (Op::Conv { shape, padding, weights, bias }, Scratch::Conv(scratch)) => {
+                    let scratch = scratch.as_mut();
+                    let input = if *padding > 0 { &scratch.padded_input } else { input };
+                    let filters = &self.weights[*weights..][..shape.weights_len()];
+                    scratch.gradient.fill(0.0);
+                    scratch.bias_gradient.fill(0.0);
+                    let at_a_time = (LISTED / shape.out_len()).max(1);
+                    for first in (0..n_rows).step_by(at_a_time) {
+                        let count = at_a_time.min(n_rows - first);
+                        let out = first * shape.out_len();
+                        let lists = &mut scratch.lists;
+                        lists.collect(
+                            shape,
+                            count,
+                            &slopes[out..],
+                            &scratch.chosen[out..],
+                            &mut scratch.bias_gradient,
+                        );
+                        let input = &input[first * shape.in_len()..];
+                        conv::weight_gradient(net.path, shape, input, lists, &mut scratch.gradient);
+                    }
+                    for row in scratch.gradient.chunks_mut(shape.row_pad()).take(shape.n_out * shape.side) {
+                        row[shape.row()..].fill(0.0);
+                    }
+                    if wanted && *padding > 0 {
+                        scratch.padded_slopes.fill(0.0);
+                        let to = &mut scratch.padded_slopes;
+                        conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, to);
+                        unpad(n_rows, &from, *padding, to, into);
+                    } else if wanted {
+                        into.fill(0.0);
+                        conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, into);
+                    }
+                    let sink = sink!();
+                    sink.take(net.path, &scratch.gradient[..shape.weights_len()], *weights);
+                    sink.take(net.path, &scratch.bias_gradient[..padded(shape.n_out)], *bias);
+                }
+                (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
+                    let sizes =
+                        dense::Sizes { n_rows, n_in: *n_in, in_stride: from.stride, out_pad: *out_pad };
+                    if *relu {
+                        loss::only_alive(net.path, &mut slopes[..n_rows * out_pad], output);
+                    }
+                    if wanted {
+                        dense::input_gradient(net.path, &sizes, slopes, &self.weights[*weights..], into);
+                    }
+                    dense::weight_gradient(net.path, &sizes, input, slopes, &sink!(), *weights, *bias);
+                }
+                (Op::MaxPool { .. }, Scratch::MaxPool { chosen }) => {
+                    into.fill(0.0);
+                    for row in 0..n_rows {
+                        for at in 0..to.len() {
+                            into[row * from.stride + chosen[row * to.len() + at] as usize] +=
+                                slopes[row * to.stride + at];
+                        }
+                    }
+                }
+                (Op::AvgPool { size }, _) => spread(n_rows, &from, &to, *size, slopes, into),
+                (Op::Relu, _) => {
+                    copy(n_rows, &from, slopes, into);
+                    loss::only_alive(net.path, &mut into[..n_rows * from.stride], output);
+                }
+                (Op::Tanh, _) => {
+                    for row in 0..n_rows {
+                        for at in 0..from.len() {
+                            let value = output[row * to.stride + at];
+                            into[row * from.stride + at] =
+                                slopes[row * to.stride + at] * (1.0 - value * value);
+                        }
+                    }
+                }
+                (Op::Dropout { .. } | Op::ChannelDropout { .. }, Scratch::Mask(mask)) => {
+                    masked(n_rows, &from, &mask[..n_rows * from.len()], slopes, into);
+                }
+                (Op::BatchNorm { scale, shift, .. }, Scratch::Norm { inverse, normal }) => {
+                    let channels = from.channels;
+                    let count = (n_rows * from.height * from.width) as f32;
+                    let (mut scales, mut shifts) = (vec![0.0; padded(channels)], vec![0.0; padded(channels)]);
+                    for row in 0..n_rows {
+                        for at in 0..from.len() {
+                            let slope = slopes[row * to.stride + at];
+                            scales[at % channels] += slope * normal[row * from.len() + at];
+                            shifts[at % channels] += slope;
+                        }
+                    }
+                    for row in 0..n_rows {
+                        for at in 0..from.len() {
+                            let channel = at % channels;
+                            let centred = count * slopes[row * to.stride + at]
+                                - shifts[channel]
+                                - normal[row * from.len() + at] * scales[channel];
+                            into[row * from.stride + at] =
+                                self.weights[scale + channel] * inverse[channel] / count * centred;
+                        }
+                    }
+                    let sink = sink!();
+                    sink.take(net.path, &scales, *scale);
+                    sink.take(net.path, &shifts, *shift);
+                }
+                _ => unreachable!("every operation has its own scratch"),
+            }
+        }
+    }
+
+    /// A step from the stored gradient, with all that a rule adds to it.
+    fn update(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
+        let Workspace { weights, velocity, gradient, .. } = self;
+        if rule.pull != 0.0 || rule.push.is_some() {
+            for (at, &place) in net.places().iter().enumerate() {
+                let place = place as usize;
+                let push = rule.push.map_or(0.0, |push| push[at]);
+                gradient[place] += rule.pull * (weights[place] - start[at]) + push;
+            }
+        }
+        for range in &net.trained {
+            for at in range.clone() {
+                let mut slope = gradient[at] + rule.weight_decay * weights[at];
+                if rule.momentum != 0.0 {
+                    velocity[at] = rule.momentum * velocity[at] + slope;
+                    slope = velocity[at];
+                }
+                weights[at] -= rule.rate * slope;
+            }
+        }
+    }
+}
+
+fn pad(n_rows: usize, from: &Flow, padding: usize, input: &[f32], to: &mut [f32]) {
+    let width = (from.width + 2 * padding) * from.channels;
+    let sample = (from.height + 2 * padding) * width;
+    let row_len = from.width * from.channels;
+    for row in 0..n_rows {
+        for y in 0..from.height {
+            let start = row * sample + (y + padding) * width + padding * from.channels;
+            let source = row * from.stride + y * row_len;
+            to[start..start + row_len].copy_from_slice(&input[source..source + row_len]);
+        }
+    }
+}
+
+fn unpad(n_rows: usize, to: &Flow, padding: usize, from: &[f32], into: &mut [f32]) {
+    let width = (to.width + 2 * padding) * to.channels;
+    let sample = (to.height + 2 * padding) * width;
+    let row_len = to.width * to.channels;
+    for row in 0..n_rows {
+        for y in 0..to.height {
+            let start = row * sample + (y + padding) * width + padding * to.channels;
+            let target = row * to.stride + y * row_len;
+            into[target..target + row_len].copy_from_slice(&from[start..start + row_len]);
+        }
+    }
+}
+
+fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: impl Fn(f32) -> f32) {
+    for row in 0..n_rows {
+        let range = row * flow.stride..row * flow.stride + flow.len();
+        for (output, &input) in output[range.clone()].iter_mut().zip(&input[range]) {
+            *output = compute(input);
+        }
+    }
+}
+
+fn copy(n_rows: usize, flow: &Flow, from: &[f32], into: &mut [f32]) {
+    each(n_rows, flow, from, into, |value| value);
+}
+
+fn masked(n_rows: usize, flow: &Flow, mask: &[f32], input: &[f32], output: &mut [f32]) {
+    for row in 0..n_rows {
+        let range = row * flow.stride..row * flow.stride + flow.len();
+        let mask = &mask[row * flow.len()..][..flow.len()];
+        for ((output, &input), &mask) in output[range.clone()].iter_mut().zip(&input[range]).zip(mask) {
+            *output = input * mask;
+        }
+    }
+}
+
+fn max_pool(
+    n_rows: usize,
+    from: &Flow,
+    to: &Flow,
+    size: usize,
+    input: &[f32],
+    output: &mut [f32],
+    chosen: &mut [u32],
+) {
+    for row in 0..n_rows {
+        for y in 0..to.height {
+            for x in 0..to.width {
+                for channel in 0..to.channels {
+                    let mut best = (f32::NEG_INFINITY, 0);
+                    for place in 0..size * size {
+                        let (py, px) = (y * size + place / size, x * size + place % size);
+                        let at = (py * from.width + px) * from.channels + channel;
+                        let value = input[row * from.stride + at];
+                        if value > best.0 || place == 0 {
+                            best = (value, at);
+                        }
+                    }
+                    let at = (y * to.width + x) * to.channels + channel;
+                    output[row * to.stride + at] = best.0;
+                    chosen[row * to.len() + at] = best.1 as u32;
+                }
+            }
+        }
+    }
+}
+
+fn avg_pool(n_rows: usize, from: &Flow, to: &Flow, size: usize, input: &[f32], output: &mut [f32]) {
+    let share = 1.0 / (size * size) as f32;
+    windows(n_rows, from, to, size, |outside, inside| {
+        output[outside] = share * inside.iter().map(|&at| input[at]).sum::<f32>();
+    });
+}
+
+fn spread(n_rows: usize, from: &Flow, to: &Flow, size: usize, slopes: &[f32], into: &mut [f32]) {
+    let share = 1.0 / (size * size) as f32;
+    into.fill(0.0);
+    windows(n_rows, from, to, size, |outside, inside| {
+        inside.iter().for_each(|&at| into[at] = share * slopes[outside]);
+    });
+}
+
+/// Visits every window: the place of its output, and the places of its inputs.
+fn windows(n_rows: usize, from: &Flow, to: &Flow, size: usize, mut visit: impl FnMut(usize, &[usize])) {
+    let mut inside = vec![0; size * size];
+    for row in 0..n_rows {
+        for at in 0..to.len() {
+            let (pixel, channel) = (at / to.channels, at % to.channels);
+            let (y, x) = (pixel / to.width, pixel % to.width);
+            for (place, inside) in inside.iter_mut().enumerate() {
+                let (py, px) = (y * size + place / size, x * size + place % size);
+                *inside = row * from.stride + (py * from.width + px) * from.channels + channel;
+            }
+            visit(row * to.stride + at, &inside);
+        }
+    }
+}
+
+/// Mean and variance of each channel over a batch.
+fn moments(n_rows: usize, flow: &Flow, input: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let count = (n_rows * flow.height * flow.width) as f64;
+    let over = |term: &dyn Fn(usize, f64) -> f64| {
+        let mut sums = vec![0.0_f64; flow.channels];
+        for row in 0..n_rows {
+            for (at, &value) in input[row * flow.stride..][..flow.len()].iter().enumerate() {
+                let channel = at % flow.channels;
+                sums[channel] += term(channel, f64::from(value));
+            }
+        }
+        sums.iter_mut().for_each(|sum| *sum /= count);
+        sums
+    };
+    let means = over(&|_, value| value);
+    let variances = over(&|channel, value| (value - means[channel]) * (value - means[channel]));
+    let narrow = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
+    (narrow(means), narrow(variances))
+}

@@ -1,0 +1,258 @@
+//! Published image sets, read from the files they are published in.
+
+mod cifar;
+mod idx;
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use cifar::cifar10;
+pub use idx::idx_images;
+
+/// The environment variable that names the folder of the data sets.
+pub const DATA_VARIABLE: &str = "EBBFLOW_DATA";
+
+/// Labelled images as bytes, height x width x channels, sample after sample.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Images {
+    /// All samples: `n_samples() * height * width * channels` bytes.
+    pub pixels: Vec<u8>,
+    /// One label a sample, each below `n_classes`.
+    pub labels: Vec<u8>,
+    /// Rows of an image.
+    pub height: usize,
+    /// Columns of an image.
+    pub width: usize,
+    /// Bytes of a pixel: 1 for grey, 3 for red, green, blue.
+    pub channels: usize,
+    /// Number of classes, whether or not each of them occurs.
+    pub n_classes: usize,
+}
+
+impl Images {
+    /// How many images there are.
+    pub fn n_samples(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Bytes of one image.
+    pub fn sample_len(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// The bytes of one image.
+    pub fn sample(&self, sample_idx: usize) -> &[u8] {
+        &self.pixels[sample_idx * self.sample_len()..][..self.sample_len()]
+    }
+}
+
+impl fmt::Debug for Images {
+    /// The shape only: there may be a hundred million pixels.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Images { height, width, channels, n_classes, .. } = self;
+        write!(f, "{} images of {height} x {width} x {channels} in {n_classes} classes", self.n_samples())
+    }
+}
+
+/// Which part of a published set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What models are trained on.
+    Train,
+    /// What models are judged on.
+    Test,
+}
+
+/// The folder that holds the data sets: the one given, else the one that [`DATA_VARIABLE`] names.
+pub fn data_folder(explicit: Option<&Path>) -> Result<PathBuf, ReadError> {
+    choose_folder(explicit, env::var_os(DATA_VARIABLE))
+}
+
+/// MNIST, from the four IDX files in `mnist` within the data folder, compressed or not.
+pub fn mnist(data: &Path, part: Part) -> Result<Images, ReadError> {
+    like_mnist(&data.join("mnist"), part)
+}
+
+/// Fashion-MNIST, from the four IDX files in `fashion-mnist` within the data folder, compressed or not.
+pub fn fashion_mnist(data: &Path, part: Part) -> Result<Images, ReadError> {
+    like_mnist(&data.join("fashion-mnist"), part)
+}
+
+/// Why data could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// Nobody said where the data is.
+    NoFolder,
+    /// What was named as data folder is none.
+    NotAFolder {
+        /// What was named.
+        folder: PathBuf,
+        /// Who named it.
+        named_by: &'static str,
+    },
+    /// The file, under any of the names it may have, is not there.
+    Missing {
+        /// Where it was looked for.
+        folder: PathBuf,
+        /// The names it may have.
+        names: Vec<String>,
+    },
+    /// The system refused.
+    Io {
+        /// Which file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file does not hold what it should.
+    Damaged {
+        /// Which file.
+        file: PathBuf,
+        /// What it should hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// The file declares more than is ever read into memory.
+    TooLarge {
+        /// Which file.
+        file: PathBuf,
+        /// How many bytes it declares.
+        n_bytes: u128,
+    },
+    /// A label outside the classes.
+    Label {
+        /// Which file.
+        file: PathBuf,
+        /// Of which sample, from 0.
+        sample_idx: usize,
+        /// The label.
+        label: u8,
+        /// How many classes there are.
+        n_classes: usize,
+    },
+    /// Images and labels that do not belong together.
+    Unpaired {
+        /// The file, or the first of the files, with the images.
+        images: PathBuf,
+        /// How many images.
+        n_images: usize,
+        /// The file with the labels.
+        labels: PathBuf,
+        /// How many labels.
+        n_labels: usize,
+    },
+}
+
+impl ReadError {
+    fn io(file: &Path, source: impl Into<io::Error>) -> Self {
+        ReadError::Io { file: file.to_owned(), source: source.into() }
+    }
+
+    fn damaged(file: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        ReadError::Damaged { file: file.to_owned(), expected: expected.into(), found: found.into() }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::NoFolder => {
+                write!(f, "no data folder; name one with --data or in the variable {DATA_VARIABLE}")
+            }
+            ReadError::NotAFolder { folder, named_by } => {
+                write!(
+                    f,
+                    "{}: no such folder, yet {named_by} names it; correct or create it",
+                    folder.display()
+                )
+            }
+            ReadError::Missing { folder, names } => {
+                let (folder, names) = (folder.display(), names.join(" or "));
+                write!(f, "{folder}: expected {names}, found neither; put the published file there")
+            }
+            ReadError::Io { file, source } => {
+                write!(f, "{}: cannot be read: {source}; check the path and who may read it", file.display())
+            }
+            ReadError::Damaged { file, expected, found } => {
+                let file = file.display();
+                write!(f, "{file}: expected {expected}, found {found}; fetch the file again")
+            }
+            ReadError::TooLarge { file, n_bytes } => {
+                let (file, limit) = (file.display(), idx::LIMIT);
+                write!(f, "{file}: declares {n_bytes} bytes, expected at most {limit}; ")?;
+                write!(f, "fetch the file again, or split it")
+            }
+            ReadError::Label { file, sample_idx, label, n_classes } => {
+                let file = file.display();
+                write!(
+                    f,
+                    "{file}: label of sample {sample_idx}: expected below {n_classes}, found {label}; "
+                )?;
+                write!(f, "fetch the file again, or say that there are more classes")
+            }
+            ReadError::Unpaired { images, n_images, labels, n_labels } => {
+                let (images, labels) = (images.display(), labels.display());
+                write!(f, "{labels}: expected {n_images} labels, one for each image of {images}, ")?;
+                write!(f, "found {n_labels}; take both files from the same set and part")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReadError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn choose_folder(explicit: Option<&Path>, variable: Option<OsString>) -> Result<PathBuf, ReadError> {
+    let (folder, named_by) = match (explicit, variable) {
+        (Some(folder), _) => (folder.to_owned(), "--data"),
+        (None, Some(folder)) if !folder.is_empty() => (folder.into(), DATA_VARIABLE),
+        _ => return Err(ReadError::NoFolder),
+    };
+    if folder.is_dir() { Ok(folder) } else { Err(ReadError::NotAFolder { folder, named_by }) }
+}
+
+fn like_mnist(folder: &Path, part: Part) -> Result<Images, ReadError> {
+    let prefix = match part {
+        Part::Train => "train",
+        Part::Test => "t10k",
+    };
+    let file = idx_file(folder, &format!("{prefix}-images-idx3-ubyte"))?;
+    let images = idx_images(&file, &idx_file(folder, &format!("{prefix}-labels-idx1-ubyte"))?, 10)?;
+    if (images.height, images.width) != (28, 28) {
+        let found = format!("{} x {}", images.height, images.width);
+        return Err(ReadError::damaged(&file, "images of 28 x 28", found));
+    }
+    Ok(images)
+}
+
+/// An IDX file under its published name, or that name without `.gz`.
+fn idx_file(folder: &Path, name: &str) -> Result<PathBuf, ReadError> {
+    let names = vec![format!("{name}.gz"), name.to_owned()];
+    match names.iter().map(|name| folder.join(name)).find(|file| file.is_file()) {
+        Some(file) => Ok(file),
+        None => Err(ReadError::Missing { folder: folder.to_owned(), names }),
+    }
+}
+
+fn check_labels(file: &Path, labels: &[u8], n_classes: usize) -> Result<(), ReadError> {
+    match labels.iter().position(|&label| usize::from(label) >= n_classes) {
+        None => Ok(()),
+        Some(sample_idx) => {
+            let (file, label) = (file.to_owned(), labels[sample_idx]);
+            Err(ReadError::Label { file, sample_idx, label, n_classes })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

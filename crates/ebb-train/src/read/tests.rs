@@ -1,0 +1,185 @@
+//! Which files are looked for, and the published sets as they should come out.
+
+use std::fs;
+use std::io::Write;
+
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+/// The folder of the data sets if it holds this set. Else the test is skipped, but never in CI.
+fn real(set: &str) -> Option<PathBuf> {
+    if env::var_os(DATA_VARIABLE).is_some() {
+        // Named but not there: a mistake worth hearing of anywhere.
+        let folder = data_folder(None).unwrap();
+        if folder.join(set).is_dir() {
+            return Some(folder);
+        }
+    }
+    let missing = format!("no folder {set} in {DATA_VARIABLE}");
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}, which CI must have");
+    // Not by `eprintln`, which shows only when a test fails.
+    let _ = writeln!(io::stderr(), "skipped: the test on real {set} data ({missing})");
+    None
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn class_counts(images: &Images) -> Vec<usize> {
+    let mut counts = vec![0; images.n_classes];
+    for &label in &images.labels {
+        counts[usize::from(label)] += 1;
+    }
+    counts
+}
+
+/// Class counts and digests of the bytes after the headers.
+fn check_grey(images: &Images, counts: [usize; 10], pixels: &str, labels: &str) {
+    let n_images: usize = counts.iter().sum();
+    assert_eq!(format!("{images:?}"), format!("{n_images} images of 28 x 28 x 1 in 10 classes"));
+    assert_eq!(class_counts(images), counts);
+    assert_eq!(digest(&images.pixels), pixels);
+    assert_eq!(digest(&images.labels), labels);
+}
+
+/// The digest of an official binary batch, laid out again from a batch of images.
+fn batch_digest(images: &Images, batch_idx: usize) -> String {
+    let mut file = Vec::with_capacity(10_000 * 3073);
+    for sample_idx in batch_idx * 10_000..(batch_idx + 1) * 10_000 {
+        file.push(images.labels[sample_idx]);
+        for channel in 0..3 {
+            file.extend(images.sample(sample_idx).chunks_exact(3).map(|pixel| pixel[channel]));
+        }
+    }
+    digest(&file)
+}
+
+#[test]
+fn real_mnist() {
+    let Some(data) = real("mnist") else { return };
+    check_grey(
+        &mnist(&data, Part::Train).unwrap(),
+        [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+        "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+        "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+    );
+    check_grey(
+        &mnist(&data, Part::Test).unwrap(),
+        [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+        "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+        "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+    );
+}
+
+#[test]
+fn real_fashion_mnist() {
+    let Some(data) = real("fashion-mnist") else { return };
+    check_grey(
+        &fashion_mnist(&data, Part::Train).unwrap(),
+        [6000; 10],
+        "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+        "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
+    );
+    check_grey(
+        &fashion_mnist(&data, Part::Test).unwrap(),
+        [1000; 10],
+        "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+        "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
+    );
+}
+
+#[test]
+fn real_cifar10() {
+    let Some(data) = real("cifar10") else { return };
+    let test = cifar10(&data, Part::Test).unwrap();
+    assert_eq!(format!("{test:?}"), "10000 images of 32 x 32 x 3 in 10 classes");
+    assert_eq!(class_counts(&test), [1000; 10]);
+    assert_eq!(batch_digest(&test, 0), "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b");
+
+    let train = cifar10(&data, Part::Train).unwrap();
+    assert_eq!(format!("{train:?}"), "50000 images of 32 x 32 x 3 in 10 classes");
+    assert_eq!(class_counts(&train), [5000; 10]);
+    let published = [
+        "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    ];
+    for (batch_idx, published) in published.into_iter().enumerate() {
+        assert_eq!(batch_digest(&train, batch_idx), published, "batch {batch_idx}");
+    }
+}
+
+#[test]
+fn the_folder_given_goes_before_the_variable() {
+    let (given, variable) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (given, variable) = (given.path(), variable.path());
+    let choose = |explicit, variable: Option<&Path>| choose_folder(explicit, variable.map(OsString::from));
+    assert_eq!(choose(Some(given), Some(variable)).unwrap(), given);
+    assert_eq!(choose(None, Some(variable)).unwrap(), variable);
+    for nothing in [None, Some(Path::new(""))] {
+        let error = choose(None, nothing).unwrap_err().to_string();
+        assert_eq!(error, "no data folder; name one with --data or in the variable EBBFLOW_DATA");
+    }
+    let error = choose(Some(Path::new("not/there")), Some(variable)).unwrap_err().to_string();
+    assert_eq!(error, "not/there: no such folder, yet --data names it; correct or create it");
+}
+
+#[test]
+fn mnist_may_be_compressed_or_not_and_is_28_x_28() {
+    let data = tempfile::tempdir().unwrap();
+    let folder = data.path().join("mnist");
+    let told = || {
+        let error = mnist(data.path(), Part::Test).unwrap_err().to_string();
+        error.replace(folder.to_str().unwrap(), "at")
+    };
+    fs::create_dir(&folder).unwrap();
+    let missing = "at: expected t10k-images-idx3-ubyte.gz or t10k-images-idx3-ubyte, found neither; \
+                   put the published file there";
+    assert_eq!(told(), missing);
+
+    let images = |side: u8| {
+        [&[0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, side, 0, 0, 0, side][..], &vec![5; usize::from(side).pow(2)]]
+            .concat()
+    };
+    fs::write(folder.join("t10k-images-idx3-ubyte"), images(28)).unwrap();
+    assert_eq!(told(), missing.replace("images-idx3", "labels-idx1"));
+
+    fs::write(folder.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 9]).unwrap();
+    let read = mnist(data.path(), Part::Test).unwrap();
+    assert_eq!((read.labels, read.pixels), (vec![9], vec![5; 784]));
+
+    // The published name goes first; what is in the file, not its name, says whether it is compressed.
+    fs::write(folder.join("t10k-images-idx3-ubyte.gz"), images(27)).unwrap();
+    let message = "expected images of 28 x 28, found 27 x 27; fetch the file again";
+    assert_eq!(told(), format!("at/t10k-images-idx3-ubyte.gz: {message}"));
+}
+
+#[test]
+fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
+    let data = tempfile::tempdir().unwrap();
+    let told = |part| {
+        let error = cifar10(data.path(), part).unwrap_err().to_string();
+        error.replace(data.path().to_str().unwrap(), "at")
+    };
+    let missing = "at/cifar10: expected test_batch.bin or test_batch.webp, found neither; \
+                   put the published file there";
+    assert_eq!(told(Part::Test), missing);
+
+    let unpacked = data.path().join("cifar-10-batches-bin");
+    fs::create_dir(&unpacked).unwrap();
+    fs::write(unpacked.join("test_batch.bin"), vec![7; 10_000 * 3073]).unwrap();
+    let read = cifar10(data.path(), Part::Test).unwrap();
+    assert_eq!((class_counts(&read)[7], read.pixels.len()), (10_000, 10_000 * 3072));
+
+    fs::rename(unpacked.join("test_batch.bin"), unpacked.join("data_batch_1.bin")).unwrap();
+    let error = told(Part::Train);
+    assert!(error.starts_with("at/cifar-10-batches-bin/data_batch_2.bin: cannot be read: "), "{error}");
+
+    fs::create_dir(data.path().join("cifar10")).unwrap();
+    fs::write(data.path().join("cifar10/test_batch.webp"), "").unwrap();
+    assert!(told(Part::Test).starts_with("at/cifar10: expected test-labels-idx1-ubyte.gz or "));
+}
