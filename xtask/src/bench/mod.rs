@@ -4,6 +4,7 @@ mod machine;
 mod null;
 mod rounds;
 mod sum;
+mod train;
 
 use std::error::Error;
 use std::fmt;
@@ -16,6 +17,8 @@ use machine::Machine;
 /// What to measure, and how to say it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// Small sizes: shows that the benchmarks still run, says nothing of speed
     #[arg(long)]
     quick: bool,
@@ -24,11 +27,32 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A part of the benchmarks; without one, the round.
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Local training on the papers' networks
+    Train {
+        /// Which workloads, such as W1; all if none is named
+        workloads: Vec<String>,
+        /// Timed rounds of each
+        #[arg(long, default_value_t = 5)]
+        repeats: usize,
+    },
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let machine = Machine::look();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     println!("{machine}");
     println!("median (lowest to highest) of repeats, {threads} threads\n");
+    if let Some(What::Train { workloads, repeats }) = &args.what {
+        let figures = train::measure(workloads, *repeats, threads)?;
+        if args.json {
+            let figures: Vec<_> = figures.iter().map(train::Figures::json).collect();
+            println!("{}", json!({ "machine": machine.json(), "threads": threads, "train": figures }));
+        }
+        return Ok(());
+    }
     let judge = if args.quick { Judge::Never } else { Judge::ByAim };
 
     let plan = if args.quick { rounds::QUICK } else { rounds::FULL };

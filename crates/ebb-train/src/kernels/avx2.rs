@@ -51,6 +51,44 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn where_greater(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn largest(vector: __m256) -> f32 {
+        let mut lanes = [0.0_f32; 8];
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), vector) }
+        let mut largest = lanes[0];
+        for lane in lanes {
+            largest = if lane > largest { lane } else { largest };
+        }
+        largest
+    }
+
+    #[inline(always)]
+    unsafe fn total(vector: __m256) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn times_power(value: __m256, shifted: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+            let power = _mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23));
+            _mm256_mul_ps(value, _mm256_castsi256_ps(power))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn sums(v: &[__m256]) -> __m256 {
         // SAFETY: see above.
         unsafe {

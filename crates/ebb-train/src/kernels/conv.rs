@@ -112,10 +112,10 @@ pub(crate) fn forward(
     assert!(input.len() >= n_samples * shape.in_len() + SLACK, "input");
     assert!(turned.len() >= shape.forward_len() + SLACK && bias.len() >= padded(shape.n_out), "weights");
     assert!(rows.len() >= shape.rows_len() + SLACK, "rows");
-    assert!(
-        output.len() >= n_samples * shape.out_len() && chosen.len() >= n_samples * shape.out_len(),
-        "output"
-    );
+    let out = n_samples * shape.out_len() + SLACK;
+    assert!(output.len() >= out && chosen.len() >= out, "output");
+    assert!(shape.pool * shape.pool <= MOST_PLACES, "pool");
+    let tiles = Tiles::of(shape.convolved().1, path);
     for sample in 0..n_samples {
         let to = sample * shape.out_len();
         // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
@@ -123,6 +123,7 @@ pub(crate) fn forward(
             forward_raw(
                 path,
                 shape,
+                &tiles,
                 input.as_ptr().add(sample * shape.in_len()),
                 turned.as_ptr(),
                 bias.as_ptr(),
@@ -181,7 +182,7 @@ pub(crate) fn input_gradient(
 
 by_path! {
     fn forward_raw(
-        shape: &Shape, input: *const f32, turned: *const f32, bias: *const f32, rows: *mut f32,
+        shape: &Shape, tiles: &Tiles, input: *const f32, turned: *const f32, bias: *const f32, rows: *mut f32,
         output: *mut f32, chosen: *mut i32,
     ) = forward_on;
 }
@@ -244,22 +245,28 @@ impl Lists {
                     let corner = sample * shape.in_len() + y * shape.pool * row_step + x * shape.pool * step;
                     let slopes = &slopes[at..at + n_out];
                     let chosen = &chosen[at..at + n_out];
-                    for channel in 0..n_out {
-                        let place = chosen[channel];
+                    let lists = self.entries.chunks_exact_mut(self.capacity).zip(&mut self.counts);
+                    for (((list, count), &slope), &place) in lists.zip(slopes).zip(chosen) {
                         let alive = place >= 0;
                         let offset = places[if alive { place as usize } else { places.len() - 1 }];
-                        let count = self.counts[channel];
                         // Written always, counted only if alive: no branch to mispredict.
-                        self.entries[channel * self.capacity + count] =
-                            Entry { from: corner as u32 + offset, slope: slopes[channel] };
-                        self.counts[channel] = count + usize::from(alive);
+                        list[*count] = Entry { from: corner as u32 + offset, slope };
+                        *count += usize::from(alive);
                     }
                     at += n_out;
                 }
             }
         }
         for (channel, gradient) in bias_gradient.iter_mut().enumerate().take(n_out) {
-            *gradient += self.of(channel).iter().map(|entry| entry.slope).sum::<f32>();
+            let (whole, rest) = self.of(channel).as_chunks::<8>();
+            // Eight sums side by side, for each addition waits for the one before.
+            let mut sums = [0.0_f32; 8];
+            for entries in whole {
+                for (sum, entry) in sums.iter_mut().zip(entries) {
+                    *sum += entry.slope;
+                }
+            }
+            *gradient += sums.iter().sum::<f32>() + rest.iter().map(|entry| entry.slope).sum::<f32>();
         }
     }
 
@@ -271,6 +278,7 @@ impl Lists {
 #[inline(always)]
 unsafe fn forward_on<S: Simd>(
     shape: &Shape,
+    tiles: &Tiles,
     input: *const f32,
     turned: *const f32,
     bias: *const f32,
@@ -286,10 +294,10 @@ unsafe fn forward_on<S: Simd>(
             for row in 0..shape.pool {
                 let from = input.add((y * shape.pool + row) * shape.stride * shape.width * shape.n_in);
                 let to = rows.add(row * shape.convolved().1 * out_pad);
-                convolve_row::<S>(shape, from, turned, bias, to);
+                convolve_row::<S>(shape, tiles, from, turned, bias, to);
             }
             let at = y * out_width * shape.n_out;
-            pool_row(shape, rows, output.add(at), chosen.add(at));
+            pool_row::<S>(shape, rows, output.add(at), chosen.add(at));
         }
     }
 }
@@ -298,6 +306,7 @@ unsafe fn forward_on<S: Simd>(
 #[inline(always)]
 unsafe fn convolve_row<S: Simd>(
     shape: &Shape,
+    tiles: &Tiles,
     input: *const f32,
     turned: *const f32,
     bias: *const f32,
@@ -321,15 +330,15 @@ unsafe fn convolve_row<S: Simd>(
             };
             vector += if S::MANY {
                 match left {
-                    1 => tile.along::<S, 1>(16),
-                    2 => tile.along::<S, 2>(12),
-                    3 => tile.along::<S, 3>(8),
-                    _ => tile.along::<S, 4>(6),
+                    1 => tile.along::<S, 1>(tiles.0[0]),
+                    2 => tile.along::<S, 2>(tiles.0[1]),
+                    3 => tile.along::<S, 3>(tiles.0[2]),
+                    _ => tile.along::<S, 4>(tiles.0[3]),
                 }
             } else {
                 match left {
-                    1 => tile.along::<S, 1>(12),
-                    _ => tile.along::<S, 2>(6),
+                    1 => tile.along::<S, 1>(tiles.0[0]),
+                    _ => tile.along::<S, 2>(tiles.0[1]),
                 }
             };
         }
@@ -348,11 +357,10 @@ struct Tile<'s> {
 }
 
 impl Tile<'_> {
-    /// `Z` vectors of channels along the row, at most `most` places at a time; returns `Z`.
+    /// `Z` vectors of channels along the row, so many places at a time; returns `Z`.
     #[inline(always)]
-    unsafe fn along<S: Simd, const Z: usize>(self, most: usize) -> usize {
+    unsafe fn along<S: Simd, const Z: usize>(self, places: usize) -> usize {
         let width = self.shape.convolved().1;
-        let places = best_tile(width, most);
         // SAFETY: the last tile is moved back so that it ends with the row.
         unsafe {
             for tile in 0..width.div_ceil(places) {
@@ -386,18 +394,38 @@ impl Tile<'_> {
             let mut sums = [[S::splat(0.0); Z]; X];
             for z in 0..Z {
                 let bias = S::load(self.bias.add(z * S::LANES));
-                (0..X).for_each(|place| sums[place][z] = bias);
+                for place in 0..X {
+                    sums[place][z] = bias;
+                }
             }
             let mut w = self.w;
             for filter_row in 0..shape.side {
                 let from = self.input.add(filter_row * shape.width * shape.n_in + x * step);
-                for at in 0..shape.row() {
-                    let columns: [S::V; Z] = std::array::from_fn(|z| S::load(w.add(z * S::LANES)));
+                // Every fourth place has a pointer, the three after it are one, two and three steps further:
+                // few registers, and addresses that need no arithmetic.
+                let mut fourth = [from; MOST_PLACES / 4];
+                for group in 0..X.div_ceil(4) {
+                    fourth[group] = from.add(4 * group * step);
+                }
+                for _ in 0..shape.row() {
+                    let mut columns = [S::splat(0.0); Z];
+                    for z in 0..Z {
+                        columns[z] = S::load(w.add(z * S::LANES));
+                    }
                     for place in 0..X {
-                        let value = S::splat(*from.add(place * step + at));
+                        let near = fourth[place / 4];
+                        let value = S::splat(match place % 4 {
+                            0 => *near,
+                            1 => *near.add(step),
+                            2 => *near.add(2 * step),
+                            _ => *near.add(3 * step),
+                        });
                         for z in 0..Z {
                             sums[place][z] = S::mul_add(value, columns[z], sums[place][z]);
                         }
+                    }
+                    for group in 0..X.div_ceil(4) {
+                        fourth[group] = fourth[group].add(1);
                     }
                     w = w.add(self.out_pad);
                 }
@@ -411,6 +439,18 @@ impl Tile<'_> {
     }
 }
 
+/// How many places along a row are convolved at a time, for one to four vectors of channels.
+#[derive(Clone, Copy, Debug)]
+struct Tiles([usize; 4]);
+
+impl Tiles {
+    fn of(width: usize, path: Path) -> Tiles {
+        // Sums for all places, the channels' weights and one input must fit the registers.
+        let most = if path == Path::Avx512 { [16, 12, 8, 6] } else { [12, 6, 4, 3] };
+        Tiles(most.map(|most| best_tile(width, most)))
+    }
+}
+
 /// The tile that covers a row with the least work done twice; the larger of two that are as good.
 fn best_tile(width: usize, most: usize) -> usize {
     let sizes = [16, 14, 13, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1];
@@ -418,41 +458,38 @@ fn best_tile(width: usize, most: usize) -> usize {
     fitting.min_by_key(|&size| (width.div_ceil(size) * size, 16 - size)).unwrap_or(1)
 }
 
-/// Pools and cuts `pool` convolved rows into one row of outputs.
+/// Pools and cuts `pool` convolved rows into one row of outputs. Whole vectors are written: what they spill
+/// over is written again after, or is slack.
 #[inline(always)]
-unsafe fn pool_row(shape: &Shape, rows: *const f32, output: *mut f32, chosen: *mut i32) {
+unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, chosen: *mut i32) {
     let out_pad = padded(shape.n_out);
-    let width = shape.convolved().1;
-    // SAFETY: the loops stay within the sizes of the shape; rows are padded to whole blocks.
+    let n_places = shape.pool * shape.pool;
+    let mut places = [0; MOST_PLACES];
+    for (at, place) in places.iter_mut().enumerate().take(n_places) {
+        *place = (at / shape.pool * shape.convolved().1 + at % shape.pool) * out_pad;
+    }
+    // Places travel as the bits of floats, which are only moved and never computed with.
+    let bits = |place: i32| f32::from_bits(place as u32);
+    // SAFETY: the loops stay within the sizes of the shape and the slack.
     unsafe {
+        let (zero, dead) = (S::splat(0.0), S::splat(bits(DEAD)));
         for x in 0..shape.out().1 {
-            for block in (0..shape.n_out).step_by(PAD) {
-                let at = |place: usize| {
-                    let (row, column) = (place / shape.pool, place % shape.pool);
-                    let from = (row * width + x * shape.pool + column) * out_pad + block;
-                    rows.add(from).cast::<[f32; PAD]>().read()
-                };
-                let mut best = at(0);
-                let mut place_of = [0_i32; PAD];
-                for place in 1..shape.pool * shape.pool {
-                    let values = at(place);
-                    for lane in 0..PAD {
-                        let larger = values[lane] > best[lane];
-                        best[lane] = if larger { values[lane] } else { best[lane] };
-                        place_of[lane] = if larger { place as i32 } else { place_of[lane] };
-                    }
+            for vector in 0..shape.n_out.div_ceil(S::LANES) {
+                let from = rows.add(x * shape.pool * out_pad + vector * S::LANES);
+                let mut best = S::load(from);
+                let mut place_of = S::splat(bits(0));
+                for place in 1..n_places {
+                    let value = S::load(from.add(places[place]));
+                    place_of = S::where_greater(value, best, S::splat(bits(place as i32)), place_of);
+                    best = S::max(value, best);
                 }
                 if shape.relu {
-                    for lane in 0..PAD {
-                        let alive = best[lane] > 0.0;
-                        place_of[lane] = if alive { place_of[lane] } else { DEAD };
-                        best[lane] = if alive { best[lane] } else { 0.0 };
-                    }
+                    place_of = S::where_greater(best, zero, place_of, dead);
+                    best = S::max(best, zero);
                 }
-                let to = x * shape.n_out + block;
-                let count = (shape.n_out - block).min(PAD);
-                std::ptr::copy_nonoverlapping(best.as_ptr(), output.add(to), count);
-                std::ptr::copy_nonoverlapping(place_of.as_ptr(), chosen.add(to), count);
+                let to = x * shape.n_out + vector * S::LANES;
+                S::store(output.add(to), best);
+                S::store(chosen.add(to).cast(), place_of);
             }
         }
     }
@@ -469,11 +506,13 @@ unsafe fn weight_gradient_on<S: Simd>(shape: &Shape, input: *const f32, lists: &
         // SAFETY: patches lie within the input, and reading a whole vector past one stays within the slack.
         unsafe {
             let to = gradient.add(channel * shape.side * shape.row_pad());
-            cover::<S>(shape.side, n_vectors, |rows, vectors, row, vector| {
+            let mut block = Block::first::<S>(shape.side, n_vectors);
+            while let Some(Block { rows, vectors, row, vector }) = block {
                 let offset = row * row_step + vector * S::LANES;
                 let to = to.add(row * shape.row_pad() + vector * S::LANES);
                 blocks.gather::<S>(rows, vectors, entries, input.add(offset), to);
-            });
+                block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
+            }
         }
     }
 }
@@ -517,11 +556,13 @@ unsafe fn input_gradient_on<S: Simd>(
                         let top = (y * shape.pool + place / shape.pool) * shape.stride;
                         let left = (x * shape.pool + place % shape.pool) * shape.stride;
                         let to = input_gradient.add(top * row_step + left * shape.n_in);
-                        cover::<S>(shape.side, n_vectors, |rows, vectors, row, vector| {
+                        let mut block = Block::first::<S>(shape.side, n_vectors);
+                        while let Some(Block { rows, vectors, row, vector }) = block {
                             let weights = weights.add(row * shape.row_pad() + vector * S::LANES);
                             let to = to.add(row * row_step + vector * S::LANES);
                             blocks.scatter::<S>(rows, vectors, entries, weights, to);
-                        });
+                            block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
+                        }
                     }
                 }
             }
@@ -532,26 +573,54 @@ unsafe fn input_gradient_on<S: Simd>(
 /// Channels whose live outputs are listed together.
 const MOST_CHANNELS: usize = 64;
 
-/// Places of the largest pooling window whose gradients are listed.
-pub(crate) const MOST_PLACES: usize = 16;
+/// Places of the largest pooling window whose gradients are listed, and of the longest tile along a row.
+const MOST_PLACES: usize = 16;
 
-/// Covers a filter of `side` rows by `n_vectors` with blocks that fit the registers.
-#[inline(always)]
-fn cover<S: Simd>(side: usize, n_vectors: usize, mut block: impl FnMut(usize, usize, usize, usize)) {
-    let most = if S::MANY { 20 } else { 10 };
-    if side * n_vectors <= most && (side == 5 || side == 3) {
-        return block(side, n_vectors, 0, 0);
+/// A part of a filter whose sums fit the registers: so many rows by so many vectors from a place on.
+///
+/// Walked by hand and not by closures, which would be compiled without the vector unit.
+#[derive(Clone, Copy)]
+struct Block {
+    rows: usize,
+    vectors: usize,
+    row: usize,
+    vector: usize,
+}
+
+impl Block {
+    /// The first block of a filter of `side` rows by `n_vectors`: all of it, if it fits.
+    #[inline(always)]
+    fn first<S: Simd>(side: usize, n_vectors: usize) -> Option<Block> {
+        if side * n_vectors <= Block::most::<S>() && (side == 5 || side == 3) {
+            return Some(Block { rows: side, vectors: n_vectors, row: 0, vector: 0 });
+        }
+        Some(Block { rows: 1, vectors: Block::along::<S>(n_vectors), row: 0, vector: 0 })
     }
-    for row in 0..side {
-        let mut vector = 0;
-        while vector < n_vectors {
-            let left = n_vectors - vector;
-            let taken = [20, 10, 8, 6, 5, 4, 3, 2, 1]
-                .into_iter()
-                .find(|&size| size <= left && size <= most)
-                .unwrap_or(1);
-            block(1, taken, row, vector);
-            vector += taken;
+
+    /// The block after this one.
+    #[inline(always)]
+    fn next<S: Simd>(self, side: usize, n_vectors: usize) -> Option<Block> {
+        let (mut row, mut vector) = (self.row, self.vector + self.vectors);
+        if vector == n_vectors {
+            (row, vector) = (row + self.rows, 0);
+        }
+        (row < side).then(|| Block { rows: 1, vectors: Block::along::<S>(n_vectors - vector), row, vector })
+    }
+
+    #[inline(always)]
+    fn most<S: Simd>() -> usize {
+        if S::MANY { 20 } else { 10 }
+    }
+
+    /// The largest size of a block that fits what is left of a row.
+    #[inline(always)]
+    fn along<S: Simd>(left: usize) -> usize {
+        match left.min(Block::most::<S>()) {
+            20.. => 20,
+            10.. => 10,
+            8.. => 8,
+            size @ 1..=6 => size,
+            _ => 6,
         }
     }
 }
@@ -640,20 +709,25 @@ impl Blocks {
     ) {
         // SAFETY: as promised by the caller.
         unsafe {
-            let mut sums: [[S::V; V]; R] =
-                std::array::from_fn(|r| std::array::from_fn(|v| S::load(to.add(r * to_step + v * S::LANES))));
+            let mut sums = [[S::splat(0.0); V]; R];
+            for r in 0..R {
+                for v in 0..V {
+                    sums[r][v] = S::load(to.add(r * to_step + v * S::LANES));
+                }
+            }
             for entry in entries {
                 let slope = S::splat(entry.slope);
                 let from = from.add(entry.from as usize);
-                for (r, row) in sums.iter_mut().enumerate() {
-                    for (v, sum) in row.iter_mut().enumerate() {
-                        *sum = S::mul_add(S::load(from.add(r * from_step + v * S::LANES)), slope, *sum);
+                for r in 0..R {
+                    for v in 0..V {
+                        let value = S::load(from.add(r * from_step + v * S::LANES));
+                        sums[r][v] = S::mul_add(value, slope, sums[r][v]);
                     }
                 }
             }
-            for (r, row) in sums.iter().enumerate() {
-                for (v, sum) in row.iter().enumerate() {
-                    S::store(to.add(r * to_step + v * S::LANES), *sum);
+            for r in 0..R {
+                for v in 0..V {
+                    S::store(to.add(r * to_step + v * S::LANES), sums[r][v]);
                 }
             }
         }

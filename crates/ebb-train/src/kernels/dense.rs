@@ -308,12 +308,20 @@ impl Columns {
             let mut sums = [[S::splat(0.0); Z]; R];
             for z in 0..Z {
                 let bias = S::load(self.bias.add(z * S::LANES));
-                (0..R).for_each(|r| sums[r][z] = bias);
+                for r in 0..R {
+                    sums[r][z] = bias;
+                }
             }
             let mut w = self.w;
-            let x: [*const f32; R] = std::array::from_fn(|r| self.x.add((row + r) * self.x_stride));
+            let mut x = [self.x; R];
+            for r in 0..R {
+                x[r] = self.x.add((row + r) * self.x_stride);
+            }
             for i in 0..self.n_in {
-                let columns: [S::V; Z] = std::array::from_fn(|z| S::load(w.add(z * S::LANES)));
+                let mut columns = [S::splat(0.0); Z];
+                for z in 0..Z {
+                    columns[z] = S::load(w.add(z * S::LANES));
+                }
                 for r in 0..R {
                     let value = S::splat(*x[r].add(i));
                     for z in 0..Z {
@@ -358,8 +366,10 @@ unsafe fn input_gradient_on<S: Simd>(
                     let width = (out_pad - o).min(PANEL);
                     let panel = w.add(o * n_in);
                     for z in (0..width).step_by(S::LANES) {
-                        let columns: [S::V; INPUTS] =
-                            std::array::from_fn(|n| S::load(panel.add(inputs[n] * width + z)));
+                        let mut columns = [S::splat(0.0); INPUTS];
+                        for n in 0..INPUTS {
+                            columns[n] = S::load(panel.add(inputs[n] * width + z));
+                        }
                         for m in 0..rows_at_once {
                             let at = (row + m).min(n_rows - 1);
                             let slope = S::load(dy.add(at * out_pad + o + z));
@@ -475,7 +485,10 @@ impl Outer<'_> {
             let mut sums = [[S::splat(0.0); Z]; I];
             let (mut x, mut dy) = (self.x.add(input), self.dy);
             for _ in 0..self.n_rows {
-                let slopes: [S::V; Z] = std::array::from_fn(|z| S::load(dy.add(z * S::LANES)));
+                let mut slopes = [S::splat(0.0); Z];
+                for z in 0..Z {
+                    slopes[z] = S::load(dy.add(z * S::LANES));
+                }
                 for i in 0..I {
                     let value = S::splat(*x.add(i));
                     for z in 0..Z {

@@ -1,6 +1,6 @@
 //! Losses at the end of a model, and the small functions they and activations need.
 
-use super::{Path, Simd, by_path};
+use super::{PAD, Path, Simd, by_path};
 
 /// Softmax cross-entropy over rows of `stride` floats of which `n_classes` count. Writes the gradient of the
 /// mean loss in place of the scores, 0 in the padding; adds up losses and hits.
@@ -12,7 +12,9 @@ pub(crate) fn softmax(
     labels: &[u32],
     tally: &mut [f64; 2],
 ) {
-    assert!(n_classes > 0 && n_classes <= stride && scores.len() >= labels.len() * stride, "scores");
+    assert!(n_classes > 0 && n_classes <= stride && stride.is_multiple_of(PAD), "classes");
+    assert!(scores.len() >= labels.len() * stride, "scores");
+    assert!(labels.iter().all(|&label| (label as usize) < n_classes), "a label is beyond the classes");
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe { softmax_raw(path, scores.as_mut_ptr(), n_classes, stride, labels, tally) }
 }
@@ -32,25 +34,6 @@ by_path! {
     fn only_alive_raw(values: &mut [f32], activations: &[f32]) = only_alive_on;
 }
 
-/// e^x with a relative error below 2e-7, for x <= 0; the same arithmetic on every path.
-#[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    // Adding and taking away 1.5 * 2^23 rounds to a whole number.
-    const ROUND: f32 = 12_582_912.0;
-    let x = if x > -87.0 { x } else { -87.0 };
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    // ln 2 in two parts, the first exact in few bits.
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 0.5;
-    let p = p * (r * r) + (r + 1.0);
-    p * f32::from_bits(((n as i32 + 127) << 23) as u32)
-}
-
 #[inline(always)]
 unsafe fn softmax_on<S: Simd>(
     scores: *mut f32,
@@ -60,21 +43,79 @@ unsafe fn softmax_on<S: Simd>(
     tally: &mut [f64; 2],
 ) {
     let per_row = 1.0 / labels.len() as f32;
+    // The logarithm of a product serves many rows; each factor is at most the number of classes.
+    let mut product = 1.0_f64;
     for (row, &label) in labels.iter().enumerate() {
-        // SAFETY: the caller promises rows of `stride` floats.
-        let row = unsafe { std::slice::from_raw_parts_mut(scores.add(row * stride), stride) };
-        let (own, padding) = row.split_at_mut(n_classes);
-        let largest = own.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
         let label = label as usize;
-        let margin = own[label] - largest;
-        tally[1] += f64::from(u8::from(own.iter().position(|&score| score == largest) == Some(label)));
-        own.iter_mut().for_each(|score| *score = exp(*score - largest));
-        let total: f32 = own.iter().sum();
-        let scale = per_row / total;
-        own.iter_mut().for_each(|score| *score *= scale);
-        own[label] -= per_row;
-        padding.fill(0.0);
-        tally[0] += f64::from(libm::logf(total) - margin);
+        // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
+        unsafe {
+            let row = scores.add(row * stride);
+            // The padding takes part in whole vectors but never wins.
+            for at in n_classes..stride {
+                *row.add(at) = f32::NEG_INFINITY;
+            }
+            let own = *row.add(label);
+            let mut tops = S::load(row);
+            for at in (S::LANES..stride).step_by(S::LANES) {
+                tops = S::max(S::load(row.add(at)), tops);
+            }
+            let largest = S::largest(tops);
+            // Of classes with the same score the first is taken.
+            let mut hit = own == largest;
+            if hit {
+                for at in 0..label {
+                    hit &= *row.add(at) < largest;
+                }
+            }
+            let mut sums = S::splat(0.0);
+            for at in (0..stride).step_by(S::LANES) {
+                let power = exp_of::<S>(S::add(S::load(row.add(at)), S::splat(-largest)));
+                sums = S::add(sums, power);
+                S::store(row.add(at), power);
+            }
+            // What stands in the padding is e^-87, too small to change the sum.
+            let total = S::total(sums);
+            let scale = S::splat(per_row / total);
+            for at in (0..stride).step_by(S::LANES) {
+                S::store(row.add(at), S::mul_add(S::load(row.add(at)), scale, S::splat(0.0)));
+            }
+            for at in n_classes..stride {
+                *row.add(at) = 0.0;
+            }
+            *row.add(label) -= per_row;
+            tally[1] += f64::from(u8::from(hit));
+            tally[0] -= f64::from(own - largest);
+            product *= f64::from(total);
+            if !(1e-100..1e100).contains(&product) {
+                tally[0] += libm::log(product);
+                product = 1.0;
+            }
+        }
+    }
+    tally[0] += libm::log(product);
+}
+
+/// e^x with a relative error below 2e-7, for x <= 0. Adding 1.5 * 2^23 rounds to a whole number, which then
+/// stands in the lowest bits; ln 2 is taken off in two parts, the first exact in few bits.
+#[inline(always)]
+unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: the caller promises that the unit exists.
+    unsafe {
+        let round = S::splat(12_582_912.0);
+        let x = S::max(x, S::splat(-87.0));
+        let shifted = S::mul_add(x, S::splat(std::f32::consts::LOG2_E), round);
+        let n = S::add(shifted, S::splat(-12_582_912.0));
+        let r = S::mul_add(n, S::splat(-0.693_359_4), x);
+        let r = S::mul_add(n, S::splat(2.121_944_4e-4), r);
+        let p = S::splat(1.987_569_1e-4);
+        let p = S::mul_add(p, r, S::splat(1.398_199_9e-3));
+        let p = S::mul_add(p, r, S::splat(8.333_452e-3));
+        let p = S::mul_add(p, r, S::splat(4.166_579_6e-2));
+        let p = S::mul_add(p, r, S::splat(1.666_666_5e-1));
+        let p = S::mul_add(p, r, S::splat(0.5));
+        let squared = S::mul_add(r, r, S::splat(0.0));
+        let p = S::mul_add(p, squared, S::add(r, S::splat(1.0)));
+        S::times_power(p, shifted)
     }
 }
 
@@ -89,13 +130,49 @@ unsafe fn only_alive_on<S: Simd>(values: &mut [f32], activations: &[f32]) {
 mod tests {
     use super::*;
 
+    by_path! {
+        fn exp_raw(values: &mut [f32]) = exp_on;
+    }
+
+    #[inline(always)]
+    unsafe fn exp_on<S: Simd>(values: &mut [f32]) {
+        for at in (0..values.len()).step_by(S::LANES) {
+            let value = &mut values[at..at + S::LANES];
+            // SAFETY: the slice has as many floats as a vector.
+            unsafe { S::store(value.as_mut_ptr(), exp_of::<S>(S::load(value.as_ptr()))) }
+        }
+    }
+
     #[test]
     fn exponentials_are_exact_to_the_last_bits() {
-        for step in 0..8700 {
-            let x = -0.01 * step as f32;
-            let expected = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 2e-7, "{x}");
+        let inputs: Vec<f32> = (0..8704).map(|step| -0.01 * step as f32).collect();
+        for path in Path::available() {
+            let mut values = inputs.clone();
+            // SAFETY: the path is available.
+            unsafe { exp_raw(path, &mut values) };
+            for (value, &input) in values.iter().zip(&inputs).take(8700) {
+                let error = f64::from(*value) / f64::from(input).exp() - 1.0;
+                assert!(error.abs() < 2e-7, "{} on {}: {error}", input, path.name());
+            }
         }
-        assert!(exp(-200.0) < 1e-37);
+    }
+
+    #[test]
+    fn large_scores_and_many_rows_do_not_overflow() {
+        for path in Path::available() {
+            let mut scores = vec![0.0; 500 * PAD];
+            let labels = vec![1; 500];
+            for row in scores.chunks_mut(PAD) {
+                row[..2].copy_from_slice(&[1e4, -1e4]);
+            }
+            let mut tally = [0.0; 2];
+            softmax(path, &mut scores, 2, PAD, &labels, &mut tally);
+            assert!((tally[0] / 500.0 - 2e4).abs() < 1.0 && tally[1] == 0.0, "{tally:?}");
+            let mut scores = vec![0.0; 500 * PAD];
+            let mut tally = [0.0; 2];
+            softmax(path, &mut scores, 10, PAD, &labels, &mut tally);
+            assert!((tally[0] / 500.0 - 10_f64.ln()).abs() < 1e-6, "{tally:?}");
+            assert!((scores[0] - 0.1 / 500.0).abs() < 1e-9 && scores[10..PAD].iter().all(|&pad| pad == 0.0));
+        }
     }
 }

@@ -114,6 +114,14 @@ pub(crate) trait Simd: Copy {
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// Lane by lane, `yes` where `a > b` and `no` elsewhere.
+    unsafe fn where_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// The largest lane.
+    unsafe fn largest(vector: Self::V) -> f32;
+    /// The sum of all lanes.
+    unsafe fn total(vector: Self::V) -> f32;
+    /// `value` times two to the power that stands in the lowest bits of `shifted`.
+    unsafe fn times_power(value: Self::V, shifted: Self::V) -> Self::V;
     /// The sums of `LANES` vectors, one a lane.
     unsafe fn sums(vectors: &[Self::V]) -> Self::V;
 }

@@ -45,6 +45,33 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn where_greater(
+        a: [f32; LANES],
+        b: [f32; LANES],
+        yes: [f32; LANES],
+        no: [f32; LANES],
+    ) -> [f32; LANES] {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { yes[lane] } else { no[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn largest(vector: [f32; LANES]) -> f32 {
+        vector.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    }
+
+    #[inline(always)]
+    unsafe fn total(vector: [f32; LANES]) -> f32 {
+        vector.iter().sum()
+    }
+
+    #[inline(always)]
+    unsafe fn times_power(value: [f32; LANES], shifted: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| {
+            value[lane] * f32::from_bits((shifted[lane].to_bits() << 23).wrapping_add(127 << 23))
+        })
+    }
+
+    #[inline(always)]
     unsafe fn sums(vectors: &[[f32; LANES]]) -> [f32; LANES] {
         std::array::from_fn(|lane| vectors[lane].iter().sum())
     }

@@ -4,7 +4,7 @@ use ebb_round::{StepRule, Stream};
 
 use super::compile::{Flow, Net, Op};
 use crate::Tally;
-use crate::kernels::{buffer, conv, dense, loss, padded};
+use crate::kernels::{SLACK, buffer, conv, dense, loss, padded};
 
 /// Whether a network learns or is judged: dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Workspace {
                         padded_slopes: buffer(padded_len),
                         turned: buffer(shape.forward_len()),
                         rows: buffer(shape.rows_len()),
-                        chosen: vec![0; capacity * shape.out_len()],
+                        chosen: vec![0; capacity * shape.out_len() + SLACK],
                         gradient: buffer(shape.weights_len()),
                         bias_gradient: buffer(padded(shape.n_out)),
                         lists: conv::Lists::default(),
