@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
-const TABLES: [&str; 5] = ["run", "data", "world", "evaluate", "stop"];
+const TABLES: [&str; 6] = ["run", "data", "model", "world", "evaluate", "stop"];
 
 /// A run that is ready for its next round.
 pub struct Assembled {

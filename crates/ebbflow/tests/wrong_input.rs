@@ -46,8 +46,8 @@ fn misspelt_key() {
     refused(
         &SMALL.replace("[world]", "[wrold]"),
         &[],
-        "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, world, evaluate, \
-         stop, objective, select, local, substitute, aggregate, server",
+        "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
+         evaluate, stop, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -63,7 +63,7 @@ fn misspelt_value() {
         SMALL,
         &["data.kind=syntetic"],
         "--set data.kind=syntetic: data.kind = \"syntetic\": there is no such kind; did you mean \"synthetic\"? \
-         known: synthetic, quadratic",
+         known: synthetic, quadratic, mnist, fashion-mnist, cifar-10",
     );
 }
 
@@ -179,7 +179,7 @@ fn words_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         world, evaluate, stop, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, objective, select, local, substitute, aggregate, server",
     );
     refused(
         SMALL,

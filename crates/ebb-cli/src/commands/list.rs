@@ -86,6 +86,16 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             named("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
         }),
     );
+    all.extend(ebb_train::net::NAMES.iter().map(|&(name, about)| {
+        named(
+            "models",
+            "model",
+            "what the clients train",
+            name,
+            about,
+            "# outputs = 62             # more than the classes",
+        )
+    }));
     let worlds = ebb_sim::availability::ALL.iter().map(|entry| {
         named("worlds", "world.availability", "who is up when", entry.name, entry.about, entry.example)
     });

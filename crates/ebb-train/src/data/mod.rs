@@ -1,5 +1,6 @@
 //! Data sets and how they are split among clients: what `[data]` can name.
 
+pub mod images;
 mod labelled;
 pub mod quadratic;
 mod samples;
@@ -14,7 +15,8 @@ pub use labelled::{Held, Labelled};
 pub use samples::Samples;
 
 /// Everything that `[data]` can name.
-pub const ALL: &[Entry<dyn Task>] = &[synthetic::ENTRY, quadratic::ENTRY];
+pub const ALL: &[Entry<dyn Task>] =
+    &[synthetic::ENTRY, quadratic::ENTRY, images::MNIST, images::FASHION_MNIST, images::CIFAR_10];
 
 /// The task that the `[data]` table names.
 pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {

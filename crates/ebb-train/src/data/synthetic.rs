@@ -12,8 +12,8 @@ use ebb_settings::{Chance, Entry, NonNegative};
 use serde::{Deserialize, Serialize};
 
 use super::{Held, Labelled, Samples};
-use crate::net::{Input, Net, named};
-use crate::{Path, Task};
+use crate::Task;
+use crate::net::{self, Input, Net};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -53,8 +53,10 @@ test_share = 0.1
             let message = format!("about {gigabytes:.0} GB of data; keep it under {MOST_GIGABYTES} GB");
             return Err(settings.error("clients", message));
         }
-        let path = Path::chosen().map_err(|message| settings.error("kind", message))?;
-        let data = synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed), path);
+        let (width, n_classes) = (synthetic.features.get() as usize, synthetic.classes.get() as usize);
+        let net = net::build(&settings.elsewhere("model"), Input::Flat(width), n_classes, "logistic")?;
+        let data =
+            synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed), net, settings.facts().seed);
         if !data.has_test_data() {
             return Err(
                 settings.error("test_share", "leaves no test data; give a larger share or more samples")
@@ -151,9 +153,8 @@ struct Labelling {
 }
 
 impl Synthetic {
-    fn generate(&self, seed: u64, path: Path) -> Labelled {
+    fn generate(&self, seed: u64, net: Net, net_seed: u64) -> Labelled {
         let width = self.features.get() as usize;
-        let n_classes = self.classes.get() as usize;
         let n_clients = self.clients.get() as usize;
         let clusters: Option<Vec<u32>> = self.clusters.map(|clusters| {
             (0..n_clients).map(|idx| (idx * clusters.get() as usize / n_clients) as u32).collect()
@@ -186,9 +187,7 @@ impl Synthetic {
             train.add_client(for_training.iter().map(pick));
             test.add_client(for_test.iter().map(pick));
         }
-        let spec = named("logistic", Input::Flat(width), n_classes).expect("this network has a name");
-        let net = Net::new(&spec, path).expect("features and classes are not zero");
-        Labelled::new(net, seed, train.held(width), test.held(width), clusters)
+        Labelled::new(net, net_seed, train.held(width), test.held(width), clusters)
     }
 
     /// What the samples and one labelling a client take in memory, on average.
@@ -259,6 +258,14 @@ mod tests {
     use ebb_settings::{Facts, Tree};
 
     use super::*;
+    use crate::Path;
+    use crate::net::named;
+
+    /// The data of a seed, with any network.
+    fn generate(synthetic: &Synthetic, seed: u64) -> Labelled {
+        let spec = named("logistic", Input::Flat(synthetic.features.get() as usize), 10).unwrap();
+        synthetic.generate(seed, Net::new(&spec, Path::Portable).unwrap(), seed)
+    }
 
     fn synthetic(text: &str) -> Synthetic {
         let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
@@ -274,8 +281,7 @@ mod tests {
 
     #[test]
     fn sizes_follow_the_papers_law_and_a_tenth_is_held_out() {
-        let data = synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000")
-            .generate(3, Path::Portable);
+        let data = generate(&synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000"), 3);
         let sizes: Vec<_> = (0..2000)
             .map(|idx| (data.train().by_client[idx].len(), data.test().by_client[idx].len()))
             .collect();
@@ -290,7 +296,7 @@ mod tests {
 
     #[test]
     fn features_have_the_deviations_of_the_paper() {
-        let data = synthetic("clients = 1\nsamples = 40000").generate(5, Path::Portable);
+        let data = generate(&synthetic("clients = 1\nsamples = 40000"), 5);
         let samples = &data.train().samples;
         for feature in [0, 9, 59] {
             let mean = feature_mean(&data, 0, feature);
@@ -309,7 +315,7 @@ mod tests {
     #[test]
     fn iid_clients_share_one_law_and_others_do_not() {
         let spread = |text: &str| {
-            let data = synthetic(text).generate(1, Path::Portable);
+            let data = generate(&synthetic(text), 1);
             let means: Vec<_> = (0..20).map(|client| feature_mean(&data, client, 0)).collect();
             let centre = means.iter().sum::<f64>() / 20.0;
             (means.iter().map(|mean| (mean - centre).powi(2)).sum::<f64>() / 20.0).sqrt()
@@ -322,7 +328,7 @@ mod tests {
     fn clients_of_a_cluster_label_alike() {
         let same = |clusters: &str, one: usize, two: usize| {
             let synthetic = synthetic(&format!("clients = 20\nsamples = 50\n{clusters}"));
-            let data = synthetic.generate(1, Path::Portable);
+            let data = generate(&synthetic, 1);
             let group = |idx| data.oracle_cluster(ClientId::new(idx)).map_or(idx, |cluster| cluster as usize);
             let labelling = |idx| synthetic.labelling(1, ClientId::new(group(idx))).matrix;
             labelling(one) == labelling(two)
@@ -334,7 +340,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_data_and_another_does_not() {
         let first = |seed| {
-            let data = synthetic("clients = 3\nalpha = 1.0\nbeta = 1.0").generate(seed, Path::Portable);
+            let data = generate(&synthetic("clients = 3\nalpha = 1.0\nbeta = 1.0"), seed);
             data.train().samples.row(data.train().by_client[2][0])
         };
         assert!(first(1) == first(1) && first(1) != first(2));

@@ -34,6 +34,11 @@ by_path! {
     fn only_alive_raw(values: &mut [f32], activations: &[f32]) = only_alive_on;
 }
 
+/// Tells classes from padding inside a vector, without writing to the padding first: a vector that is loaded
+/// right after one of its lanes was stored has to wait.
+static LANE_NUMBERS: [f32; PAD] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
 #[inline(always)]
 unsafe fn softmax_on<S: Simd>(
     scores: *mut f32,
@@ -45,19 +50,18 @@ unsafe fn softmax_on<S: Simd>(
     let per_row = 1.0 / labels.len() as f32;
     // The logarithm of a product serves many rows; each factor is at most the number of classes.
     let mut product = 1.0_f64;
+    // SAFETY: there are as many numbers as lanes.
+    let (lanes, lowest) = unsafe { (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY)) };
     for (row, &label) in labels.iter().enumerate() {
         let label = label as usize;
         // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
         unsafe {
             let row = scores.add(row * stride);
-            // The padding takes part in whole vectors but never wins.
-            for at in n_classes..stride {
-                *row.add(at) = f32::NEG_INFINITY;
-            }
             let own = *row.add(label);
-            let mut tops = S::load(row);
-            for at in (S::LANES..stride).step_by(S::LANES) {
-                tops = S::max(S::load(row.add(at)), tops);
+            let mut tops = lowest;
+            for at in (0..stride).step_by(S::LANES) {
+                let left = S::splat(n_classes as f32 - at as f32);
+                tops = S::max(S::where_greater(left, lanes, S::load(row.add(at)), lowest), tops);
             }
             let largest = S::largest(tops);
             // Of classes with the same score the first is taken.
@@ -69,18 +73,16 @@ unsafe fn softmax_on<S: Simd>(
             }
             let mut sums = S::splat(0.0);
             for at in (0..stride).step_by(S::LANES) {
+                let left = S::splat(n_classes as f32 - at as f32);
                 let power = exp_of::<S>(S::add(S::load(row.add(at)), S::splat(-largest)));
+                let power = S::where_greater(left, lanes, power, S::splat(0.0));
                 sums = S::add(sums, power);
                 S::store(row.add(at), power);
             }
-            // What stands in the padding is e^-87, too small to change the sum.
             let total = S::total(sums);
             let scale = S::splat(per_row / total);
             for at in (0..stride).step_by(S::LANES) {
                 S::store(row.add(at), S::mul_add(S::load(row.add(at)), scale, S::splat(0.0)));
-            }
-            for at in n_classes..stride {
-                *row.add(at) = 0.0;
             }
             *row.add(label) -= per_row;
             tally[1] += f64::from(u8::from(hit));

@@ -9,10 +9,12 @@ mod compile;
 mod named;
 #[cfg(test)]
 mod reference;
+mod settings;
 mod spec;
 mod step;
 
 pub use compile::{Net, NetError};
 pub use named::{NAMES, named};
+pub use settings::build;
 pub use spec::{Input, Layer, Spec};
 pub use step::{Mode, Workspace};

@@ -1,0 +1,197 @@
+//! The `[model]` table: a network by name, or layer by layer.
+
+use ebb_settings::{Settings, SettingsError, nearest};
+use serde::{Deserialize, Serialize};
+
+use super::named::{NAMES, named};
+use super::spec::{Input, Layer, Spec};
+use super::{Net, NetError};
+use crate::kernels::Path;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// Outputs, where they are more than the classes.
+    outputs: Option<usize>,
+    /// For kind "layers": all but the last, which has one unit a class.
+    layers: Option<Vec<LayerTable>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LayerTable {
+    kind: String,
+    channels: Option<usize>,
+    kernel: Option<usize>,
+    stride: Option<usize>,
+    padding: Option<usize>,
+    size: Option<usize>,
+    units: Option<usize>,
+    chance: Option<f32>,
+}
+
+const LAYERS: [&str; 9] =
+    ["conv", "max-pool", "avg-pool", "relu", "tanh", "dense", "dropout", "channel-dropout", "batch-norm"];
+
+/// Builds the network that the `[model]` table names, or `default`.
+pub fn build(
+    settings: &Settings<'_>,
+    input: Input,
+    n_classes: usize,
+    default: &str,
+) -> Result<Net, SettingsError> {
+    let path = Path::chosen().map_err(|message| settings.error("kind", message))?;
+    let kind = settings.kind()?.unwrap_or_else(|| default.to_owned());
+    settings.resolve_kind(&kind);
+    let table: Table = settings.parse()?;
+    let outputs = table.outputs.unwrap_or(n_classes);
+    if outputs < n_classes {
+        return Err(settings.error("outputs", format!("fewer than the {n_classes} classes")));
+    }
+    let spec = match (&table.layers, kind.as_str()) {
+        (Some(layers), "layers") => {
+            let mut all = Vec::with_capacity(layers.len() + 1);
+            for (at, layer) in layers.iter().enumerate() {
+                all.push(layer.read(at, settings)?);
+            }
+            all.push(Layer::Dense { units: outputs });
+            Spec { input, layers: all }
+        }
+        (None, "layers") => {
+            return Err(settings.error("layers", "missing; list the layers, as { kind = \"conv\", ... }"));
+        }
+        (Some(_), _) => return Err(settings.error("layers", "only means something with kind = \"layers\"")),
+        (None, name) => named(name, input, outputs).ok_or_else(|| {
+            let names = || NAMES.iter().map(|(name, _)| *name).chain(["layers"]);
+            let hint =
+                nearest(name, names()).map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+            let known = names().collect::<Vec<_>>().join(", ");
+            settings.error("kind", format!("there is no such model; {hint}known: {known}"))
+        })?,
+    };
+    Net::new(&spec, path).map_err(|error| match (kind.as_str(), table.layers) {
+        ("layers", Some(layers)) if error.layer < layers.len() => {
+            settings.error(&format!("layers[{}]", error.layer), error.message)
+        }
+        _ => settings.error("kind", NetError::to_string(&error)),
+    })
+}
+
+impl LayerTable {
+    fn read(&self, at: usize, settings: &Settings<'_>) -> Result<Layer, SettingsError> {
+        let path = |key: &str| format!("layers[{at}].{key}");
+        let keys = [
+            ("channels", self.channels.is_some()),
+            ("kernel", self.kernel.is_some()),
+            ("stride", self.stride.is_some()),
+            ("padding", self.padding.is_some()),
+            ("size", self.size.is_some()),
+            ("units", self.units.is_some()),
+            ("chance", self.chance.is_some()),
+        ];
+        let only = |allowed: &[&str]| match keys.iter().find(|(key, given)| *given && !allowed.contains(key))
+        {
+            Some((key, _)) => {
+                Err(settings.error(&path(key), format!("means nothing to a {} layer", self.kind)))
+            }
+            None => Ok(()),
+        };
+        let need = |key: &str, value: Option<usize>| {
+            value
+                .ok_or_else(|| settings.error(&path(key), format!("missing; a {} layer needs it", self.kind)))
+        };
+        match self.kind.as_str() {
+            "conv" => {
+                only(&["channels", "kernel", "stride", "padding"])?;
+                let (channels, kernel) = (need("channels", self.channels)?, need("kernel", self.kernel)?);
+                let (stride, padding) = (self.stride.unwrap_or(1), self.padding.unwrap_or(0));
+                Ok(Layer::Conv { channels, kernel, stride, padding })
+            }
+            "max-pool" => {
+                only(&["size"]).and_then(|()| Ok(Layer::MaxPool { size: need("size", self.size)? }))
+            }
+            "avg-pool" => {
+                only(&["size"]).and_then(|()| Ok(Layer::AvgPool { size: need("size", self.size)? }))
+            }
+            "relu" => only(&[]).map(|()| Layer::Relu),
+            "tanh" => only(&[]).map(|()| Layer::Tanh),
+            "batch-norm" => only(&[]).map(|()| Layer::BatchNorm),
+            "dense" => only(&["units"]).and_then(|()| Ok(Layer::Dense { units: need("units", self.units)? })),
+            "dropout" | "channel-dropout" => {
+                only(&["chance"])?;
+                let missing =
+                    || settings.error(&path("chance"), format!("missing; a {} layer needs it", self.kind));
+                let chance = self.chance.ok_or_else(missing)?;
+                let whole = self.kind == "channel-dropout";
+                Ok(if whole { Layer::ChannelDropout { chance } } else { Layer::Dropout { chance } })
+            }
+            other => {
+                let hint =
+                    nearest(other, LAYERS).map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+                let message = format!("there is no such layer; {hint}known: {}", LAYERS.join(", "));
+                Err(settings.error(&path("kind"), message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    fn model(text: &str) -> Result<usize, String> {
+        let tree = Tree::parse(&format!("[model]\n{text}"), "a.toml").unwrap();
+        let input = Input::Image { height: 28, width: 28, channels: 1 };
+        let net = build(&tree.table("model", Facts::default()), input, 10, "logistic");
+        net.map(|net| net.layout().len()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn networks_by_name_and_by_layers() {
+        assert_eq!(model(""), Ok(7850));
+        assert_eq!(model("kind = \"mnist-cnn\""), Ok(21_840));
+        assert_eq!(model("kind = \"fast-fashion-cnn\"\noutputs = 62"), Ok(1_206_590));
+        let layers = "kind = \"layers\"\nlayers = [
+            { kind = \"conv\", channels = 10, kernel = 5 }, { kind = \"max-pool\", size = 2 }, { kind = \"relu\" },
+            { kind = \"conv\", channels = 20, kernel = 5 }, { kind = \"max-pool\", size = 2 }, { kind = \"relu\" },
+            { kind = \"dense\", units = 50 }, { kind = \"relu\" }]";
+        assert_eq!(model(layers), Ok(21_840));
+    }
+
+    #[test]
+    fn models_that_cannot_be_are_answered_with_the_place() {
+        for (text, expected) in [
+            (
+                "kind = \"lenett\"",
+                "a.toml:2:1: model.kind = \"lenett\": there is no such model; did you mean \"lenet\"?",
+            ),
+            ("kind = \"layers\"", "a.toml:1:2: model.layers: missing"),
+            (
+                "kind = \"layers\"\nlayers = [{ kind = \"cov\" }]",
+                "a.toml:3:13: model.layers[0].kind = \"cov\": there is no such layer; did you mean \"conv\"?",
+            ),
+            (
+                "kind = \"layers\"\nlayers = [{ kind = \"conv\", kernel = 3 }]",
+                "model.layers[0].channels: missing; a conv layer needs it",
+            ),
+            (
+                "kind = \"layers\"\nlayers = [{ kind = \"relu\", size = 3 }]",
+                "model.layers[0].size = 3: means nothing to a relu layer",
+            ),
+            (
+                "kind = \"layers\"\nlayers = [{ kind = \"conv\", channels = 0, kernel = 3 }]",
+                "model.layers[0]: channels, kernel and stride must be at least 1",
+            ),
+            (
+                "kind = \"layers\"\nlayers = [{ kind = \"conv\", channels = 3, kernel = 30 }]",
+                "model.layers[0]: a kernel of 30 does not fit an image of 28 x 28 x 1",
+            ),
+            ("outputs = 3", "model.outputs = 3: fewer than the 10 classes"),
+        ] {
+            let error = model(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
