@@ -1,0 +1,126 @@
+//! Our networks against what PyTorch computed: `scripts/torch_dumps.py` wrote the files beside this one.
+
+use ebb_round::{StepRule, Stream};
+use ebb_train::Path;
+use ebb_train::net::{Input, Layer, Net, Spec, Workspace, named};
+
+const N_ROWS: usize = 8;
+const SHOWN: usize = 64;
+
+/// Numbers in [-1, 1) from their position and the number of their stream; the script has the same formula.
+fn numbers(stream: u64, count: usize) -> Vec<f32> {
+    const M: u64 = 1 << 32;
+    let number = |at: u64| {
+        let mixed = ((at + 1_000_003 * stream) * 2_654_435_761) % M;
+        let mixed = (mixed ^ (mixed >> 15)) * 2_246_822_519 % M;
+        let mixed = mixed ^ (mixed >> 13);
+        (mixed as f64 / 2_147_483_648.0 - 1.0) as f32
+    };
+    (0..count as u64).map(number).collect()
+}
+
+fn start(net: &Net) -> Vec<f32> {
+    let mut weights = vec![0.0; net.layout().len()];
+    let mut bound = 0.0;
+    for (stream, (piece, range)) in net.layout().pieces().enumerate() {
+        let values = &mut weights[range];
+        let part = piece.name.rsplit('.').next().unwrap();
+        if piece.shape.len() > 1 {
+            bound = (piece.shape[1..].iter().product::<usize>() as f64).powf(-0.5) as f32;
+        }
+        match part {
+            "weight" if piece.shape.len() == 1 => {
+                values.fill(1.0);
+                bound = 0.0;
+            }
+            "running_var" => values.fill(1.0),
+            "running_mean" => values.fill(0.0),
+            _ => {
+                let drawn = numbers(stream as u64, values.len());
+                values.iter_mut().zip(drawn).for_each(|(value, number)| *value = bound * number);
+            }
+        }
+    }
+    weights
+}
+
+/// Trains a network and gives its first loss and its parameters.
+fn train(net: &Net, n_classes: usize, n_steps: usize, rate: f32, momentum: f32) -> (f64, Vec<f32>) {
+    let start = start(net);
+    let samples = numbers(999, N_ROWS * net.input_len());
+    let rule = StepRule { rate, momentum, ..StepRule::default() };
+    let mut workspace = Workspace::new(net, N_ROWS);
+    workspace.load(net, &start);
+    let mut first = None;
+    for _ in 0..n_steps {
+        let (to, labels) = workspace.batch();
+        to[..samples.len()].copy_from_slice(&samples);
+        labels.extend((0..N_ROWS).map(|row| (row * 7 % n_classes) as u32));
+        let tally = workspace.step(net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+        first.get_or_insert(tally.loss / tally.weight);
+    }
+    let moved = workspace.minus(net, &start);
+    (first.unwrap(), start.iter().zip(moved).map(|(start, moved)| start + moved).collect())
+}
+
+/// The largest difference from PyTorch's numbers.
+fn distance(net: &Net, weights: &[f32], expected: &serde_json::Value) -> f64 {
+    let mut worst = 0.0_f64;
+    for (tensor, (piece, range)) in net.layout().pieces().enumerate() {
+        let step = (range.len() / SHOWN).max(1);
+        let own: Vec<_> = weights[range].iter().step_by(step).take(SHOWN).collect();
+        let theirs = expected[tensor].as_array().unwrap();
+        assert_eq!(own.len(), theirs.len(), "{}", piece.name);
+        for (own, theirs) in own.iter().zip(theirs) {
+            worst = worst.max((f64::from(**own) - theirs.as_f64().unwrap()).abs());
+        }
+    }
+    worst
+}
+
+fn check(name: &str, input: Input, n_classes: usize) {
+    let file = format!("{}/tests/torch/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let expected: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let spec = named(name, input, n_classes).unwrap();
+    let kept = |layer: &Layer| !matches!(layer, Layer::Dropout { .. } | Layer::ChannelDropout { .. });
+    let spec = Spec { input, layers: spec.layers.into_iter().filter(kept).collect() };
+    for path in Path::available() {
+        let net = Net::new(&spec, path).unwrap();
+        let (loss, one) = train(&net, n_classes, 1, 0.1, 0.0);
+        let expected_loss = expected["loss"].as_f64().unwrap();
+        assert!(
+            (loss - expected_loss).abs() < 2e-6,
+            "{name} on {}: loss {loss}, not {expected_loss}",
+            path.name()
+        );
+        let far = distance(&net, &one, &expected["one_step"]);
+        let (_, fifty) = train(&net, n_classes, 50, 0.01, 0.9);
+        let farther = distance(&net, &fifty, &expected["fifty_steps"]);
+        println!("{name} on {}: {far:.1e} after one step, {farther:.1e} after fifty", path.name());
+        assert!(far < 1e-6, "{name} on {}: {far} apart after one step", path.name());
+        // Rounding that differs in the last bit lets a maximum or a ReLU fall the other way now and then, and
+        // from there on two runs part slowly.
+        assert!(farther < 1e-3, "{name} on {}: {farther} apart after fifty steps", path.name());
+    }
+}
+
+const MNIST: Input = Input::Image { height: 28, width: 28, channels: 1 };
+const CIFAR: Input = Input::Image { height: 32, width: 32, channels: 3 };
+
+#[test]
+fn small_networks() {
+    check("logistic", Input::Flat(60), 10);
+    check("mlp", MNIST, 10);
+    check("mnist-cnn", MNIST, 10);
+    check("lenet", CIFAR, 10);
+    check("fmnist-cnn", MNIST, 10);
+}
+
+#[test]
+fn large_networks() {
+    check("e3cs-emnist-cnn", MNIST, 26);
+    check("e3cs-cifar-cnn", CIFAR, 10);
+    check("mcmahan-cnn", MNIST, 10);
+    check("fast-fashion-cnn", MNIST, 62);
+    check("fast-cifar-cnn", CIFAR, 10);
+}

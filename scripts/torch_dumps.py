@@ -1,0 +1,125 @@
+"""Writes what PyTorch computes for our networks, for crates/ebb-train/tests/torch.rs to compare with.
+
+    python scripts/torch_dumps.py crates/ebb-train/tests/torch
+
+Weights, samples and labels come from a formula that both sides know, so the files hold only results: the
+loss before the first step, and some of the parameters after one plain step and after fifty with momentum.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+N_ROWS = 8
+SHOWN = 64
+
+
+def number(stream, count):
+    """Numbers in [-1, 1) from their position and the number of their stream."""
+    at = torch.arange(count, dtype=torch.int64) + 1_000_003 * stream
+    mixed = (at * 2_654_435_761) % 4_294_967_296
+    mixed = (mixed ^ (mixed >> 15)) * 2_246_822_519 % 4_294_967_296
+    mixed = mixed ^ (mixed >> 13)
+    return (mixed.to(torch.float64) / 2_147_483_648.0 - 1.0).to(torch.float32)
+
+
+def conv(into, out, kernel, padding=0):
+    return nn.Conv2d(into, out, kernel, padding=padding)
+
+
+def flat(*dense):
+    layers = [nn.Flatten()]
+    for at, (into, out) in enumerate(zip(dense, dense[1:])):
+        layers += [nn.Linear(into, out)] + ([nn.ReLU()] if at + 2 < len(dense) else [])
+    return layers
+
+
+def pooled(*layers):
+    return [*layers, nn.ReLU(), nn.MaxPool2d(2)]
+
+
+def networks():
+    mnist, cifar = (1, 28, 28), (3, 32, 32)
+    yield "logistic", (60, 1, 1), 10, flat(60, 10)
+    yield "mlp", mnist, 10, flat(784, 200, 200, 10)
+    yield "mnist-cnn", mnist, 10, pooled(conv(1, 10, 5)) + pooled(conv(10, 20, 5)) + flat(320, 50, 10)
+    yield "lenet", cifar, 10, pooled(conv(3, 6, 5)) + pooled(conv(6, 16, 5)) + flat(400, 120, 84, 10)
+    yield "e3cs-emnist-cnn", mnist, 26, pooled(conv(1, 10, 5)) + pooled(conv(10, 10, 5)) + flat(160, 1280, 256, 26)
+    yield "e3cs-cifar-cnn", cifar, 10, pooled(conv(3, 64, 5)) + pooled(conv(64, 64, 5)) + flat(1600, 384, 192, 10)
+    yield "mcmahan-cnn", mnist, 10, pooled(conv(1, 32, 5, 2)) + pooled(conv(32, 64, 5, 2)) + flat(3136, 512, 10)
+    yield "fast-fashion-cnn", mnist, 62, [conv(1, 32, 3), nn.ReLU()] + pooled(conv(32, 64, 3)) + flat(9216, 128, 62)
+    yield "fast-cifar-cnn", cifar, 10, (
+        pooled(conv(3, 16, 3, 1)) + pooled(conv(16, 32, 3, 1)) + pooled(conv(32, 64, 3, 1)) + flat(1024, 500, 10)
+    )
+    yield "fmnist-cnn", mnist, 10, (
+        pooled(conv(1, 16, 5, 2), nn.BatchNorm2d(16)) + pooled(conv(16, 32, 5, 2), nn.BatchNorm2d(32)) + flat(1568, 10)
+    )
+
+
+def start(model):
+    """The parameters in order, each tensor within one over the square root of the inputs of a unit."""
+    bound = 0.0
+    for stream, (name, tensor) in enumerate(tensors(model)):
+        with torch.no_grad():
+            if tensor.dim() > 1:
+                bound = tensor[0].numel() ** -0.5
+                tensor.copy_((bound * number(stream, tensor.numel())).reshape(tensor.shape))
+            elif "running_var" in name or ("weight" in name):
+                tensor.fill_(1.0)
+                bound = 0.0
+            elif "running_mean" in name:
+                tensor.zero_()
+            else:
+                tensor.copy_(bound * number(stream, tensor.numel()))
+
+
+def tensors(model):
+    return [(name, tensor) for name, tensor in model.state_dict().items() if "num_batches" not in name]
+
+
+def shown(model):
+    """Up to so many numbers of every tensor, evenly spaced."""
+    values = []
+    for _, tensor in tensors(model):
+        flat_tensor = tensor.reshape(-1)
+        step = max(1, flat_tensor.numel() // SHOWN)
+        values.append([float(value) for value in flat_tensor[::step][:SHOWN]])
+    return values
+
+
+def train(layers, samples, labels, steps, rate, momentum):
+    model = nn.Sequential(*layers)
+    start(model)
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    first = None
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = F.cross_entropy(model(samples), labels)
+        loss.backward()
+        optimiser.step()
+        first = float(loss.detach()) if first is None else first
+    return first, shown(model)
+
+
+def main():
+    folder = Path(sys.argv[1])
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    for name, (channels, height, width), n_classes, layers in networks():
+        count = N_ROWS * channels * height * width
+        # Samples are drawn pixel by pixel, channels last, as our networks store them.
+        samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
+        labels = (torch.arange(N_ROWS) * 7) % n_classes
+        loss, one = train(layers, samples, labels, 1, 0.1, 0.0)
+        _, fifty = train(layers, samples, labels, 50, 0.01, 0.9)
+        result = {"torch": torch.__version__, "loss": loss, "one_step": one, "fifty_steps": fifty}
+        (folder / f"{name}.json").write_text(json.dumps(result) + "\n")
+        print(name, loss)
+
+
+main()
