@@ -91,16 +91,22 @@ def shown(model):
     return values
 
 
-def train(layers, samples, labels, steps, rate, momentum):
+def sgd(rate, **settings):
+    return lambda parameters: torch.optim.SGD(parameters, lr=rate, **settings)
+
+
+def train(layers, samples, labels, steps, optimiser, clip=None):
     model = nn.Sequential(*layers)
     start(model)
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    optimiser = optimiser(model.parameters())
     first = None
     for _ in range(steps):
         optimiser.zero_grad()
         loss = F.cross_entropy(model(samples), labels)
         loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
         first = float(loss.detach()) if first is None else first
     return first, shown(model)
@@ -115,9 +121,15 @@ def main():
         # Samples are drawn pixel by pixel, channels last, as our networks store them.
         samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
         labels = (torch.arange(N_ROWS) * 7) % n_classes
-        loss, one = train(layers, samples, labels, 1, 0.1, 0.0)
-        _, fifty = train(layers, samples, labels, 50, 0.01, 0.9)
+        loss, one = train(layers, samples, labels, 1, sgd(0.1))
+        _, fifty = train(layers, samples, labels, 50, sgd(0.01, momentum=0.9))
         result = {"torch": torch.__version__, "loss": loss, "one_step": one, "fifty_steps": fifty}
+        if name == "mnist-cnn":
+            nesterov = sgd(0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
+            _, result["nesterov"] = train(layers, samples, labels, 5, nesterov)
+            adam = lambda parameters: torch.optim.Adam(parameters, lr=0.001, weight_decay=0.01)
+            _, result["adam"] = train(layers, samples, labels, 5, adam)
+            _, result["clipped"] = train(layers, samples, labels, 5, sgd(0.5), clip=0.1)
         (folder / f"{name}.json").write_text(json.dumps(result) + "\n")
         print(name, loss)
 

@@ -26,8 +26,8 @@ pub use inbox::{Refusal, Refused};
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;
 pub use roles::{
-    Aggregator, Answer, Cohort, Contribution, Hold, LocalRule, LocalRun, Objective, Pick, Probes, Report,
-    Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
+    Adam, Aggregator, Answer, Cohort, Contribution, Hold, LocalRule, LocalRun, Objective, Pick, Probes,
+    Report, Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
 pub use state::{Loader, Saver, State, StateError};

@@ -90,19 +90,40 @@ pub trait LocalRun {
     fn moved(&self) -> Vec<f32>;
 }
 
-/// One local step: `v = momentum * v + g + weight_decay * w + pull * (w - start) + push`, `w = w - rate * v`.
+/// One local step.
+///
+/// The slope is `s = g + pull * (w - start) + push`, shortened to `clip` if it is longer, plus
+/// `weight_decay * w`. Then `v = momentum * v + s` and `w = w - rate * v`; with `nesterov` the step is
+/// `s + momentum * v` instead of `v`; with `adam` both the slope and its square are remembered.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepRule<'a> {
     /// The local rate.
     pub rate: f32,
     /// Share of the last step's direction that is kept.
     pub momentum: f32,
+    /// Looks ahead along the momentum.
+    pub nesterov: bool,
+    /// Adam instead of momentum.
+    pub adam: Option<Adam>,
     /// Pull towards zero.
     pub weight_decay: f32,
     /// Pull towards the weights the client started from.
     pub pull: f32,
     /// A constant added to the gradient.
     pub push: Option<&'a [f32]>,
+    /// The longest that a slope may be, over all weights together.
+    pub clip: Option<f32>,
+}
+
+/// The constants of Adam (Kingma and Ba 2015).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// Share of the remembered slope that is kept.
+    pub beta1: f32,
+    /// Share of its remembered square that is kept.
+    pub beta2: f32,
+    /// Keeps the divisor from zero.
+    pub epsilon: f32,
 }
 
 /// Who stands in for those that returned nothing?

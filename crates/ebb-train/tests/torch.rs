@@ -1,6 +1,6 @@
 //! Our networks against what PyTorch computed: `scripts/torch_dumps.py` wrote the files beside this one.
 
-use ebb_round::{StepRule, Stream};
+use ebb_round::{Adam, StepRule, Stream};
 use ebb_train::Path;
 use ebb_train::net::{Input, Layer, Net, Spec, Workspace, named};
 
@@ -45,10 +45,9 @@ fn start(net: &Net) -> Vec<f32> {
 }
 
 /// Trains a network and gives its first loss and its parameters.
-fn train(net: &Net, n_classes: usize, n_steps: usize, rate: f32, momentum: f32) -> (f64, Vec<f32>) {
+fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f64, Vec<f32>) {
     let start = start(net);
     let samples = numbers(999, N_ROWS * net.input_len());
-    let rule = StepRule { rate, momentum, ..StepRule::default() };
     let mut workspace = Workspace::new(net, N_ROWS);
     workspace.load(net, &start);
     let mut first = None;
@@ -56,7 +55,7 @@ fn train(net: &Net, n_classes: usize, n_steps: usize, rate: f32, momentum: f32) 
         let (to, labels) = workspace.batch();
         to[..samples.len()].copy_from_slice(&samples);
         labels.extend((0..N_ROWS).map(|row| (row * 7 % n_classes) as u32));
-        let tally = workspace.step(net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+        let tally = workspace.step(net, rule, &start, &mut Stream::of_run(1, "dropout"));
         first.get_or_insert(tally.loss / tally.weight);
     }
     let moved = workspace.minus(net, &start);
@@ -86,7 +85,7 @@ fn check(name: &str, input: Input, n_classes: usize) {
     let spec = Spec { input, layers: spec.layers.into_iter().filter(kept).collect() };
     for path in Path::available() {
         let net = Net::new(&spec, path).unwrap();
-        let (loss, one) = train(&net, n_classes, 1, 0.1, 0.0);
+        let (loss, one) = train(&net, n_classes, 1, &StepRule { rate: 0.1, ..StepRule::default() });
         let expected_loss = expected["loss"].as_f64().unwrap();
         assert!(
             (loss - expected_loss).abs() < 2e-6,
@@ -94,7 +93,8 @@ fn check(name: &str, input: Input, n_classes: usize) {
             path.name()
         );
         let far = distance(&net, &one, &expected["one_step"]);
-        let (_, fifty) = train(&net, n_classes, 50, 0.01, 0.9);
+        let (_, fifty) =
+            train(&net, n_classes, 50, &StepRule { rate: 0.01, momentum: 0.9, ..StepRule::default() });
         let farther = distance(&net, &fifty, &expected["fifty_steps"]);
         println!("{name} on {}: {far:.1e} after one step, {farther:.1e} after fifty", path.name());
         assert!(far < 1e-6, "{name} on {}: {far} apart after one step", path.name());
@@ -106,6 +106,27 @@ fn check(name: &str, input: Input, n_classes: usize) {
 
 const MNIST: Input = Input::Image { height: 28, width: 28, channels: 1 };
 const CIFAR: Input = Input::Image { height: 32, width: 32, channels: 3 };
+
+#[test]
+fn optimisers() {
+    let file = format!("{}/tests/torch/mnist-cnn.json", env!("CARGO_MANIFEST_DIR"));
+    let expected: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let nesterov =
+        StepRule { rate: 0.05, momentum: 0.9, nesterov: true, weight_decay: 0.01, ..StepRule::default() };
+    let adam = Some(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
+    let adam = StepRule { rate: 0.001, adam, weight_decay: 0.01, ..StepRule::default() };
+    let clipped = StepRule { rate: 0.5, clip: Some(0.1), ..StepRule::default() };
+    for path in Path::available() {
+        let net = Net::new(&named("mnist-cnn", MNIST, 10).unwrap(), path).unwrap();
+        for (name, rule, bound) in
+            [("nesterov", nesterov, 1e-6), ("adam", adam, 1e-5), ("clipped", clipped, 1e-6)]
+        {
+            let (_, weights) = train(&net, 10, 5, &rule);
+            let far = distance(&net, &weights, &expected[name]);
+            assert!(far < bound, "{name} on {}: {far}", path.name());
+        }
+    }
+}
 
 #[test]
 fn small_networks() {

@@ -35,7 +35,8 @@ fn misspelt_key() {
         SMALL,
         &["local.epoch=3"],
         "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
-         step_every, step_factor, steps, epochs, batch, momentum, weight_decay",
+         step_every, step_factor, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
+         weight_decay, clip_norm",
     );
     refused(
         &SMALL.replace("clients = 12", "client = 12"),

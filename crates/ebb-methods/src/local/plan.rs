@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Amount, Job, StepRule, Work};
+use ebb_round::{Adam, Amount, Job, StepRule, Work};
 use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,25 @@ pub struct Plan {
     batch: Option<NonZeroU32>,
     #[serde(default = "zero_chance")]
     momentum: Chance,
+    #[serde(default)]
+    nesterov: bool,
+    #[serde(default)]
+    optimiser: Optimiser,
+    beta1: Option<Chance>,
+    beta2: Option<Chance>,
+    epsilon: Option<Positive>,
     #[serde(default = "zero")]
     weight_decay: NonNegative,
+    clip_norm: Option<Positive>,
+}
+
+/// What a step makes of a slope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Optimiser {
+    #[default]
+    Sgd,
+    Adam,
 }
 
 /// How the rate changes with the clock, which starts at 1.
@@ -73,6 +90,25 @@ impl Plan {
         if plan.momentum.get() >= 1.0 {
             return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
         }
+        let adam = plan.optimiser == Optimiser::Adam;
+        if plan.nesterov && plan.momentum.get() == 0.0 {
+            return Err(settings.error("nesterov", "looks ahead along a momentum; give momentum as well"));
+        }
+        if adam && plan.momentum.get() > 0.0 {
+            return Err(settings.error("momentum", "optimiser = \"adam\" has beta1 instead"));
+        }
+        let betas = [("beta1", plan.beta1), ("beta2", plan.beta2)];
+        for (key, beta) in betas.into_iter().filter_map(|(key, beta)| Some((key, beta?))) {
+            if !adam {
+                return Err(settings.error(key, "only means something with optimiser = \"adam\""));
+            }
+            if beta.get() >= 1.0 {
+                return Err(settings.error(key, "at 1 nothing is ever learnt; give a number below 1"));
+            }
+        }
+        if plan.epsilon.is_some() && !adam {
+            return Err(settings.error("epsilon", "only means something with optimiser = \"adam\""));
+        }
         Ok(plan)
     }
 
@@ -97,9 +133,9 @@ impl Plan {
         ((self.rate.get() * factor) as f32, Work { amount, batch: self.batch })
     }
 
-    /// Whether a step keeps some of the last one's direction.
+    /// Whether a step is something other than the slope times the rate.
     pub fn has_momentum(&self) -> bool {
-        self.momentum.get() > 0.0
+        self.momentum.get() > 0.0 || self.optimiser == Optimiser::Adam
     }
 
     /// A step without correction.
@@ -107,7 +143,14 @@ impl Plan {
         StepRule {
             rate: job.rate,
             momentum: self.momentum.get() as f32,
+            nesterov: self.nesterov,
+            adam: (self.optimiser == Optimiser::Adam).then(|| Adam {
+                beta1: self.beta1.map_or(0.9, Chance::get) as f32,
+                beta2: self.beta2.map_or(0.999, Chance::get) as f32,
+                epsilon: self.epsilon.map_or(1e-8, Positive::get) as f32,
+            }),
             weight_decay: self.weight_decay.get() as f32,
+            clip: self.clip_norm.map(|norm| norm.get() as f32),
             ..StepRule::default()
         }
     }
@@ -158,6 +201,9 @@ mod tests {
             ("rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
             ("rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
             ("rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
+            ("rate = 0.1\nsteps = 1\nnesterov = true", "give momentum as well"),
+            ("rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only means something with optimiser"),
+            ("rate = 0.1\nsteps = 1\noptimiser = \"adam\"\nmomentum = 0.5", "has beta1 instead"),
             ("rate = 0.1\nsteps = 1\nschedule = \"inverze\"", "did you mean \"inverse\"?"),
         ] {
             let error = plan(text).unwrap_err();

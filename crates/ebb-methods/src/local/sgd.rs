@@ -8,7 +8,7 @@ use crate::local::plan::Plan;
 /// The registry's line.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "sgd",
-    about: "mini-batch gradient descent with momentum and weight decay",
+    about: "mini-batch gradient descent: momentum, Nesterov or Adam, weight decay, clipping",
     example: "rate = 0.1
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
@@ -16,7 +16,10 @@ schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 epochs = 1                  # or steps = 10
 batch = 20                  # without it, all the client holds
 momentum = 0.0
-weight_decay = 0.0",
+nesterov = false
+optimiser = \"sgd\"          # or adam, with beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8
+weight_decay = 0.0
+# clip_norm = 1.0           # the longest that a gradient may be",
     build: |settings| Ok(Box::new(Sgd { plan: Plan::parse(settings, &[])? })),
 };
 

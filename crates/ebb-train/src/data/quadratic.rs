@@ -169,6 +169,7 @@ impl Task for Quadratic {
             client,
             weights: start.clone(),
             velocity: vec![0.0; start.len()],
+            squares: vec![0.0; start.len()],
             start,
             stream: Stream::of_both(seed, "gradient noise", job.round, client),
             asked: job.work.steps(self.samples(client)),
@@ -210,6 +211,7 @@ struct Descent<'t> {
     start: Vec<f64>,
     weights: Vec<f64>,
     velocity: Vec<f64>,
+    squares: Vec<f64>,
     stream: Stream,
     asked: NonZeroU32,
     limit: u32,
@@ -225,6 +227,25 @@ impl Descent<'_> {
     }
 }
 
+impl Descent<'_> {
+    /// Where a slope leads, given what is remembered of earlier ones.
+    fn direction(&mut self, at: usize, slope: f64, rule: &StepRule<'_>) -> f64 {
+        let (velocity, square) = (&mut self.velocity[at], &mut self.squares[at]);
+        if let Some(adam) = rule.adam {
+            let (beta1, beta2) = (f64::from(adam.beta1), f64::from(adam.beta2));
+            *velocity = beta1 * *velocity + (1.0 - beta1) * slope;
+            *square = beta2 * *square + (1.0 - beta2) * slope * slope;
+            let n_steps = self.done as i32 + 1;
+            let (first, second) =
+                (*velocity / (1.0 - beta1.powi(n_steps)), *square / (1.0 - beta2.powi(n_steps)));
+            return first / (second.sqrt() + f64::from(adam.epsilon));
+        }
+        let momentum = f64::from(rule.momentum);
+        *velocity = momentum * *velocity + slope;
+        if rule.nesterov { slope + momentum * *velocity } else { *velocity }
+    }
+}
+
 impl LocalRun for Descent<'_> {
     fn steps_asked(&self) -> u32 {
         self.asked.get()
@@ -234,17 +255,18 @@ impl LocalRun for Descent<'_> {
         let count = count.min(self.limit - self.done);
         for _ in 0..count {
             self.loss += self.task.loss_at(self.client, self.weights.iter().copied());
-            let gradient: Vec<f64> = self.exact_gradient().collect();
-            for (at, slope) in gradient.into_iter().enumerate() {
+            let mut slopes: Vec<f64> = self.exact_gradient().collect();
+            for (at, slope) in slopes.iter_mut().enumerate() {
                 let noise = if self.task.noise > 0.0 { self.task.noise * self.stream.normal() } else { 0.0 };
-                let weight = self.weights[at];
-                let corrected = slope
-                    + noise
-                    + f64::from(rule.weight_decay) * weight
-                    + f64::from(rule.pull) * (weight - self.start[at])
+                *slope += noise
+                    + f64::from(rule.pull) * (self.weights[at] - self.start[at])
                     + rule.push.map_or(0.0, |push| f64::from(push[at]));
-                self.velocity[at] = f64::from(rule.momentum) * self.velocity[at] + corrected;
-                self.weights[at] -= f64::from(rule.rate) * self.velocity[at];
+            }
+            let norm = slopes.iter().map(|slope| slope * slope).sum::<f64>().sqrt();
+            let scale = rule.clip.map_or(1.0, |clip| (f64::from(clip) / (norm + 1e-6)).min(1.0));
+            for (at, slope) in slopes.into_iter().enumerate() {
+                let slope = scale * slope + f64::from(rule.weight_decay) * self.weights[at];
+                self.weights[at] -= f64::from(rule.rate) * self.direction(at, slope, rule);
             }
             self.done += 1;
         }

@@ -21,6 +21,9 @@ pub struct Workspace {
     /// Parameters in their inner places.
     weights: Vec<f32>,
     velocity: Vec<f32>,
+    /// The squares that Adam remembers, and how many steps it has taken.
+    squares: Vec<f32>,
+    n_steps: i32,
     gradient: Vec<f32>,
     /// What goes into each operation, and what comes out of the last.
     values: Vec<Vec<f32>>,
@@ -100,6 +103,8 @@ impl Workspace {
             capacity,
             weights: buffer(net.packed_len),
             velocity: Vec::new(),
+            squares: Vec::new(),
+            n_steps: 0,
             gradient: Vec::new(),
             values: flows(&|flow| flow.stride),
             slopes: flows(&|flow| flow.stride),
@@ -114,10 +119,12 @@ impl Workspace {
         self.capacity
     }
 
-    /// Starts from these parameters, with no momentum.
+    /// Starts from these parameters, with nothing remembered of earlier steps.
     pub fn load(&mut self, net: &Net, outer: &[f32]) {
         net.pack(outer, &mut self.weights);
         self.velocity.fill(0.0);
+        self.squares.fill(0.0);
+        self.n_steps = 0;
         self.stale = true;
     }
 
@@ -135,9 +142,13 @@ impl Workspace {
     /// Takes one step on the batch. `start` and `push` of the rule are in the outer order.
     pub fn step(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32], stream: &mut Stream) -> Tally {
         let tally = self.forward(net, Mode::Train, stream);
-        let simple = rule.weight_decay == 0.0 && rule.pull == 0.0 && rule.push.is_none();
-        if rule.momentum != 0.0 && self.velocity.is_empty() {
+        let uncorrected = rule.weight_decay == 0.0 && rule.pull == 0.0 && rule.push.is_none();
+        let simple = uncorrected && rule.clip.is_none() && rule.adam.is_none() && !rule.nesterov;
+        if (rule.momentum != 0.0 || rule.adam.is_some()) && self.velocity.is_empty() {
             self.velocity = buffer(net.packed_len);
+        }
+        if rule.adam.is_some() && self.squares.is_empty() {
+            self.squares = buffer(net.packed_len);
         }
         if simple {
             self.backward(net, Some(rule));
@@ -413,7 +424,7 @@ impl Workspace {
 
     /// A step from the stored gradient, with all that a rule adds to it.
     fn update(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
-        let Workspace { weights, velocity, gradient, .. } = self;
+        let Workspace { weights, velocity, squares, n_steps, gradient, .. } = self;
         if rule.pull != 0.0 || rule.push.is_some() {
             for (at, &place) in net.places().iter().enumerate() {
                 let place = place as usize;
@@ -421,14 +432,31 @@ impl Workspace {
                 gradient[place] += rule.pull * (weights[place] - start[at]) + push;
             }
         }
+        if let Some(clip) = rule.clip {
+            let squared = |&slope: &f32| f64::from(slope) * f64::from(slope);
+            let sum: f64 = net.trained.iter().flat_map(|range| &gradient[range.clone()]).map(squared).sum();
+            let scale = (f64::from(clip) / (sum.sqrt() + 1e-6)).min(1.0) as f32;
+            net.trained
+                .iter()
+                .for_each(|range| gradient[range.clone()].iter_mut().for_each(|slope| *slope *= scale));
+        }
+        *n_steps += 1;
         for range in &net.trained {
             for at in range.clone() {
-                let mut slope = gradient[at] + rule.weight_decay * weights[at];
-                if rule.momentum != 0.0 {
+                let slope = gradient[at] + rule.weight_decay * weights[at];
+                let step = if let Some(adam) = rule.adam {
+                    velocity[at] = adam.beta1 * velocity[at] + (1.0 - adam.beta1) * slope;
+                    squares[at] = adam.beta2 * squares[at] + (1.0 - adam.beta2) * slope * slope;
+                    let first = velocity[at] / (1.0 - adam.beta1.powi(*n_steps));
+                    let second = squares[at] / (1.0 - adam.beta2.powi(*n_steps));
+                    first / (second.sqrt() + adam.epsilon)
+                } else if rule.momentum != 0.0 {
                     velocity[at] = rule.momentum * velocity[at] + slope;
-                    slope = velocity[at];
-                }
-                weights[at] -= rule.rate * slope;
+                    if rule.nesterov { slope + rule.momentum * velocity[at] } else { velocity[at] }
+                } else {
+                    slope
+                };
+                weights[at] -= rule.rate * step;
             }
         }
     }
