@@ -162,7 +162,12 @@ pub(super) fn measure(
     threads: NonZeroUsize,
 ) -> Result<Vec<Figures>, Box<dyn Error>> {
     let path = Path::chosen()?;
-    println!("local training on the {} path, {threads} threads", path.name());
+    let images =
+        if read::data_folder(None).is_ok() { "MNIST" } else { "noise, for EBBFLOW_DATA names no folder" };
+    println!(
+        "local training on the {} path, {threads} threads; 28 x 28 images: {images}; all else noise",
+        path.name()
+    );
     let mut all = Vec::new();
     for workload in WORKLOADS {
         if wanted.is_empty() || wanted.iter().any(|name| name == workload.name) {

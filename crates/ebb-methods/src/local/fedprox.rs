@@ -93,7 +93,10 @@ mod tests {
         ] {
             let error = local(ENTRY, &format!("rate = 0.1\nsteps = 1\n{text}")).err().unwrap();
             assert!(error.contains(part), "{error}");
-            assert!(!error.contains("unknown key") || error.ends_with("weight_decay, clip_norm, mu"), "{error}");
+            assert!(
+                !error.contains("unknown key") || error.ends_with("weight_decay, clip_norm, mu"),
+                "{error}"
+            );
         }
     }
 }
