@@ -102,9 +102,12 @@ impl Plan {
             if !adam {
                 return Err(settings.error(key, "only means something with optimiser = \"adam\""));
             }
-            if beta.get() >= 1.0 {
+            if beta.get() as f32 >= 1.0 {
                 return Err(settings.error(key, "at 1 nothing is ever learnt; give a number below 1"));
             }
+        }
+        if plan.epsilon.is_some_and(|epsilon| epsilon.get() as f32 == 0.0) {
+            return Err(settings.error("epsilon", "too small to count; give at least 1e-30"));
         }
         if plan.epsilon.is_some() && !adam {
             return Err(settings.error("epsilon", "only means something with optimiser = \"adam\""));

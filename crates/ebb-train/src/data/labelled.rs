@@ -40,7 +40,17 @@ impl Held {
 impl Labelled {
     /// The task of training a network, drawn from `seed`, on what clients hold. All test samples are pooled;
     /// those that a client holds are its own test data.
+    ///
+    /// # Panics
+    /// When the samples are not what the network takes.
     pub fn new(net: Net, seed: u64, train: Held, test: Held, clusters: Option<Vec<u32>>) -> Self {
+        for samples in [&train.samples, &test.samples] {
+            assert_eq!(samples.width(), net.input_len(), "numbers a sample");
+            assert!(
+                samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
+                "a label is beyond the classes"
+            );
+        }
         Labelled { net, pool: Pool::default(), seed, train, test, clusters }
     }
 

@@ -55,13 +55,22 @@ impl Samples {
         self.labels[idx as usize]
     }
 
+    /// The largest label.
+    pub fn max_label(&self) -> Option<u32> {
+        self.labels.iter().max().copied()
+    }
+
     /// Numbers a sample.
     pub fn width(&self) -> usize {
         self.width
     }
 
     /// Writes samples one after another, and adds their labels.
-    pub fn fill(&self, idxs: impl Iterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
+    ///
+    /// # Panics
+    /// When there is no room for them.
+    pub fn fill(&self, idxs: impl ExactSizeIterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
+        assert!(idxs.len() * self.width <= to.len(), "more samples than fit");
         for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
             labels.push(self.labels[idx as usize]);
             let range = idx as usize * self.width..(idx as usize + 1) * self.width;

@@ -8,7 +8,7 @@
 use super::{PAD, Path, SLACK, Simd, by_path, padded};
 
 /// The sizes of a convolution, its input already padded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Input height and width, padding included.
     pub(crate) height: usize,
@@ -139,7 +139,7 @@ pub(crate) fn forward(
 /// whatever lies beside the patches.
 pub(crate) fn weight_gradient(path: Path, shape: &Shape, input: &[f32], lists: &Lists, gradient: &mut [f32]) {
     assert!(input.len() >= lists.n_samples * shape.in_len() + SLACK, "input");
-    assert!(gradient.len() >= shape.weights_len() && lists.counts.len() == shape.n_out, "gradient");
+    assert!(gradient.len() >= shape.weights_len() && lists.shape == Some(*shape), "gradient");
     // SAFETY: the sizes were checked; the lists point into the samples they were collected from.
     unsafe { weight_gradient_raw(path, shape, input.as_ptr(), lists, gradient.as_mut_ptr()) }
 }
@@ -205,6 +205,8 @@ pub(crate) struct Lists {
     counts: Vec<usize>,
     capacity: usize,
     n_samples: usize,
+    /// What they were collected for.
+    shape: Option<Shape>,
 }
 
 /// One live output: where its patch begins in the input, and its gradient.
@@ -227,6 +229,7 @@ impl Lists {
         let (height, width) = shape.out();
         let n_out = shape.n_out;
         self.n_samples = n_samples;
+        self.shape = Some(*shape);
         self.capacity = n_samples * height * width + 1;
         self.entries.resize(self.capacity * n_out, Entry::default());
         self.counts.clear();
@@ -425,9 +428,10 @@ impl Tile<'_> {
                         }
                     }
                     for group in 0..X.div_ceil(4) {
-                        fourth[group] = fourth[group].add(1);
+                        fourth[group] = fourth[group].wrapping_add(1);
                     }
-                    w = w.add(self.out_pad);
+                    // The last one may point beyond the buffer; it is not followed.
+                    w = w.wrapping_add(self.out_pad);
                 }
             }
             for place in 0..X {
@@ -485,7 +489,7 @@ unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, c
                 }
                 if shape.relu {
                     place_of = S::where_greater(best, zero, place_of, dead);
-                    best = S::max(best, zero);
+                    best = S::max(zero, best);
                 }
                 let to = x * shape.n_out + vector * S::LANES;
                 S::store(output.add(to), best);

@@ -328,11 +328,12 @@ impl Columns {
                         sums[r][z] = S::mul_add(value, columns[z], sums[r][z]);
                     }
                 }
-                w = w.add(self.width);
+                // The last one may point beyond the buffer; it is not followed.
+                w = w.wrapping_add(self.width);
             }
             for r in 0..R {
                 for z in 0..Z {
-                    let value = if self.relu { S::max(sums[r][z], S::splat(0.0)) } else { sums[r][z] };
+                    let value = if self.relu { S::max(S::splat(0.0), sums[r][z]) } else { sums[r][z] };
                     S::store(self.y.add((row + r) * self.out_pad + z * S::LANES), value);
                 }
             }
@@ -495,8 +496,9 @@ impl Outer<'_> {
                         sums[i][z] = S::mul_add(value, slopes[z], sums[i][z]);
                     }
                 }
-                x = x.add(self.x_stride);
-                dy = dy.add(self.out_pad);
+                // The last ones may point beyond the buffers; they are not followed.
+                x = x.wrapping_add(self.x_stride);
+                dy = dy.wrapping_add(self.out_pad);
             }
             for i in 0..I {
                 for z in 0..Z {

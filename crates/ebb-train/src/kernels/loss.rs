@@ -58,10 +58,20 @@ unsafe fn softmax_on<S: Simd>(
         unsafe {
             let row = scores.add(row * stride);
             let own = *row.add(label);
-            let mut tops = lowest;
+            let (mut tops, mut sound) = (lowest, S::splat(0.0));
             for at in (0..stride).step_by(S::LANES) {
                 let left = S::splat(n_classes as f32 - at as f32);
-                tops = S::max(S::where_greater(left, lanes, S::load(row.add(at)), lowest), tops);
+                let scores = S::load(row.add(at));
+                tops = S::max(S::where_greater(left, lanes, scores, lowest), tops);
+                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+            }
+            if !S::total(sound).is_finite() {
+                // Comparing would hide it: a score that is none makes the loss none, and its slopes.
+                for at in 0..stride {
+                    *row.add(at) = if at < n_classes { f32::NAN } else { 0.0 };
+                }
+                tally[0] = f64::NAN;
+                continue;
             }
             let largest = S::largest(tops);
             // Of classes with the same score the first is taken.
@@ -155,6 +165,24 @@ mod tests {
             for (value, &input) in values.iter().zip(&inputs).take(8700) {
                 let error = f64::from(*value) / f64::from(input).exp() - 1.0;
                 assert!(error.abs() < 2e-7, "{} on {}: {error}", input, path.name());
+            }
+        }
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_are_not_hidden() {
+        for path in Path::available() {
+            for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut scores = vec![0.0; PAD];
+                scores[3] = broken;
+                let mut tally = [0.0; 2];
+                softmax(path, &mut scores, 10, PAD, &[3], &mut tally);
+                assert!(
+                    tally[0].is_nan() && tally[1] == 0.0 && scores[0].is_nan(),
+                    "{} {broken}",
+                    path.name()
+                );
+                assert!(scores[10..].iter().all(|&pad| pad == 0.0));
             }
         }
     }

@@ -106,6 +106,10 @@ impl Net {
             return Err(NetError { layer: last, name, message });
         };
         let Builder { pieces, place, packed_len, trained, .. } = builder;
+        if packed_len > u32::MAX as usize {
+            let message = "the network has more parameters than 32 bits can count".to_owned();
+            return Err(NetError { layer: last, name: "dense", message });
+        }
         Ok(Net { ops, shapes, path, layout: Layout::new(pieces), place, packed_len, trained, n_classes })
     }
 
@@ -134,6 +138,18 @@ impl Net {
         for (&place, &value) in self.place.iter().zip(outer) {
             inner[place as usize] = value;
         }
+    }
+
+    /// Ranges inside that are carried along but not trained.
+    pub(super) fn buffers(&self) -> Vec<std::ops::Range<usize>> {
+        let channels = |at: usize| self.shapes[at].channels;
+        let norms = self.ops.iter().enumerate().filter_map(|(at, op)| match op {
+            Op::BatchNorm { mean, variance, .. } => {
+                Some([*mean..mean + channels(at), *variance..variance + channels(at)])
+            }
+            _ => None,
+        });
+        norms.flatten().collect()
     }
 
     /// Gives every outer parameter with its inner place.
@@ -169,6 +185,11 @@ impl Net {
     }
 }
 
+/// The most channels or units that a layer may have, and the most weights: products of them must stay far from
+/// overflowing.
+const MOST_UNITS: usize = 1 << 20;
+const MOST_WEIGHTS: usize = 1 << 28;
+
 #[derive(Default)]
 struct Builder {
     pieces: Vec<Piece>,
@@ -203,6 +224,20 @@ impl Builder {
                 if channels == 0 || kernel == 0 || stride == 0 {
                     return wrong("channels, kernel and stride must be at least 1".to_owned());
                 }
+                let longest = flow.height.max(flow.width);
+                if channels > MOST_UNITS || padding > longest {
+                    return wrong(format!(
+                        "give at most {MOST_UNITS} channels, and no more padding than image"
+                    ));
+                }
+                if stride > longest {
+                    return wrong(format!("a stride of {stride} leaps over an image of {image}"));
+                }
+                if flow.stride != flow.len() {
+                    return wrong(
+                        "a convolution needs an image; put it before the first dense layer".to_owned(),
+                    );
+                }
                 let (height, width) = (flow.height + 2 * padding, flow.width + 2 * padding);
                 if kernel > height || kernel > width {
                     return wrong(format!("a kernel of {kernel} does not fit an image of {image}"));
@@ -225,8 +260,8 @@ impl Builder {
                         fused.pool
                     ));
                 }
-                if height * width * flow.channels > u32::MAX as usize / 4096 {
-                    return wrong(format!("an image of {image} is too large"));
+                if shape.weights_len() > MOST_WEIGHTS || shape.in_len() > MOST_WEIGHTS {
+                    return wrong(format!("too large: {channels} channels from an image of {image}"));
                 }
                 let (weights, bias) = self.conv(&shape);
                 let out = Flow::image(out_height, out_width, channels);
@@ -239,6 +274,9 @@ impl Builder {
             Layer::Dense { units } => {
                 if units == 0 {
                     return wrong("units must be at least 1".to_owned());
+                }
+                if units > MOST_UNITS || flow.len().saturating_mul(padded(units)) > MOST_WEIGHTS {
+                    return wrong(format!("too large: {units} units from {} inputs", flow.len()));
                 }
                 let relu = matches!(layers.get(at + 1), Some(Layer::Relu));
                 let (weights, bias) = self.dense(flow, units);
@@ -426,6 +464,22 @@ mod tests {
                 "layer 0 (dropout): a chance of 1; give one from 0 to below 1",
             ),
             (vec![Layer::Dense { units: 0 }], "layer 0 (dense): units must be at least 1"),
+            (
+                vec![Layer::Dense { units: 1 << 60 }],
+                "layer 0 (dense): too large: 1152921504606846976 units from 64 inputs",
+            ),
+            (
+                vec![Layer::Conv { channels: 4, kernel: 3, stride: 1, padding: usize::MAX / 2 }],
+                "layer 0 (conv): give at most 1048576 channels, and no more padding than image",
+            ),
+            (
+                vec![Layer::Conv { channels: 4, kernel: 3, stride: 1 << 54, padding: 1 }],
+                "layer 0 (conv): a stride of 18014398509481984 leaps over an image of 8 x 8 x 1",
+            ),
+            (
+                vec![Layer::Dense { units: 10 }, Layer::Tanh, conv(4, 1)],
+                "layer 2 (conv): a convolution needs an image; put it before the first dense layer",
+            ),
             (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
         ] {
             assert_eq!(

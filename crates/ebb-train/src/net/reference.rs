@@ -300,3 +300,48 @@ fn every_named_network() {
         check_some(name, &spec, 2, 5, 1);
     }
 }
+
+/// Steps on one batch, at a rate; gives the parameters' change.
+fn steps(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usize) -> Vec<f32> {
+    let start = net.initial(seed);
+    let spec = Spec { input: Input::Flat(net.input_len()), layers: Vec::new() };
+    let (samples, labels) = batch(&spec, net.n_classes(), 4, &mut Stream::of_run(seed, "steps"));
+    workspace.load(net, &start);
+    let rule = ebb_round::StepRule { rate, momentum: 0.5, ..Default::default() };
+    for _ in 0..count {
+        let (to, own_labels) = workspace.batch();
+        to[..samples.len()].copy_from_slice(&samples);
+        own_labels.extend(&labels);
+        workspace.step(net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+    }
+    workspace.minus(net, &start)
+}
+
+#[test]
+fn a_client_that_diverged_leaves_nothing_to_the_next() {
+    for path in Path::available() {
+        let net = Net::new(&named("mlp", Input::Flat(30), 10).unwrap(), path).unwrap();
+        let mut used = Workspace::new(&net, 4);
+        assert!(steps(&net, &mut used, 1, 1e20, 20).iter().any(|value| !value.is_finite()), "it did diverge");
+        let (after, fresh) =
+            (steps(&net, &mut used, 2, 0.1, 3), steps(&net, &mut Workspace::new(&net, 4), 2, 0.1, 3));
+        assert!(after == fresh, "{}", path.name());
+    }
+}
+
+#[test]
+fn looking_at_a_gradient_moves_nothing() {
+    let net = Net::new(
+        &named("fmnist-cnn", Input::Image { height: 8, width: 8, channels: 1 }, 3).unwrap(),
+        Path::Portable,
+    )
+    .unwrap();
+    let start = net.initial(1);
+    let mut workspace = Workspace::new(&net, 4);
+    workspace.load(&net, &start);
+    let (to, labels) = workspace.batch();
+    to[..4 * 64].fill(0.5);
+    labels.extend([0, 1, 2, 0]);
+    workspace.gradient(&net, &mut Stream::of_run(1, "dropout"));
+    assert!(workspace.minus(&net, &start).iter().all(|&moved| moved == 0.0));
+}

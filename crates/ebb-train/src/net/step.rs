@@ -121,6 +121,8 @@ impl Workspace {
 
     /// Starts from these parameters, with nothing remembered of earlier steps.
     pub fn load(&mut self, net: &Net, outer: &[f32]) {
+        // All of it, the padding too: a client that diverged may have left anything there.
+        self.weights.fill(0.0);
         net.pack(outer, &mut self.weights);
         self.velocity.fill(0.0);
         self.squares.fill(0.0);
@@ -162,7 +164,13 @@ impl Workspace {
 
     /// The gradient of the batch's mean loss, in the outer order. Dropout is on, as in a step.
     pub fn gradient(&mut self, net: &Net, stream: &mut Stream) -> (Tally, Vec<f32>) {
+        // Running statistics are for steps; looking at a gradient must not move them.
+        let buffers = net.buffers();
+        let kept: Vec<_> = buffers.iter().map(|range| self.weights[range.clone()].to_vec()).collect();
         let tally = self.forward(net, Mode::Train, stream);
+        for (range, kept) in buffers.into_iter().zip(kept) {
+            self.weights[range].copy_from_slice(&kept);
+        }
         self.backward(net, None);
         let trained = |place: u32| net.trained.iter().any(|range| range.contains(&(place as usize)));
         let at = |&place: &u32| if trained(place) { self.gradient[place as usize] } else { 0.0 };
@@ -324,7 +332,8 @@ impl Workspace {
                     let filters = &self.weights[*weights..][..shape.weights_len()];
                     scratch.gradient.fill(0.0);
                     scratch.bias_gradient.fill(0.0);
-                    let at_a_time = (LISTED / shape.out_len()).max(1);
+                    // Places in the input are counted in 32 bits.
+                    let at_a_time = (LISTED / shape.out_len()).min(u32::MAX as usize / shape.in_len()).max(1);
                     for first in (0..n_rows).step_by(at_a_time) {
                         let count = at_a_time.min(n_rows - first);
                         let out = first * shape.out_len();
@@ -343,12 +352,12 @@ impl Workspace {
                         row[shape.row()..].fill(0.0);
                     }
                     if wanted && *padding > 0 {
-                        scratch.padded_slopes.fill(0.0);
+                        scratch.padded_slopes[..n_rows * shape.in_len() + SLACK].fill(0.0);
                         let to = &mut scratch.padded_slopes;
                         conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, to);
                         unpad(n_rows, &from, *padding, to, into);
                     } else if wanted {
-                        into.fill(0.0);
+                        into[..n_rows * from.stride + SLACK].fill(0.0);
                         conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, into);
                     }
                     let sink = sink!();
