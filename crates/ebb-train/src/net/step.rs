@@ -1,5 +1,7 @@
 //! One step of training: forward, loss, backward, and the weights move.
 
+use std::ops::Range;
+
 use ebb_round::{StepRule, Stream};
 
 use super::compile::{Flow, Net, Op};
@@ -472,29 +474,34 @@ impl Workspace {
 }
 
 fn pad(n_rows: usize, from: &Flow, padding: usize, input: &[f32], to: &mut [f32]) {
-    let width = (from.width + 2 * padding) * from.channels;
-    let sample = (from.height + 2 * padding) * width;
-    let row_len = from.width * from.channels;
-    for row in 0..n_rows {
-        for y in 0..from.height {
-            let start = row * sample + (y + padding) * width + padding * from.channels;
-            let source = row * from.stride + y * row_len;
-            to[start..start + row_len].copy_from_slice(&input[source..source + row_len]);
-        }
+    for (inside, plain) in image_rows(n_rows, from, padding) {
+        to[inside].copy_from_slice(&input[plain]);
     }
 }
 
 fn unpad(n_rows: usize, to: &Flow, padding: usize, from: &[f32], into: &mut [f32]) {
-    let width = (to.width + 2 * padding) * to.channels;
-    let sample = (to.height + 2 * padding) * width;
-    let row_len = to.width * to.channels;
-    for row in 0..n_rows {
-        for y in 0..to.height {
-            let start = row * sample + (y + padding) * width + padding * to.channels;
-            let target = row * to.stride + y * row_len;
-            into[target..target + row_len].copy_from_slice(&from[start..start + row_len]);
-        }
+    for (inside, plain) in image_rows(n_rows, to, padding) {
+        into[plain].copy_from_slice(&from[inside]);
     }
+}
+
+/// Where each row of pixels of each sample stands with zeros around the images, and without.
+fn image_rows(
+    n_rows: usize,
+    flow: &Flow,
+    padding: usize,
+) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let flow = *flow;
+    let width = (flow.width + 2 * padding) * flow.channels;
+    let sample = (flow.height + 2 * padding) * width;
+    let row_len = flow.width * flow.channels;
+    (0..n_rows).flat_map(move |row| {
+        (0..flow.height).map(move |y| {
+            let inside = row * sample + (y + padding) * width + padding * flow.channels;
+            let plain = row * flow.stride + y * row_len;
+            (inside..inside + row_len, plain..plain + row_len)
+        })
+    })
 }
 
 fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: impl Fn(f32) -> f32) {
