@@ -1,5 +1,6 @@
 //! Losses at the end of a model, and the small functions they and activations need.
 
+use super::curves::exp_of;
 use super::{PAD, Path, Simd, by_path};
 
 /// Softmax cross-entropy over rows of `stride` floats of which `n_classes` count. Writes the gradient of the
@@ -17,6 +18,48 @@ pub(crate) fn softmax(
     assert!(labels.iter().all(|&label| (label as usize) < n_classes), "a label is beyond the classes");
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe { softmax_raw(path, scores.as_mut_ptr(), n_classes, stride, labels, tally) }
+}
+
+/// What the outputs of a batch should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aims<'b> {
+    /// 1 for a class, 0 for the others.
+    Classes(&'b [u32]),
+    /// These, sample after sample.
+    Values(&'b [f32]),
+}
+
+/// Squared error, mean over outputs: writes the gradient of the mean over rows in place of the outputs, 0 in the
+/// padding; returns the sum over rows and, with classes, how many rows have the right one on top.
+pub(crate) fn squared<'r>(
+    rows: impl ExactSizeIterator<Item = &'r mut [f32]>,
+    n_outputs: usize,
+    aims: Aims<'_>,
+) -> (f64, Option<f64>) {
+    let share = 1.0 / n_outputs as f32;
+    let scale = 2.0 * share / rows.len() as f32;
+    let (mut loss, mut hits) = (0.0, 0.0);
+    for (at, row) in rows.enumerate() {
+        let (outputs, padding) = row.split_at_mut(n_outputs);
+        padding.fill(0.0);
+        if let Aims::Classes(labels) = aims {
+            let own = labels[at] as usize;
+            let beaten = |(class, score): (usize, &f32)| {
+                *score < outputs[own] || (class >= own && *score == outputs[own])
+            };
+            hits += f64::from(u8::from(outputs.iter().enumerate().all(beaten)));
+        }
+        for (place, output) in outputs.iter_mut().enumerate() {
+            let aim = match aims {
+                Aims::Classes(labels) => f32::from(u8::from(labels[at] as usize == place)),
+                Aims::Values(values) => values[at * n_outputs + place],
+            };
+            let error = *output - aim;
+            loss += f64::from(share) * f64::from(error) * f64::from(error);
+            *output = scale * error;
+        }
+    }
+    (loss, matches!(aims, Aims::Classes(_)).then_some(hits))
 }
 
 /// `values = 0 where activations <= 0`.
@@ -107,30 +150,6 @@ unsafe fn softmax_on<S: Simd>(
     tally[0] += libm::log(product);
 }
 
-/// e^x with a relative error below 2e-7, for x <= 0. Adding 1.5 * 2^23 rounds to a whole number, which then
-/// stands in the lowest bits; ln 2 is taken off in two parts, the first exact in few bits.
-#[inline(always)]
-unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller promises that the unit exists.
-    unsafe {
-        let round = S::splat(12_582_912.0);
-        let x = S::max(x, S::splat(-87.0));
-        let shifted = S::mul_add(x, S::splat(std::f32::consts::LOG2_E), round);
-        let n = S::add(shifted, S::splat(-12_582_912.0));
-        let r = S::mul_add(n, S::splat(-0.693_359_4), x);
-        let r = S::mul_add(n, S::splat(2.121_944_4e-4), r);
-        let p = S::splat(1.987_569_1e-4);
-        let p = S::mul_add(p, r, S::splat(1.398_199_9e-3));
-        let p = S::mul_add(p, r, S::splat(8.333_452e-3));
-        let p = S::mul_add(p, r, S::splat(4.166_579_6e-2));
-        let p = S::mul_add(p, r, S::splat(1.666_666_5e-1));
-        let p = S::mul_add(p, r, S::splat(0.5));
-        let squared = S::mul_add(r, r, S::splat(0.0));
-        let p = S::mul_add(p, squared, S::add(r, S::splat(1.0)));
-        S::times_power(p, shifted)
-    }
-}
-
 #[inline(always)]
 unsafe fn only_alive_on<S: Simd>(values: &mut [f32], activations: &[f32]) {
     for (value, activation) in values.iter_mut().zip(activations) {
@@ -142,31 +161,18 @@ unsafe fn only_alive_on<S: Simd>(values: &mut [f32], activations: &[f32]) {
 mod tests {
     use super::*;
 
-    by_path! {
-        fn exp_raw(values: &mut [f32]) = exp_on;
-    }
-
-    #[inline(always)]
-    unsafe fn exp_on<S: Simd>(values: &mut [f32]) {
-        for at in (0..values.len()).step_by(S::LANES) {
-            let value = &mut values[at..at + S::LANES];
-            // SAFETY: the slice has as many floats as a vector.
-            unsafe { S::store(value.as_mut_ptr(), exp_of::<S>(S::load(value.as_ptr()))) }
-        }
-    }
-
     #[test]
-    fn exponentials_are_exact_to_the_last_bits() {
-        let inputs: Vec<f32> = (0..8704).map(|step| -0.01 * step as f32).collect();
-        for path in Path::available() {
-            let mut values = inputs.clone();
-            // SAFETY: the path is available.
-            unsafe { exp_raw(path, &mut values) };
-            for (value, &input) in values.iter().zip(&inputs).take(8700) {
-                let error = f64::from(*value) / f64::from(input).exp() - 1.0;
-                assert!(error.abs() < 2e-7, "{} on {}: {error}", input, path.name());
-            }
-        }
+    fn squared_errors_by_hand() {
+        let mut outputs = [[1.0, 3.0, 9.0], [0.5, 0.5, 9.0]];
+        // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second only met.
+        let labels = Aims::Classes(&[0, 0]);
+        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, labels);
+        assert_eq!(judged, (4.5 + 0.25, Some(1.0)));
+        assert_eq!(outputs, [[0.0, 1.5, 0.0], [-0.25, 0.25, 0.0]]);
+        let mut outputs = [[1.0, 3.0, 9.0]];
+        let values = Aims::Values(&[2.0, 1.0]);
+        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, values);
+        assert_eq!((judged, outputs), ((2.5, None), [[-1.0, 2.0, 0.0]]));
     }
 
     #[test]

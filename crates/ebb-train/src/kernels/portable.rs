@@ -40,6 +40,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn mul(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
     unsafe fn max(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
         std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
     }
