@@ -69,6 +69,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn greater(a: __m256, b: __m256) -> u32 {
+        // SAFETY: see above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) as u32 }
+    }
+
+    #[inline(always)]
     unsafe fn largest(vector: __m256) -> f32 {
         let mut lanes = [0.0_f32; 8];
         // SAFETY: see above.

@@ -69,6 +69,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn greater(a: __m512, b: __m512) -> u32 {
+        // SAFETY: see above.
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) }
+    }
+
+    #[inline(always)]
     unsafe fn largest(vector: __m512) -> f32 {
         // SAFETY: see above.
         unsafe { _mm512_reduce_max_ps(vector) }

@@ -82,6 +82,10 @@ by_path! {
 static LANE_NUMBERS: [f32; PAD] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
+/// Scores of a batch within this of each other are all taken off the same number: the exponential of none of
+/// them leaves the range of floats, and no row needs a largest score of its own.
+const NEAR: f32 = 60.0;
+
 #[inline(always)]
 unsafe fn softmax_on<S: Simd>(
     scores: *mut f32,
@@ -90,9 +94,134 @@ unsafe fn softmax_on<S: Simd>(
     labels: &[u32],
     tally: &mut [f64; 2],
 ) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (lanes, mut tops) = (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY));
+        let (mut lows, mut sound) = (tops, S::splat(0.0));
+        for at in (0..stride).step_by(S::LANES) {
+            let left = S::splat(n_classes as f32 - at as f32);
+            for row in 0..labels.len() {
+                let scores = S::load(scores.add(row * stride + at));
+                tops = S::max(S::where_greater(left, lanes, scores, tops), tops);
+                let turned = S::where_greater(left, lanes, S::mul(scores, S::splat(-1.0)), lows);
+                lows = S::max(turned, lows);
+                // Comparing hides what is no number, a sum does not.
+                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+            }
+        }
+        let largest = S::largest(tops);
+        if S::total(sound).is_finite() && largest + S::largest(lows) < NEAR {
+            near_rows::<S>(scores, n_classes, stride, labels, largest, tally);
+        } else {
+            any_rows::<S>(scores, n_classes, stride, labels, tally);
+        }
+    }
+}
+
+/// Rows whose scores are all sound, and near below `largest`.
+#[inline(always)]
+unsafe fn near_rows<S: Simd>(
+    scores: *mut f32,
+    n_classes: usize,
+    stride: usize,
+    labels: &[u32],
+    largest: f32,
+    tally: &mut [f64; 2],
+) {
     let per_row = 1.0 / labels.len() as f32;
-    // The logarithm of a product serves many rows; each factor is at most the number of classes.
-    let mut product = 1.0_f64;
+    let mut logarithm = Logarithm::default();
+    let (mut loss, mut hits) = (0.0, 0);
+    let mut totals = [0.0_f32; PAD];
+    let mut scales = [0.0_f32; PAD];
+    for first in (0..labels.len()).step_by(S::LANES) {
+        let some = &labels[first..labels.len().min(first + S::LANES)];
+        // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
+        unsafe {
+            let lanes = S::load(LANE_NUMBERS.as_ptr());
+            let mut sums = [S::splat(0.0); PAD];
+            for (n, &label) in some.iter().enumerate() {
+                let row = scores.add((first + n) * stride);
+                let label = label as usize;
+                let own = *row.add(label);
+                // Of classes with the same score the first is taken: those before must lie below, those after
+                // not above.
+                let mut beaten = 0;
+                for at in (0..stride).step_by(S::LANES) {
+                    let left = S::splat(n_classes as f32 - at as f32);
+                    let scores = S::load(row.add(at));
+                    let before = below(label, at, S::LANES);
+                    let above =
+                        S::greater(S::where_greater(left, lanes, scores, S::splat(own)), S::splat(own));
+                    beaten |= above | (!S::greater(S::splat(own), scores) & before);
+                    let power = exp_of::<S>(S::add(scores, S::splat(-largest)));
+                    let power = S::where_greater(left, lanes, power, S::splat(0.0));
+                    sums[n] = S::add(sums[n], power);
+                    S::store(row.add(at), power);
+                }
+                hits += u32::from(beaten == 0);
+                loss += f64::from(largest - own);
+            }
+            let sums = S::sums(&sums[..S::LANES]);
+            S::store(totals.as_mut_ptr(), sums);
+            S::store(scales.as_mut_ptr(), S::div(S::splat(per_row), sums));
+            for (n, &label) in some.iter().enumerate() {
+                let row = scores.add((first + n) * stride);
+                let scale = S::splat(scales[n]);
+                for at in (0..stride).step_by(S::LANES) {
+                    S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
+                }
+                *row.add(label as usize) -= per_row;
+                logarithm.of(totals[n]);
+            }
+        }
+    }
+    tally[0] += loss + logarithm.sum();
+    tally[1] += f64::from(hits);
+}
+
+/// One bit for each lane of the vector at `at` that stands before a class.
+fn below(class: usize, at: usize, lanes: usize) -> u32 {
+    (1 << class.saturating_sub(at).min(lanes)) - 1
+}
+
+/// A sum of logarithms: that of a product serves many factors.
+struct Logarithm {
+    product: f64,
+    sum: f64,
+}
+
+impl Default for Logarithm {
+    fn default() -> Self {
+        Logarithm { product: 1.0, sum: 0.0 }
+    }
+}
+
+impl Logarithm {
+    #[inline(always)]
+    fn of(&mut self, factor: f32) {
+        self.product *= f64::from(factor);
+        if !(1e-100..1e100).contains(&self.product) {
+            self.sum += libm::log(self.product);
+            self.product = 1.0;
+        }
+    }
+
+    fn sum(&self) -> f64 {
+        self.sum + libm::log(self.product)
+    }
+}
+
+/// Rows of any scores, each with a largest of its own.
+#[inline(always)]
+unsafe fn any_rows<S: Simd>(
+    scores: *mut f32,
+    n_classes: usize,
+    stride: usize,
+    labels: &[u32],
+    tally: &mut [f64; 2],
+) {
+    let per_row = 1.0 / labels.len() as f32;
+    let mut logarithm = Logarithm::default();
     // SAFETY: there are as many numbers as lanes.
     let (lanes, lowest) = unsafe { (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY)) };
     for (row, &label) in labels.iter().enumerate() {
@@ -101,14 +230,16 @@ unsafe fn softmax_on<S: Simd>(
         unsafe {
             let row = scores.add(row * stride);
             let own = *row.add(label);
-            let (mut tops, mut sound) = (lowest, S::splat(0.0));
+            let (mut tops, mut sound) = (lowest, true);
             for at in (0..stride).step_by(S::LANES) {
                 let left = S::splat(n_classes as f32 - at as f32);
-                let scores = S::load(row.add(at));
-                tops = S::max(S::where_greater(left, lanes, scores, lowest), tops);
-                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+                let scores = S::where_greater(left, lanes, S::load(row.add(at)), lowest);
+                tops = S::max(scores, tops);
             }
-            if !S::total(sound).is_finite() {
+            for at in 0..n_classes {
+                sound &= (*row.add(at)).is_finite();
+            }
+            if !sound {
                 // Comparing would hide it: a score that is none makes the loss none, and its slopes.
                 for at in 0..stride {
                     *row.add(at) = if at < n_classes { f32::NAN } else { 0.0 };
@@ -135,19 +266,15 @@ unsafe fn softmax_on<S: Simd>(
             let total = S::total(sums);
             let scale = S::splat(per_row / total);
             for at in (0..stride).step_by(S::LANES) {
-                S::store(row.add(at), S::mul_add(S::load(row.add(at)), scale, S::splat(0.0)));
+                S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
             }
             *row.add(label) -= per_row;
             tally[1] += f64::from(u8::from(hit));
             tally[0] -= f64::from(own - largest);
-            product *= f64::from(total);
-            if !(1e-100..1e100).contains(&product) {
-                tally[0] += libm::log(product);
-                product = 1.0;
-            }
+            logarithm.of(total);
         }
     }
-    tally[0] += libm::log(product);
+    tally[0] += logarithm.sum();
 }
 
 #[inline(always)]
@@ -209,6 +336,56 @@ mod tests {
             softmax(path, &mut scores, 10, PAD, &labels, &mut tally);
             assert!((tally[0] / 500.0 - 10_f64.ln()).abs() < 1e-6, "{tally:?}");
             assert!((scores[0] - 0.1 / 500.0).abs() < 1e-9 && scores[10..PAD].iter().all(|&pad| pad == 0.0));
+        }
+    }
+
+    /// Softmax in f64: losses, hits and slopes.
+    fn exact(scores: &[f32], n_classes: usize, stride: usize, labels: &[u32]) -> (f64, f64, Vec<f64>) {
+        let (mut loss, mut hits) = (0.0, 0.0);
+        let mut slopes = vec![0.0; scores.len()];
+        for (row, &label) in labels.iter().enumerate() {
+            let own: Vec<f64> =
+                scores[row * stride..][..n_classes].iter().map(|&score| f64::from(score)).collect();
+            let top = own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = own.iter().map(|score| (score - top).exp()).sum();
+            loss += total.ln() - (own[label as usize] - top);
+            hits += f64::from(u8::from(own.iter().position(|&score| score == top) == Some(label as usize)));
+            for (class, score) in own.iter().enumerate() {
+                let share = (score - top).exp() / total - f64::from(u8::from(class == label as usize));
+                slopes[row * stride + class] = share / labels.len() as f64;
+            }
+        }
+        (loss, hits, slopes)
+    }
+
+    #[test]
+    fn near_and_far_scores_of_all_sizes() {
+        let mut stream = ebb_round::Stream::of_run(1, "softmax");
+        for (n_classes, n_rows) in [(1_usize, 1), (2, 3), (10, 20), (16, 16), (17, 33), (62, 7), (80, 129)] {
+            let stride = n_classes.next_multiple_of(PAD);
+            for scale in [0.0, 1.0, 10.0, 100.0] {
+                // Whole numbers, so that many are equal.
+                let mut scores = vec![0.0; n_rows * stride];
+                for row in scores.chunks_mut(stride) {
+                    row[..n_classes].fill_with(|| (scale * stream.normal() as f32).round());
+                }
+                let labels: Vec<u32> = (0..n_rows).map(|_| stream.below(n_classes) as u32).collect();
+                let (loss, hits, slopes) = exact(&scores, n_classes, stride, &labels);
+                for path in Path::available() {
+                    let mut own = scores.clone();
+                    let mut tally = [0.0; 2];
+                    softmax(path, &mut own, n_classes, stride, &labels, &mut tally);
+                    let what = format!("{n_classes} x {n_rows} x {scale} on {}", path.name());
+                    assert!((tally[0] - loss).abs() < 1e-6 * (1.0 + loss), "{what}: {tally:?}, not {loss}");
+                    assert_eq!(tally[1], hits, "{what}");
+                    for (own, exact) in own.iter().zip(&slopes) {
+                        assert!(
+                            (f64::from(*own) - exact).abs() < 3e-7 / n_rows as f64,
+                            "{what}: {own} {exact}"
+                        );
+                    }
+                }
+            }
         }
     }
 }

@@ -121,6 +121,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// Lane by lane, `yes` where `a > b` and `no` elsewhere.
     unsafe fn where_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// One bit a lane, the first lowest: whether `a > b`.
+    unsafe fn greater(a: Self::V, b: Self::V) -> u32;
     /// The largest lane.
     unsafe fn largest(vector: Self::V) -> f32;
     /// The sum of all lanes.

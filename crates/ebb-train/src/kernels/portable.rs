@@ -65,6 +65,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn greater(a: [f32; LANES], b: [f32; LANES]) -> u32 {
+        (0..LANES).fold(0, |bits, lane| bits | u32::from(a[lane] > b[lane]) << lane)
+    }
+
+    #[inline(always)]
     unsafe fn largest(vector: [f32; LANES]) -> f32 {
         vector.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
     }

@@ -256,19 +256,14 @@ impl Workspace {
                     curves::tanh(net.path, &input[..len], &mut output[..len]);
                 }
                 (Op::Dropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
-                    let keep = 1.0 / (1.0 - chance);
                     let mask = &mut mask[..n_rows * from.len()];
-                    mask.iter_mut()
-                        .for_each(|mask| *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep });
+                    drop_some(mask, *chance, stream);
                     masked(n_rows, &from, mask, input, output);
                 }
                 (Op::ChannelDropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
-                    let keep = 1.0 / (1.0 - chance);
                     for sample in mask.chunks_mut(from.len()).take(n_rows) {
                         let (first, rest) = sample.split_at_mut(from.channels);
-                        first.iter_mut().for_each(|mask| {
-                            *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep };
-                        });
+                        drop_some(first, *chance, stream);
                         rest.chunks_mut(from.channels).for_each(|pixel| pixel.copy_from_slice(first));
                     }
                     masked(n_rows, &from, &mask[..n_rows * from.len()], input, output);
@@ -599,6 +594,15 @@ fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: 
 
 fn copy(n_rows: usize, flow: &Flow, from: &[f32], into: &mut [f32]) {
     each(n_rows, flow, from, into, |value| value);
+}
+
+/// Factors of a dropout: 0 with this chance, and else what makes up for it. The chance is rounded to a multiple
+/// of 2^-32.
+fn drop_some(mask: &mut [f32], chance: f32, stream: &mut Stream) {
+    let (bound, keep) = ((f64::from(chance) * 4_294_967_296.0) as u64, 1.0 / (1.0 - chance));
+    for mask in mask {
+        *mask = if u64::from(stream.next_u32()) < bound { 0.0 } else { keep };
+    }
 }
 
 fn masked(n_rows: usize, flow: &Flow, mask: &[f32], input: &[f32], output: &mut [f32]) {
