@@ -14,8 +14,36 @@ pub struct Samples {
 enum Inputs {
     /// Row after row.
     Floats(Vec<f32>),
-    /// Pixels stay bytes in memory; for each channel a table says what a byte means.
-    Bytes { pixels: Vec<u8>, meaning: Vec<[f32; 256]> },
+    /// Pixels stay bytes in memory; each channel has a scale and an offset.
+    Bytes { pixels: Vec<u8>, meaning: Meaning },
+}
+
+/// Pixels scaled together: as many times the channels, so that the compiler makes vectors of them.
+const PIXELS: usize = 16;
+
+/// What bytes mean: `byte * scale + offset`, for each channel of some pixels.
+#[derive(Debug)]
+struct Meaning {
+    scales: Vec<f32>,
+    offsets: Vec<f32>,
+}
+
+impl Meaning {
+    fn new(channels: &[(f32, f32)]) -> Meaning {
+        let repeated = |part: fn(&(f32, f32)) -> f32| {
+            channels.iter().cycle().take(PIXELS * channels.len()).map(part).collect()
+        };
+        Meaning { scales: repeated(|one| one.0), offsets: repeated(|one| one.1) }
+    }
+
+    fn write(&self, bytes: &[u8], to: &mut [f32]) {
+        for (bytes, to) in bytes.chunks(self.scales.len()).zip(to.chunks_mut(self.scales.len())) {
+            let meaning = self.scales.iter().zip(&self.offsets);
+            for ((&byte, to), (scale, offset)) in bytes.iter().zip(to).zip(meaning) {
+                *to = f32::from(byte) * scale + offset;
+            }
+        }
+    }
 }
 
 impl Samples {
@@ -44,7 +72,7 @@ impl Samples {
     /// When there are not as many sequences as labels.
     pub fn from_symbols(symbols: Vec<u8>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(symbols.len(), labels.len() * width, "one sequence a label");
-        let meaning = vec![std::array::from_fn(|byte| byte as f32)];
+        let meaning = Meaning::new(&[(1.0, 0.0)]);
         Samples { inputs: Inputs::Bytes { pixels: symbols, meaning }, labels, aims: Vec::new(), width }
     }
 
@@ -55,10 +83,8 @@ impl Samples {
     pub fn from_bytes(pixels: Vec<u8>, labels: Vec<u32>, width: usize, scaling: &[(f32, f32)]) -> Self {
         assert_eq!(pixels.len(), labels.len() * width, "one image a label");
         assert!(!scaling.is_empty() && width.is_multiple_of(scaling.len()), "one scaling a channel");
-        let table = |&(mean, deviation): &(f32, f32)| {
-            std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / deviation)
-        };
-        let meaning = scaling.iter().map(table).collect();
+        let line = |&(mean, deviation): &(f32, f32)| (1.0 / (255.0 * deviation), -mean / deviation);
+        let meaning = Meaning::new(&scaling.iter().map(line).collect::<Vec<_>>());
         Samples { inputs: Inputs::Bytes { pixels, meaning }, labels, aims: Vec::new(), width }
     }
 
@@ -87,8 +113,10 @@ impl Samples {
         match &self.inputs {
             Inputs::Floats(rows) => rows.iter().copied().reduce(f32::max),
             Inputs::Bytes { pixels, meaning } => {
-                let channels = meaning.len();
-                let value = |(at, &byte): (usize, &u8)| meaning[at % channels][byte as usize];
+                let period = meaning.scales.len();
+                let value = |(at, &byte): (usize, &u8)| {
+                    f32::from(byte) * meaning.scales[at % period] + meaning.offsets[at % period]
+                };
                 pixels.iter().enumerate().map(value).reduce(f32::max)
             }
         }
@@ -123,20 +151,7 @@ impl Samples {
             let range = idx as usize * self.width..(idx as usize + 1) * self.width;
             match &self.inputs {
                 Inputs::Floats(rows) => to.copy_from_slice(&rows[range]),
-                Inputs::Bytes { pixels, meaning } => {
-                    if let [meaning] = meaning.as_slice() {
-                        for (to, &byte) in to.iter_mut().zip(&pixels[range]) {
-                            *to = meaning[byte as usize];
-                        }
-                    } else {
-                        let pixels = pixels[range].chunks_exact(meaning.len());
-                        for (to, pixel) in to.chunks_exact_mut(meaning.len()).zip(pixels) {
-                            for ((to, &byte), meaning) in to.iter_mut().zip(pixel).zip(meaning) {
-                                *to = meaning[byte as usize];
-                            }
-                        }
-                    }
-                }
+                Inputs::Bytes { pixels, meaning } => meaning.write(&pixels[range], to),
             }
         }
     }
@@ -156,8 +171,19 @@ mod tests {
     #[test]
     fn bytes_become_numbers_channel_by_channel() {
         let samples = Samples::from_bytes(vec![0, 255, 51, 102], vec![1, 0], 2, &[(0.0, 1.0), (0.5, 0.5)]);
-        assert_eq!(samples.row(0), [0.0, 1.0]);
-        assert_eq!(samples.row(1), [0.2, (0.4 - 0.5) / 0.5]);
+        let near = |row: Vec<f32>, expected: [f32; 2]| {
+            row.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 1e-6)
+        };
+        assert!(near(samples.row(0), [0.0, 1.0]) && near(samples.row(1), [0.2, -0.2]));
         assert_eq!((samples.label(0), samples.len()), (1, 2));
+        // Longer than what is scaled together, and not a multiple of it.
+        let bytes: Vec<u8> = (0..3 * 37).collect();
+        let samples = Samples::from_bytes(bytes, vec![0], 3 * 37, &[(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)]);
+        for (at, value) in samples.row(0).into_iter().enumerate() {
+            let (mean, deviation) = [(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)][at % 3];
+            assert!((value - (at as f32 / 255.0 - mean) / deviation).abs() < 1e-6);
+        }
+        let symbols = Samples::from_symbols(vec![3, 79, 0, 255], vec![5, 6], 2);
+        assert_eq!((symbols.row(0), symbols.max_input()), (vec![3.0, 79.0], Some(255.0)));
     }
 }

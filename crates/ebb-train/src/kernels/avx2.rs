@@ -12,6 +12,8 @@ pub(crate) struct Avx2;
 impl Simd for Avx2 {
     const LANES: usize = 8;
     const MANY: bool = false;
+    type Narrow = Avx2;
+    const NARROWS: bool = false;
     type V = __m256;
 
     #[inline(always)]

@@ -12,6 +12,8 @@ pub(crate) struct Avx512;
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const MANY: bool = true;
+    type Narrow = super::avx2::Avx2;
+    const NARROWS: bool = true;
     type V = __m512;
 
     #[inline(always)]
@@ -115,5 +117,68 @@ impl Simd for Avx512 {
             let high = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
             _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(low, high), _mm512_shuffle_f32x4::<0xDD>(low, high))
         }
+    }
+}
+
+/// Appends the live outputs of a block to the lists of its channels; whole vectors are written there.
+///
+/// # Safety
+/// The unit exists; rows are valid for 16 numbers, lists for 16 beyond their counts.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+pub(super) unsafe fn list_live(block: &super::conv::LiveBlock, counts: &mut [usize]) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (mut slopes, mut chosen) =
+            ([_mm512_setzero_ps(); 16], [_mm512_castsi512_ps(_mm512_set1_epi32(-1)); 16]);
+        for place in 0..block.n_places {
+            slopes[place] = _mm512_loadu_ps(block.slopes.add(place * block.row));
+            chosen[place] = _mm512_loadu_ps(block.chosen.add(place * block.row).cast());
+        }
+        let (slopes, chosen) = (transposed(slopes), transposed(chosen));
+        let corners = _mm512_loadu_si512(block.corners.as_ptr().cast());
+        let corners = _mm512_add_epi32(corners, _mm512_set1_epi32(block.sample as i32));
+        let offsets = _mm512_loadu_si512(block.offsets.as_ptr().cast());
+        for (channel, count) in counts.iter_mut().enumerate() {
+            let places = _mm512_castps_si512(chosen[channel]);
+            let alive = _mm512_cmpge_epi32_mask(places, _mm512_setzero_si512());
+            let from = _mm512_add_epi32(corners, _mm512_permutexvar_epi32(places, offsets));
+            let at = channel * block.capacity + *count;
+            // Packed in a register and stored whole: packing into memory takes many times as long.
+            _mm512_storeu_si512(block.froms.add(at).cast(), _mm512_maskz_compress_epi32(alive, from));
+            _mm512_storeu_ps(block.list.add(at), _mm512_maskz_compress_ps(alive, slopes[channel]));
+            *count += alive.count_ones() as usize;
+        }
+    }
+}
+
+/// Rows become columns.
+#[inline(always)]
+unsafe fn transposed(rows: [__m512; 16]) -> [__m512; 16] {
+    // SAFETY: the caller promises that the unit exists.
+    unsafe {
+        let mut r = rows;
+        let mut t = rows;
+        for at in (0..16).step_by(2) {
+            t[at] = _mm512_unpacklo_ps(r[at], r[at + 1]);
+            t[at + 1] = _mm512_unpackhi_ps(r[at], r[at + 1]);
+        }
+        for at in (0..16).step_by(4) {
+            for n in 0..2 {
+                let (a, b) = (_mm512_castps_pd(t[at + n]), _mm512_castps_pd(t[at + n + 2]));
+                r[at + 2 * n] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                r[at + 2 * n + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            }
+        }
+        for at in (0..16).step_by(8) {
+            for n in 0..4 {
+                t[at + n] = _mm512_shuffle_f32x4::<0x88>(r[at + n], r[at + n + 4]);
+                t[at + n + 4] = _mm512_shuffle_f32x4::<0xDD>(r[at + n], r[at + n + 4]);
+            }
+        }
+        for n in 0..8 {
+            r[n] = _mm512_shuffle_f32x4::<0x88>(t[n], t[n + 8]);
+            r[n + 8] = _mm512_shuffle_f32x4::<0xDD>(t[n], t[n + 8]);
+        }
+        r
     }
 }

@@ -198,10 +198,12 @@ by_path! {
     ) = input_gradient_on;
 }
 
-/// The live outputs of some samples, channel by channel.
+/// The live outputs of some samples, channel by channel: where the patch of each begins in the input, and its
+/// gradient.
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    entries: Vec<Entry>,
+    froms: Vec<u32>,
+    slopes: Vec<f32>,
     counts: Vec<usize>,
     capacity: usize,
     n_samples: usize,
@@ -209,17 +211,36 @@ pub(crate) struct Lists {
     shape: Option<Shape>,
 }
 
-/// One live output: where its patch begins in the input, and its gradient.
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    from: u32,
-    slope: f32,
+/// Some live outputs: where each begins, and its gradient.
+#[derive(Clone, Copy)]
+struct Live<'l> {
+    froms: &'l [u32],
+    slopes: &'l [f32],
+}
+
+/// Up to 16 places of a sample, and up to 16 channels of them.
+pub(super) struct LiveBlock {
+    pub(super) slopes: *const f32,
+    pub(super) chosen: *const i32,
+    /// Numbers from one place to the next.
+    pub(super) row: usize,
+    pub(super) n_places: usize,
+    /// Where the pooling window of each place begins in a sample, and where the sample begins.
+    pub(super) corners: [u32; PAD],
+    pub(super) sample: u32,
+    /// Where each place of a pooling window lies in it.
+    pub(super) offsets: [u32; PAD],
+    pub(super) froms: *mut u32,
+    pub(super) list: *mut f32,
+    /// Room of a channel's list.
+    pub(super) capacity: usize,
 }
 
 impl Lists {
     /// Collects the live outputs of `n_samples`, and adds their gradients to `bias_gradient`.
     pub(crate) fn collect(
         &mut self,
+        path: Path,
         shape: &Shape,
         n_samples: usize,
         slopes: &[f32],
@@ -228,53 +249,93 @@ impl Lists {
     ) {
         let (height, width) = shape.out();
         let n_out = shape.n_out;
+        let len = n_samples * shape.out_len() + SLACK;
+        assert!(slopes.len() >= len && chosen.len() >= len, "slopes");
+        assert!(shape.pool * shape.pool <= PAD, "pool");
         self.n_samples = n_samples;
         self.shape = Some(*shape);
-        self.capacity = n_samples * height * width + 1;
-        self.entries.resize(self.capacity * n_out, Entry::default());
+        self.capacity = n_samples * height * width + PAD;
+        if self.froms.len() < self.capacity * n_out {
+            self.froms.resize(self.capacity * n_out, 0);
+            self.slopes.resize(self.capacity * n_out, 0.0);
+        }
         self.counts.clear();
         self.counts.resize(n_out, 0);
         let step = shape.stride * shape.n_in;
         let row_step = shape.stride * shape.width * shape.n_in;
-        // The offset of each place of the pooling window; the last is where the dead point.
-        let mut places: Vec<u32> = (0..shape.pool * shape.pool)
-            .map(|place| ((place / shape.pool) * row_step + (place % shape.pool) * step) as u32)
-            .collect();
-        places.push(0);
-        let mut at = 0;
-        for sample in 0..n_samples {
-            for y in 0..height {
-                for x in 0..width {
-                    let corner = sample * shape.in_len() + y * shape.pool * row_step + x * shape.pool * step;
-                    let slopes = &slopes[at..at + n_out];
-                    let chosen = &chosen[at..at + n_out];
-                    let lists = self.entries.chunks_exact_mut(self.capacity).zip(&mut self.counts);
-                    for (((list, count), &slope), &place) in lists.zip(slopes).zip(chosen) {
-                        let alive = place >= 0;
-                        let offset = places[if alive { place as usize } else { places.len() - 1 }];
-                        // Written always, counted only if alive: no branch to mispredict.
-                        list[*count] = Entry { from: corner as u32 + offset, slope };
-                        *count += usize::from(alive);
-                    }
-                    at += n_out;
+        let mut offsets = [0; PAD];
+        for (place, offset) in offsets.iter_mut().enumerate().take(shape.pool * shape.pool) {
+            *offset = ((place / shape.pool) * row_step + (place % shape.pool) * step) as u32;
+        }
+        let n_places = height * width;
+        for first in (0..n_places).step_by(PAD) {
+            let corners = std::array::from_fn(|n| {
+                let (y, x) = ((first + n) / width, (first + n) % width);
+                (y * shape.pool * row_step + x * shape.pool * step) as u32
+            });
+            for sample in 0..n_samples {
+                let at = (sample * n_places + first) * n_out;
+                for channel in (0..n_out).step_by(PAD) {
+                    let list = channel * self.capacity;
+                    let block = LiveBlock {
+                        slopes: slopes[at + channel..].as_ptr(),
+                        chosen: chosen[at + channel..].as_ptr(),
+                        row: n_out,
+                        n_places: (n_places - first).min(PAD),
+                        corners,
+                        sample: (sample * shape.in_len()) as u32,
+                        offsets,
+                        froms: self.froms[list..].as_mut_ptr(),
+                        list: self.slopes[list..].as_mut_ptr(),
+                        capacity: self.capacity,
+                    };
+                    let counts = &mut self.counts[channel..n_out.min(channel + PAD)];
+                    // SAFETY: numbers have slack after them, and lists room for all outputs and a vector more.
+                    unsafe { list_live(path, &block, counts) };
                 }
             }
         }
         for (channel, gradient) in bias_gradient.iter_mut().enumerate().take(n_out) {
-            let (whole, rest) = self.of(channel).as_chunks::<8>();
-            // Eight sums side by side, for each addition waits for the one before.
-            let mut sums = [0.0_f32; 8];
-            for entries in whole {
-                for (sum, entry) in sums.iter_mut().zip(entries) {
-                    *sum += entry.slope;
+            let (whole, rest) = self.of(channel).slopes.as_chunks::<16>();
+            // Sixteen sums side by side, for each addition waits for the one before.
+            let mut sums = [0.0_f32; 16];
+            for slopes in whole {
+                for (sum, slope) in sums.iter_mut().zip(slopes) {
+                    *sum += slope;
                 }
             }
-            *gradient += sums.iter().sum::<f32>() + rest.iter().map(|entry| entry.slope).sum::<f32>();
+            *gradient += sums.iter().sum::<f32>() + rest.iter().sum::<f32>();
         }
     }
 
-    fn of(&self, channel: usize) -> &[Entry] {
-        &self.entries[channel * self.capacity..][..self.counts[channel]]
+    fn of(&self, channel: usize) -> Live<'_> {
+        let range = channel * self.capacity..channel * self.capacity + self.counts[channel];
+        Live { froms: &self.froms[range.clone()], slopes: &self.slopes[range] }
+    }
+}
+
+/// Appends the live outputs of a block to the lists of its channels.
+unsafe fn list_live(path: Path, block: &LiveBlock, counts: &mut [usize]) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if path == Path::Avx512 {
+            return super::avx512::list_live(block, counts);
+        }
+        let _ = path;
+        for place in 0..block.n_places {
+            let at = place * block.row;
+            for (channel, count) in counts.iter_mut().enumerate() {
+                let chosen = *block.chosen.add(at + channel);
+                let alive = chosen >= 0;
+                // Written always, counted only if alive: no branch to mispredict.
+                let to = channel * block.capacity + *count;
+                *block.froms.add(to) =
+                    block.sample + block.corners[place] + block.offsets[chosen as usize % PAD];
+                *block.list.add(to) = *block.slopes.add(at + channel);
+                *count += usize::from(alive);
+            }
+        }
     }
 }
 
@@ -315,13 +376,14 @@ unsafe fn convolve_row<S: Simd>(
     bias: *const f32,
     to: *mut f32,
 ) {
-    let n_vectors = padded(shape.n_out) / S::LANES;
-    // Vectors beyond the channels that count would be wasted.
-    let n_needed = shape.n_out.div_ceil(S::LANES);
+    // Vectors beyond the channels that count would be wasted, and so would half of one.
+    let rest = shape.n_out % S::LANES;
+    let tail = S::NARROWS && rest > 0 && rest <= S::LANES / 2;
+    let n_needed = if tail { shape.n_out / S::LANES } else { shape.n_out.div_ceil(S::LANES) };
     let mut vector = 0;
     // SAFETY: the loops stay within the sizes of the shape.
     unsafe {
-        while vector < n_needed {
+        loop {
             let left = n_needed - vector;
             let tile = Tile {
                 shape,
@@ -329,19 +391,30 @@ unsafe fn convolve_row<S: Simd>(
                 w: turned.add(vector * S::LANES),
                 bias: bias.add(vector * S::LANES),
                 to: to.add(vector * S::LANES),
-                out_pad: n_vectors * S::LANES,
+                out_pad: padded(shape.n_out),
             };
+            if S::NARROWS && tail && left < 4 {
+                match left {
+                    0 => tile.along::<S, 0, true>(tiles.0[0]),
+                    1 => tile.along::<S, 1, true>(tiles.0[1]),
+                    2 => tile.along::<S, 2, true>(tiles.0[2]),
+                    _ => tile.along::<S, 3, true>(tiles.0[3]),
+                };
+                return;
+            }
             vector += if S::MANY {
                 match left {
-                    1 => tile.along::<S, 1>(tiles.0[0]),
-                    2 => tile.along::<S, 2>(tiles.0[1]),
-                    3 => tile.along::<S, 3>(tiles.0[2]),
-                    _ => tile.along::<S, 4>(tiles.0[3]),
+                    0 => return,
+                    1 => tile.along::<S, 1, false>(tiles.0[0]),
+                    2 => tile.along::<S, 2, false>(tiles.0[1]),
+                    3 => tile.along::<S, 3, false>(tiles.0[2]),
+                    _ => tile.along::<S, 4, false>(tiles.0[3]),
                 }
             } else {
                 match left {
-                    1 => tile.along::<S, 1>(tiles.0[0]),
-                    _ => tile.along::<S, 2>(tiles.0[1]),
+                    0 => return,
+                    1 => tile.along::<S, 1, false>(tiles.0[0]),
+                    _ => tile.along::<S, 2, false>(tiles.0[1]),
                 }
             };
         }
@@ -360,28 +433,28 @@ struct Tile<'s> {
 }
 
 impl Tile<'_> {
-    /// `Z` vectors of channels along the row, so many places at a time; returns `Z`.
+    /// `Z` vectors of channels, and half of one if `T`, along the row, so many places at a time; returns `Z`.
     #[inline(always)]
-    unsafe fn along<S: Simd, const Z: usize>(self, places: usize) -> usize {
+    unsafe fn along<S: Simd, const Z: usize, const T: bool>(self, places: usize) -> usize {
         let width = self.shape.convolved().1;
         // SAFETY: the last tile is moved back so that it ends with the row.
         unsafe {
             for tile in 0..width.div_ceil(places) {
                 let x = (tile * places).min(width - places);
                 match places {
-                    16 => self.tile::<S, Z, 16>(x),
-                    14 => self.tile::<S, Z, 14>(x),
-                    13 => self.tile::<S, Z, 13>(x),
-                    12 => self.tile::<S, Z, 12>(x),
-                    10 => self.tile::<S, Z, 10>(x),
-                    8 => self.tile::<S, Z, 8>(x),
-                    7 => self.tile::<S, Z, 7>(x),
-                    6 => self.tile::<S, Z, 6>(x),
-                    5 => self.tile::<S, Z, 5>(x),
-                    4 => self.tile::<S, Z, 4>(x),
-                    3 => self.tile::<S, Z, 3>(x),
-                    2 => self.tile::<S, Z, 2>(x),
-                    _ => self.tile::<S, Z, 1>(x),
+                    16 => self.tile::<S, Z, 16, T>(x),
+                    14 => self.tile::<S, Z, 14, T>(x),
+                    13 => self.tile::<S, Z, 13, T>(x),
+                    12 => self.tile::<S, Z, 12, T>(x),
+                    10 => self.tile::<S, Z, 10, T>(x),
+                    8 => self.tile::<S, Z, 8, T>(x),
+                    7 => self.tile::<S, Z, 7, T>(x),
+                    6 => self.tile::<S, Z, 6, T>(x),
+                    5 => self.tile::<S, Z, 5, T>(x),
+                    4 => self.tile::<S, Z, 4, T>(x),
+                    3 => self.tile::<S, Z, 3, T>(x),
+                    2 => self.tile::<S, Z, 2, T>(x),
+                    _ => self.tile::<S, Z, 1, T>(x),
                 }
             }
         }
@@ -389,7 +462,7 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
-    unsafe fn tile<S: Simd, const Z: usize, const X: usize>(self, x: usize) {
+    unsafe fn tile<S: Simd, const Z: usize, const X: usize, const T: bool>(self, x: usize) {
         let shape = self.shape;
         let step = shape.stride * shape.n_in;
         // SAFETY: the loops stay within the sizes of the shape.
@@ -400,6 +473,10 @@ impl Tile<'_> {
                 for place in 0..X {
                     sums[place][z] = bias;
                 }
+            }
+            let mut ends = [S::Narrow::splat(0.0); X];
+            if T {
+                ends = [S::Narrow::load(self.bias.add(Z * S::LANES)); X];
             }
             let mut w = self.w;
             for filter_row in 0..shape.side {
@@ -415,16 +492,23 @@ impl Tile<'_> {
                     for z in 0..Z {
                         columns[z] = S::load(w.add(z * S::LANES));
                     }
+                    let mut end = S::Narrow::splat(0.0);
+                    if T {
+                        end = S::Narrow::load(w.add(Z * S::LANES));
+                    }
                     for place in 0..X {
                         let near = fourth[place / 4];
-                        let value = S::splat(match place % 4 {
+                        let value = match place % 4 {
                             0 => *near,
                             1 => *near.add(step),
                             2 => *near.add(2 * step),
                             _ => *near.add(3 * step),
-                        });
+                        };
                         for z in 0..Z {
-                            sums[place][z] = S::mul_add(value, columns[z], sums[place][z]);
+                            sums[place][z] = S::mul_add(S::splat(value), columns[z], sums[place][z]);
+                        }
+                        if T {
+                            ends[place] = S::Narrow::mul_add(S::Narrow::splat(value), end, ends[place]);
                         }
                     }
                     for group in 0..X.div_ceil(4) {
@@ -437,6 +521,9 @@ impl Tile<'_> {
             for place in 0..X {
                 for z in 0..Z {
                     S::store(self.to.add((x + place) * self.out_pad + z * S::LANES), sums[place][z]);
+                }
+                if T {
+                    S::Narrow::store(self.to.add((x + place) * self.out_pad + Z * S::LANES), ends[place]);
                 }
             }
         }
@@ -501,11 +588,23 @@ unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, c
 
 #[inline(always)]
 unsafe fn weight_gradient_on<S: Simd>(shape: &Shape, input: *const f32, lists: &Lists, gradient: *mut f32) {
+    // SAFETY: as promised by the caller; where a unit exists, its narrow one does.
+    unsafe {
+        if S::NARROWS && shape.row() <= S::LANES / 2 {
+            weight_gradient_by::<S::Narrow>(shape, input, lists, gradient);
+        } else {
+            weight_gradient_by::<S>(shape, input, lists, gradient);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn weight_gradient_by<S: Simd>(shape: &Shape, input: *const f32, lists: &Lists, gradient: *mut f32) {
     let row_step = shape.width * shape.n_in;
     // Some vectors of a row may hold nothing but padding.
     let n_vectors = shape.row().div_ceil(S::LANES);
     for channel in 0..shape.n_out {
-        let entries = lists.of(channel);
+        let live = lists.of(channel);
         let blocks = Blocks { row_step, row_pad: shape.row_pad() };
         // SAFETY: patches lie within the input, and reading a whole vector past one stays within the slack.
         unsafe {
@@ -514,7 +613,7 @@ unsafe fn weight_gradient_on<S: Simd>(shape: &Shape, input: *const f32, lists: &
             while let Some(Block { rows, vectors, row, vector }) = block {
                 let offset = row * row_step + vector * S::LANES;
                 let to = to.add(row * shape.row_pad() + vector * S::LANES);
-                blocks.gather::<S>(rows, vectors, entries, input.add(offset), to);
+                blocks.gather::<S>(rows, vectors, live, input.add(offset), to);
                 block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
             }
         }
@@ -536,7 +635,8 @@ unsafe fn input_gradient_on<S: Simd>(
     let filter = shape.side * shape.row_pad();
     let blocks = Blocks { row_step, row_pad: shape.row_pad() };
     // Room for every channel in every place; the list of the dead is never read.
-    let mut lists = [[Entry::default(); MOST_CHANNELS]; MOST_PLACES + 1];
+    let mut froms = [[0_u32; MOST_CHANNELS]; MOST_PLACES + 1];
+    let mut list_slopes = [[0.0_f32; MOST_CHANNELS]; MOST_PLACES + 1];
     // SAFETY: the loops stay within the sizes of the shape, and whole vectors past a patch within the slack:
     // what is added there is the zero of the padding.
     unsafe {
@@ -548,15 +648,17 @@ unsafe fn input_gradient_on<S: Simd>(
                     for channel in 0..(shape.n_out - first).min(MOST_CHANNELS) {
                         let place = *chosen.add(at + channel);
                         let list = if place >= 0 { place as usize } else { MOST_PLACES };
-                        let from = ((first + channel) * filter) as u32;
-                        lists[list][counts[list]] = Entry { from, slope: *slopes.add(at + channel) };
+                        froms[list][counts[list]] = ((first + channel) * filter) as u32;
+                        list_slopes[list][counts[list]] = *slopes.add(at + channel);
                         counts[list] += 1;
                     }
                     for place in 0..n_places {
-                        let entries = &lists[place][..counts[place]];
-                        if entries.is_empty() {
+                        let count = counts[place];
+                        if count == 0 {
                             continue;
                         }
+                        let live =
+                            Live { froms: &froms[place][..count], slopes: &list_slopes[place][..count] };
                         let top = (y * shape.pool + place / shape.pool) * shape.stride;
                         let left = (x * shape.pool + place % shape.pool) * shape.stride;
                         let to = input_gradient.add(top * row_step + left * shape.n_in);
@@ -564,7 +666,7 @@ unsafe fn input_gradient_on<S: Simd>(
                         while let Some(Block { rows, vectors, row, vector }) = block {
                             let weights = weights.add(row * shape.row_pad() + vector * S::LANES);
                             let to = to.add(row * row_step + vector * S::LANES);
-                            blocks.scatter::<S>(rows, vectors, entries, weights, to);
+                            blocks.scatter::<S>(rows, vectors, live, weights, to);
                             block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
                         }
                     }
@@ -670,14 +772,14 @@ impl Blocks {
         self,
         rows: usize,
         vectors: usize,
-        entries: &[Entry],
+        live: Live<'_>,
         input: *const f32,
         to: *mut f32,
     ) {
         macro_rules! call {
             ($rows:literal, $vectors:literal) => {
                 // SAFETY: as promised by the caller.
-                unsafe { self.sum::<S, $rows, $vectors>(entries, input, self.row_step, to, self.row_pad) }
+                unsafe { self.sum::<S, $rows, $vectors>(live, input, self.row_step, to, self.row_pad) }
             };
         }
         sized!(rows, vectors, call);
@@ -689,14 +791,14 @@ impl Blocks {
         self,
         rows: usize,
         vectors: usize,
-        entries: &[Entry],
+        live: Live<'_>,
         weights: *const f32,
         to: *mut f32,
     ) {
         macro_rules! call {
             ($rows:literal, $vectors:literal) => {
                 // SAFETY: as promised by the caller.
-                unsafe { self.sum::<S, $rows, $vectors>(entries, weights, self.row_pad, to, self.row_step) }
+                unsafe { self.sum::<S, $rows, $vectors>(live, weights, self.row_pad, to, self.row_step) }
             };
         }
         sized!(rows, vectors, call);
@@ -705,7 +807,7 @@ impl Blocks {
     #[inline(always)]
     unsafe fn sum<S: Simd, const R: usize, const V: usize>(
         self,
-        entries: &[Entry],
+        live: Live<'_>,
         from: *const f32,
         from_step: usize,
         to: *mut f32,
@@ -719,9 +821,9 @@ impl Blocks {
                     sums[r][v] = S::load(to.add(r * to_step + v * S::LANES));
                 }
             }
-            for entry in entries {
-                let slope = S::splat(entry.slope);
-                let from = from.add(entry.from as usize);
+            for (&place, &slope) in live.froms.iter().zip(live.slopes) {
+                let slope = S::splat(slope);
+                let from = from.add(place as usize);
                 for r in 0..R {
                     for v in 0..V {
                         let value = S::load(from.add(r * from_step + v * S::LANES));

@@ -107,6 +107,10 @@ pub(crate) trait Simd: Copy {
     const LANES: usize;
     /// Whether there are 32 registers, not 16.
     const MANY: bool;
+    /// A unit of half the lanes that takes half the time, or none better than this one.
+    type Narrow: Simd;
+    /// Whether there is one.
+    const NARROWS: bool;
     /// A vector.
     type V: Copy;
     unsafe fn splat(value: f32) -> Self::V;

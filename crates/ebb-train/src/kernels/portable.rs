@@ -10,6 +10,8 @@ const LANES: usize = 8;
 impl Simd for Portable {
     const LANES: usize = LANES;
     const MANY: bool = false;
+    type Narrow = Portable;
+    const NARROWS: bool = false;
     type V = [f32; LANES];
 
     #[inline(always)]

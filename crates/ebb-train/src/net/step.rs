@@ -391,6 +391,7 @@ impl Workspace {
                         let out = first * shape.out_len();
                         let lists = &mut scratch.lists;
                         lists.collect(
+                            net.path,
                             shape,
                             count,
                             &slopes[out..],
