@@ -73,10 +73,10 @@ pub(super) unsafe fn tanh_of<S: Simd>(x: S::V) -> S::V {
         let far = S::where_greater(x, zero, far, S::mul(far, S::splat(-1.0)));
         let z = S::mul(x, x);
         let p = S::splat(-5.704_988_7e-3);
-        let p = S::mul_add(p, z, S::splat(2.063_908_9e-2));
+        let p = S::mul_add(p, z, S::splat(2.063_909e-2));
         let p = S::mul_add(p, z, S::splat(-5.373_971_6e-2));
         let p = S::mul_add(p, z, S::splat(1.333_144_2e-1));
-        let p = S::mul_add(p, z, S::splat(-3.333_328_2e-1));
+        let p = S::mul_add(p, z, S::splat(-3.333_328e-1));
         let near = S::mul_add(S::mul(p, z), x, x);
         S::where_greater(S::splat(0.625), size, near, far)
     }

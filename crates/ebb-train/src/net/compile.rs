@@ -4,8 +4,8 @@ use std::fmt;
 
 use ebb_round::{Layout, Piece, Stream};
 
-use super::lstm;
 use super::spec::{Input, Layer, Spec};
+use super::{lstm, norm};
 use crate::kernels::{Path, conv, dense, padded};
 
 /// A network ready to be computed.
@@ -57,7 +57,7 @@ pub(super) enum Op {
     Tanh,
     Dropout { chance: f32 },
     ChannelDropout { chance: f32 },
-    BatchNorm { scale: usize, shift: usize, mean: usize, variance: usize },
+    BatchNorm(norm::Shape),
     Embedding { symbols: usize, width: usize, weights: usize },
     Lstm(lstm::Shape),
     LastStep,
@@ -170,9 +170,7 @@ impl Net {
     pub(super) fn buffers(&self) -> Vec<std::ops::Range<usize>> {
         let channels = |at: usize| self.shapes[at].channels;
         let norms = self.ops.iter().enumerate().filter_map(|(at, op)| match op {
-            Op::BatchNorm { mean, variance, .. } => {
-                Some([*mean..mean + channels(at), *variance..variance + channels(at)])
-            }
+            Op::BatchNorm(norm) => Some([norm.mean, norm.variance].map(|first| first..first + channels(at))),
             _ => None,
         });
         norms.flatten().collect()
@@ -350,8 +348,7 @@ impl Builder {
                 Ok(1)
             }
             Layer::BatchNorm => {
-                let (scale, shift, mean, variance) = self.norm(flow.channels);
-                push(Op::BatchNorm { scale, shift, mean, variance }, flow);
+                push(Op::BatchNorm(self.norm(flow.channels)), flow);
                 Ok(1)
             }
             Layer::Embedding { width } => {
@@ -474,7 +471,7 @@ impl Builder {
         (weights, bias)
     }
 
-    fn norm(&mut self, channels: usize) -> (usize, usize, usize, usize) {
+    fn norm(&mut self, channels: usize) -> norm::Shape {
         self.n_norms += 1;
         let mut part = |name: &str, trained: bool| {
             let at = self.room(padded(channels), trained);
@@ -482,7 +479,12 @@ impl Builder {
             self.place.extend((0..channels).map(|channel| (at + channel) as u32));
             at
         };
-        (part("weight", true), part("bias", true), part("running_mean", false), part("running_var", false))
+        norm::Shape {
+            scale: part("weight", true),
+            shift: part("bias", true),
+            mean: part("running_mean", false),
+            variance: part("running_var", false),
+        }
     }
 
     fn piece(&mut self, name: String, shape: &[usize], trained: bool) {

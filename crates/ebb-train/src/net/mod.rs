@@ -8,6 +8,7 @@
 mod compile;
 mod lstm;
 mod named;
+mod norm;
 #[cfg(test)]
 mod reference;
 mod settings;

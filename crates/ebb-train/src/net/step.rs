@@ -5,7 +5,7 @@ use std::ops::Range;
 use ebb_round::{StepRule, Stream};
 
 use super::compile::{Flow, Loss, Net, Op};
-use super::lstm;
+use super::{lstm, norm};
 use crate::Tally;
 use crate::kernels::{SLACK, buffer, conv, curves, dense, loss, padded};
 
@@ -45,7 +45,7 @@ enum Scratch {
     Conv(Box<ConvScratch>),
     MaxPool { chosen: Vec<u32> },
     Mask(Vec<f32>),
-    Norm { inverse: Vec<f32>, normal: Vec<f32> },
+    Norm(Box<norm::Scratch>),
     Embedding { gradient: Vec<f32> },
     Lstm(Box<lstm::Scratch>),
     Nothing,
@@ -64,12 +64,6 @@ struct ConvScratch {
 
 /// Live outputs listed at a time: the lists then stay in the second-level cache.
 const LISTED: usize = 1 << 15;
-
-/// How much of the running statistics of a batch norm a step replaces.
-const NORM_MOMENTUM: f32 = 0.1;
-
-/// Keeps the variance of a batch norm from zero.
-const NORM_EPSILON: f32 = 1e-5;
 
 impl Workspace {
     /// For batches of up to `capacity` samples.
@@ -99,10 +93,7 @@ impl Workspace {
                 Op::Dropout { .. } | Op::ChannelDropout { .. } => {
                     Scratch::Mask(vec![0.0; capacity * flow.len()])
                 }
-                Op::BatchNorm { .. } => Scratch::Norm {
-                    inverse: vec![0.0; flow.channels],
-                    normal: vec![0.0; capacity * flow.len()],
-                },
+                Op::BatchNorm(_) => Scratch::Norm(Box::new(norm::Scratch::new(flow, capacity))),
                 Op::Embedding { symbols, width, .. } => {
                     Scratch::Embedding { gradient: vec![0.0; padded(symbols * width)] }
                 }
@@ -271,36 +262,10 @@ impl Workspace {
                 (Op::Dropout { .. } | Op::ChannelDropout { .. }, _) => {
                     each(n_rows, &from, input, output, |value| value);
                 }
-                (Op::BatchNorm { scale, shift, mean, variance }, Scratch::Norm { inverse, normal }) => {
-                    let channels = from.channels;
-                    let (means, variances) = if mode == Mode::Train {
-                        moments(n_rows, &from, input)
-                    } else {
-                        let part = |at: usize| self.weights[at..at + channels].to_vec();
-                        (part(*mean), part(*variance))
-                    };
-                    for (inverse, variance) in inverse.iter_mut().zip(&variances) {
-                        *inverse = 1.0 / (variance + NORM_EPSILON).sqrt();
-                    }
-                    for row in 0..n_rows {
-                        for at in 0..from.len() {
-                            let channel = at % channels;
-                            let value = (input[row * from.stride + at] - means[channel]) * inverse[channel];
-                            normal[row * from.len() + at] = value;
-                            output[row * to.stride + at] =
-                                value * self.weights[scale + channel] + self.weights[shift + channel];
-                        }
-                    }
-                    if mode == Mode::Train {
-                        let count = (n_rows * from.height * from.width) as f32;
-                        let unbiased = count / (count - 1.0).max(1.0);
-                        for channel in 0..channels {
-                            let blend = |old: &mut f32, new: f32| *old += NORM_MOMENTUM * (new - *old);
-                            blend(&mut self.weights[mean + channel], means[channel]);
-                            blend(&mut self.weights[variance + channel], variances[channel] * unbiased);
-                        }
-                    }
-                }
+                (Op::BatchNorm(shape), Scratch::Norm(scratch)) => match mode {
+                    Mode::Train => scratch.learn(shape, n_rows, &from, &mut self.weights, input, output),
+                    Mode::Judge => scratch.judge(shape, n_rows, &from, &self.weights, input, output),
+                },
                 (Op::Embedding { symbols, width, weights }, _) => {
                     for row in 0..n_rows {
                         let taken = &input[row * from.stride..][..from.len()];
@@ -454,30 +419,11 @@ impl Workspace {
                 (Op::Dropout { .. } | Op::ChannelDropout { .. }, Scratch::Mask(mask)) => {
                     masked(n_rows, &from, &mask[..n_rows * from.len()], slopes, into);
                 }
-                (Op::BatchNorm { scale, shift, .. }, Scratch::Norm { inverse, normal }) => {
-                    let channels = from.channels;
-                    let count = (n_rows * from.height * from.width) as f32;
-                    let (mut scales, mut shifts) = (vec![0.0; padded(channels)], vec![0.0; padded(channels)]);
-                    for row in 0..n_rows {
-                        for at in 0..from.len() {
-                            let slope = slopes[row * to.stride + at];
-                            scales[at % channels] += slope * normal[row * from.len() + at];
-                            shifts[at % channels] += slope;
-                        }
-                    }
-                    for row in 0..n_rows {
-                        for at in 0..from.len() {
-                            let channel = at % channels;
-                            let centred = count * slopes[row * to.stride + at]
-                                - shifts[channel]
-                                - normal[row * from.len() + at] * scales[channel];
-                            into[row * from.stride + at] =
-                                self.weights[scale + channel] * inverse[channel] / count * centred;
-                        }
-                    }
+                (Op::BatchNorm(shape), Scratch::Norm(scratch)) => {
+                    scratch.backward(shape, n_rows, &from, &self.weights, slopes, into);
                     let sink = sink!();
-                    sink.take(net.path, &scales, *scale);
-                    sink.take(net.path, &shifts, *shift);
+                    sink.take(net.path, &scratch.scales, shape.scale);
+                    sink.take(net.path, &scratch.shifts, shape.shift);
                 }
                 (Op::Embedding { width, weights, .. }, Scratch::Embedding { gradient }) => {
                     gradient.fill(0.0);
@@ -650,7 +596,7 @@ fn max_pool(
 fn avg_pool(n_rows: usize, from: &Flow, to: &Flow, size: usize, input: &[f32], output: &mut [f32]) {
     let share = 1.0 / (size * size) as f32;
     windows(n_rows, from, to, size, |outside, inside| {
-        output[outside] = share * inside.iter().map(|&at| input[at]).sum::<f32>();
+        output[outside] = share * inside.map(|at| input[at]).sum::<f32>();
     });
 }
 
@@ -658,42 +604,27 @@ fn spread(n_rows: usize, from: &Flow, to: &Flow, size: usize, slopes: &[f32], in
     let share = 1.0 / (size * size) as f32;
     into.fill(0.0);
     windows(n_rows, from, to, size, |outside, inside| {
-        inside.iter().for_each(|&at| into[at] = share * slopes[outside]);
+        inside.for_each(|at| into[at] = share * slopes[outside]);
     });
 }
 
 /// Visits every window: the place of its output, and the places of its inputs.
-fn windows(n_rows: usize, from: &Flow, to: &Flow, size: usize, mut visit: impl FnMut(usize, &[usize])) {
-    let mut inside = vec![0; size * size];
+fn windows(
+    n_rows: usize,
+    from: &Flow,
+    to: &Flow,
+    size: usize,
+    mut visit: impl FnMut(usize, &mut dyn Iterator<Item = usize>),
+) {
     for row in 0..n_rows {
         for at in 0..to.len() {
             let (pixel, channel) = (at / to.channels, at % to.channels);
             let (y, x) = (pixel / to.width, pixel % to.width);
-            for (place, inside) in inside.iter_mut().enumerate() {
+            let mut inside = (0..size * size).map(|place| {
                 let (py, px) = (y * size + place / size, x * size + place % size);
-                *inside = row * from.stride + (py * from.width + px) * from.channels + channel;
-            }
-            visit(row * to.stride + at, &inside);
+                row * from.stride + (py * from.width + px) * from.channels + channel
+            });
+            visit(row * to.stride + at, &mut inside);
         }
     }
-}
-
-/// Mean and variance of each channel over a batch.
-fn moments(n_rows: usize, flow: &Flow, input: &[f32]) -> (Vec<f32>, Vec<f32>) {
-    let count = (n_rows * flow.height * flow.width) as f64;
-    let over = |term: &dyn Fn(usize, f64) -> f64| {
-        let mut sums = vec![0.0_f64; flow.channels];
-        for row in 0..n_rows {
-            for (at, &value) in input[row * flow.stride..][..flow.len()].iter().enumerate() {
-                let channel = at % flow.channels;
-                sums[channel] += term(channel, f64::from(value));
-            }
-        }
-        sums.iter_mut().for_each(|sum| *sum /= count);
-        sums
-    };
-    let means = over(&|_, value| value);
-    let variances = over(&|channel, value| (value - means[channel]) * (value - means[channel]));
-    let narrow = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
-    (narrow(means), narrow(variances))
 }
