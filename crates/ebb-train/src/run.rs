@@ -181,6 +181,19 @@ pub fn judge(
     idxs: &[u32],
     at_a_time: usize,
 ) -> Tally {
+    look(net, pool, model, samples, idxs, at_a_time, &mut |_, _| {})
+}
+
+/// Judges a model on samples and shows the scores and the label of each.
+pub fn look(
+    net: &Net,
+    pool: &Pool,
+    model: &[f32],
+    samples: &Samples,
+    idxs: &[u32],
+    at_a_time: usize,
+    look: &mut dyn FnMut(&[f32], u32),
+) -> Tally {
     let mut workspace = pool.take(net, at_a_time);
     workspace.load(net, model);
     let mut tally = Tally { hits: Some(0.0), ..Tally::default() };
@@ -188,6 +201,7 @@ pub fn judge(
         let (to, labels) = workspace.batch();
         samples.fill(chunk.iter().copied(), to, labels);
         tally = tally + workspace.judge(net);
+        workspace.scores(net).for_each(|(scores, label)| look(scores, label));
     }
     pool.give(workspace);
     tally
