@@ -440,12 +440,9 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
     for round in 0..3 {
         assert_eq!(rows[round]["model"], silent[round]["model"], "round {round}");
     }
-    for round in 0..2 {
-        assert_eq!(
-            (&rows[round]["round"], &rows[round]["refused"]),
-            (&round.into(), &serde_json::json!([1]))
-        );
-        assert_eq!(rows[round]["refused_why"], serde_json::json!(["diverged"]));
+    for (round, row) in rows[..2].iter().enumerate() {
+        assert_eq!((&row["round"], &row["refused"]), (&round.into(), &serde_json::json!([1])));
+        assert_eq!(row["refused_why"], serde_json::json!(["diverged"]));
     }
     let advice = "2 answers, the first of client 1 in round 0: lower local.rate, or set local.clip_norm";
     assert!(text.contains(&format!("diverged      {advice}")), "{text}");
