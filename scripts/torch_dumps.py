@@ -42,6 +42,17 @@ def pooled(*layers):
     return [*layers, nn.ReLU(), nn.MaxPool2d(2)]
 
 
+class CharLstm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(80, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.fc = nn.Linear(256, 80)
+
+    def forward(self, symbols):
+        return self.fc(self.lstm(self.embedding(symbols))[0][:, -1])
+
+
 def networks():
     mnist, cifar = (1, 28, 28), (3, 32, 32)
     yield "logistic", (60, 1, 1), 10, flat(60, 10)
@@ -55,6 +66,7 @@ def networks():
     yield "fast-cifar-cnn", cifar, 10, (
         pooled(conv(3, 16, 3, 1)) + pooled(conv(16, 32, 3, 1)) + pooled(conv(32, 64, 3, 1)) + flat(1024, 500, 10)
     )
+    yield "char-lstm", 20, 80, [CharLstm()]
     yield "fmnist-cnn", mnist, 10, (
         pooled(conv(1, 16, 5, 2), nn.BatchNorm2d(16)) + pooled(conv(16, 32, 5, 2), nn.BatchNorm2d(32)) + flat(1568, 10)
     )
@@ -116,10 +128,14 @@ def main():
     folder = Path(sys.argv[1])
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    for name, (channels, height, width), n_classes, layers in networks():
-        count = N_ROWS * channels * height * width
-        # Samples are drawn pixel by pixel, channels last, as our networks store them.
-        samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
+    for name, shape, n_classes, layers in networks():
+        if name == "char-lstm":
+            samples = ((number(999, N_ROWS * shape) + 1) * 40).long().reshape(N_ROWS, shape)
+        else:
+            channels, height, width = shape
+            count = N_ROWS * channels * height * width
+            # Samples are drawn pixel by pixel, channels last, as our networks store them.
+            samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
         labels = (torch.arange(N_ROWS) * 7) % n_classes
         loss, one = train(layers, samples, labels, 1, sgd(0.1))
         _, fifty = train(layers, samples, labels, 50, sgd(0.01, momentum=0.9))

@@ -106,8 +106,7 @@ impl<'t> MiniBatches<'t> {
         }
         let end = (self.at + self.batch).min(self.order.len());
         let workspace = self.workspace.as_mut().expect("it is given back only when the run ends");
-        let (to, labels) = workspace.batch();
-        self.samples.fill(self.order[self.at..end].iter().copied(), to, labels);
+        lay(workspace, self.samples, &self.order[self.at..end]);
         let tally = workspace.step(self.net, rule, self.start, &mut self.dropout);
         self.at = end;
         self.done += 1;
@@ -138,8 +137,7 @@ impl LocalRun for MiniBatches<'_> {
         for chunk in all.chunks(self.batch.max(1)) {
             let (net, samples) = (self.net, self.samples);
             let workspace = self.workspace();
-            let (to, labels) = workspace.batch();
-            samples.fill(chunk.iter().copied(), to, labels);
+            lay(workspace, samples, chunk);
             let (tally, gradient) = workspace.gradient(net, &mut dropout);
             for (sum, slope) in sum.iter_mut().zip(gradient) {
                 *sum += tally.weight * f64::from(slope);
@@ -160,7 +158,8 @@ impl Trainee for MiniBatches<'_> {
         let steps = NonZeroU32::new(self.done)?;
         let per_step = 1.0 / f64::from(self.done);
         let (loss, accuracy) = ((self.loss * per_step) as f32, (self.accuracy * per_step) as f32);
-        Some(Done { delta: self.moved(), steps, loss, accuracy: Some(accuracy) })
+        let accuracy = (self.samples.n_aims() == 0).then_some(accuracy);
+        Some(Done { delta: self.moved(), steps, loss, accuracy })
     }
 }
 
@@ -170,6 +169,13 @@ impl Drop for MiniBatches<'_> {
             self.pool.give(workspace);
         }
     }
+}
+
+/// Lays out a batch.
+fn lay(workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
+    let (to, labels) = workspace.batch();
+    samples.fill(idxs.iter().copied(), to, labels);
+    samples.fill_aims(idxs.iter().copied(), workspace.aims());
 }
 
 /// Judges a model on samples, so many at a time.
@@ -196,10 +202,9 @@ pub fn look(
 ) -> Tally {
     let mut workspace = pool.take(net, at_a_time);
     workspace.load(net, model);
-    let mut tally = Tally { hits: Some(0.0), ..Tally::default() };
+    let mut tally = Tally::default();
     for chunk in idxs.chunks(at_a_time) {
-        let (to, labels) = workspace.batch();
-        samples.fill(chunk.iter().copied(), to, labels);
+        lay(&mut workspace, samples, chunk);
         tally = tally + workspace.judge(net);
         workspace.scores(net).for_each(|(scores, label)| look(scores, label));
     }

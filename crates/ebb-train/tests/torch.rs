@@ -47,7 +47,11 @@ fn start(net: &Net) -> Vec<f32> {
 /// Trains a network and gives its first loss and its parameters.
 fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f64, Vec<f32>) {
     let start = start(net);
-    let samples = numbers(999, N_ROWS * net.input_len());
+    let mut samples = numbers(999, N_ROWS * net.input_len());
+    if let Input::Sequence { symbols, .. } = net.input() {
+        let symbol = |number: f32| ((number + 1.0) * (symbols / 2) as f32).floor();
+        samples.iter_mut().for_each(|number| *number = symbol(*number));
+    }
     let mut workspace = Workspace::new(net, N_ROWS);
     workspace.load(net, &start);
     let mut first = None;
@@ -135,6 +139,11 @@ fn small_networks() {
     check("mnist-cnn", MNIST, 10);
     check("lenet", CIFAR, 10);
     check("fmnist-cnn", MNIST, 10);
+}
+
+#[test]
+fn sequences() {
+    check("char-lstm", Input::Sequence { steps: 20, symbols: 80 }, 80);
 }
 
 #[test]

@@ -119,6 +119,20 @@ const WORKLOADS: &[Workload] = &[
         n_classes: 62,
     },
     Workload {
+        name: "W7",
+        about: "Char-LSTM, 14 x 500 sequences of 80, batch 128, 1 epoch",
+        clients: 14,
+        samples: 500,
+        cohort: 14,
+        batch: 128,
+        epochs: 1,
+        rate: 0.5,
+        momentum: 0.0,
+        network: "char-lstm",
+        input: Input::Sequence { steps: 80, symbols: 80 },
+        n_classes: 80,
+    },
+    Workload {
         name: "W8",
         about: "McMahan CNN, 10 x 600, batch 10, 1 epoch",
         clients: 10,
@@ -247,6 +261,11 @@ impl Workload {
     fn samples(&self) -> Result<Samples, Box<dyn Error>> {
         let count = self.clients * self.samples;
         let mut stream = Stream::of_run(1, "workload");
+        if let Input::Sequence { steps, symbols } = self.input {
+            let drawn = (0..count * steps).map(|_| stream.below(symbols) as u8).collect();
+            let labels = (0..count).map(|_| stream.below(self.n_classes) as u32).collect();
+            return Ok(Samples::from_symbols(drawn, labels, steps));
+        }
         let folder = read::data_folder(None).ok().filter(|_| self.input == MNIST);
         let Some(folder) = folder else {
             let rows = (0..count * self.input.len()).map(|_| stream.normal() as f32).collect();

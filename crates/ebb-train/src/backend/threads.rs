@@ -37,7 +37,8 @@ impl Backend for Threads {
         let gate = Gate::new(threads * WINDOW_PER_THREAD);
         let (results, inbox) = mpsc::channel();
         std::thread::scope(|scope| {
-            for _ in 0..threads {
+            // This thread trains too, so that short rounds do not wait for more threads than there are cores.
+            for _ in 1..threads {
                 let (results, next, gate) = (results.clone(), &next, &gate);
                 scope.spawn(move || {
                     let _open = OpenOnPanic(gate);
@@ -55,8 +56,8 @@ impl Backend for Threads {
             let _open = OpenOnPanic(&gate);
             let mut early = BTreeMap::new();
             let mut due = 0;
-            for (at, trained) in inbox {
-                early.insert(at, trained);
+            while due < assignments.len() {
+                early.extend(inbox.try_iter());
                 while let Some(trained) = early.remove(&due) {
                     if let Err(error) = deliver(due, trained) {
                         gate.close();
@@ -64,6 +65,15 @@ impl Backend for Threads {
                     }
                     due += 1;
                     gate.delivered(due);
+                }
+                let near = next.load(Ordering::Relaxed) < assignments.len().min(due + gate.window);
+                let own = near.then(|| next.fetch_add(1, Ordering::Relaxed));
+                if let Some((at, one)) = own.and_then(|at| Some((at, assignments.get(at)?))) {
+                    early.insert(at, train_one(task, rule, seed, one));
+                } else if due < assignments.len() {
+                    // A thread that panicked sends nothing more; the scope then panics as well.
+                    let Ok((at, trained)) = inbox.recv() else { break };
+                    early.insert(at, trained);
                 }
             }
             Ok(())

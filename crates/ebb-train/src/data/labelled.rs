@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebb_round::{ClientId, Job, Layout};
 
 use super::Samples;
-use crate::net::Net;
+use crate::net::{Input, Net};
 use crate::run::{MiniBatches, Pool, judge, look};
 use crate::task::{Tally, Task, Trainee};
 
@@ -50,6 +50,11 @@ impl Labelled {
                 samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
                 "a label is beyond the classes"
             );
+            assert!(samples.n_aims() == 0 || samples.n_aims() == net.n_classes(), "values a sample");
+            if let Input::Sequence { symbols, .. } = net.input() {
+                let below = |largest: f32| (largest as usize) < symbols;
+                assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");
+            }
         }
         Labelled { net, pool: Pool::default(), seed, train, test, clusters }
     }
@@ -119,11 +124,11 @@ impl Task for Labelled {
     }
 
     fn has_accuracy(&self) -> bool {
-        true
+        self.train.samples.n_aims() == 0
     }
 
     fn n_classes(&self) -> Option<usize> {
-        Some(self.net.n_classes())
+        self.has_accuracy().then(|| self.net.n_classes())
     }
 
     fn n_test_pieces(&self) -> usize {

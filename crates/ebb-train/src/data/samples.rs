@@ -5,6 +5,8 @@
 pub struct Samples {
     inputs: Inputs,
     labels: Vec<u32>,
+    /// Where samples have values instead of labels: one row of them a sample.
+    aims: Vec<f32>,
     width: usize,
 }
 
@@ -23,7 +25,27 @@ impl Samples {
     /// When there are not as many rows as labels.
     pub fn from_floats(rows: Vec<f32>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(rows.len(), labels.len() * width, "one row a label");
-        Samples { inputs: Inputs::Floats(rows), labels, width }
+        Samples { inputs: Inputs::Floats(rows), labels, aims: Vec::new(), width }
+    }
+
+    /// Rows of `width` numbers with values to be met instead of labels, as many for each row.
+    ///
+    /// # Panics
+    /// When there are not as many values for each row.
+    pub fn from_values(rows: Vec<f32>, values: Vec<f32>, width: usize) -> Self {
+        let count = rows.len() / width.max(1);
+        assert!(rows.len() == count * width && count > 0 && values.len().is_multiple_of(count), "values");
+        Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], aims: values, width }
+    }
+
+    /// Sequences of `width` symbols.
+    ///
+    /// # Panics
+    /// When there are not as many sequences as labels.
+    pub fn from_symbols(symbols: Vec<u8>, labels: Vec<u32>, width: usize) -> Self {
+        assert_eq!(symbols.len(), labels.len() * width, "one sequence a label");
+        let meaning = vec![std::array::from_fn(|byte| byte as f32)];
+        Samples { inputs: Inputs::Bytes { pixels: symbols, meaning }, labels, aims: Vec::new(), width }
     }
 
     /// Images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) / deviation`.
@@ -37,7 +59,7 @@ impl Samples {
             std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / deviation)
         };
         let meaning = scaling.iter().map(table).collect();
-        Samples { inputs: Inputs::Bytes { pixels, meaning }, labels, width }
+        Samples { inputs: Inputs::Bytes { pixels, meaning }, labels, aims: Vec::new(), width }
     }
 
     /// How many there are.
@@ -58,6 +80,31 @@ impl Samples {
     /// The largest label.
     pub fn max_label(&self) -> Option<u32> {
         self.labels.iter().max().copied()
+    }
+
+    /// The largest number among the inputs, if there is any.
+    pub fn max_input(&self) -> Option<f32> {
+        match &self.inputs {
+            Inputs::Floats(rows) => rows.iter().copied().reduce(f32::max),
+            Inputs::Bytes { pixels, meaning } => {
+                let channels = meaning.len();
+                let value = |(at, &byte): (usize, &u8)| meaning[at % channels][byte as usize];
+                pixels.iter().enumerate().map(value).reduce(f32::max)
+            }
+        }
+    }
+
+    /// How many values each sample should meet; none where it has a label.
+    pub fn n_aims(&self) -> usize {
+        self.aims.len() / self.len().max(1)
+    }
+
+    /// Adds the values that samples should meet, where there are any.
+    pub fn fill_aims(&self, idxs: impl Iterator<Item = u32>, to: &mut Vec<f32>) {
+        let n_aims = self.n_aims();
+        if n_aims > 0 {
+            idxs.for_each(|idx| to.extend_from_slice(&self.aims[idx as usize * n_aims..][..n_aims]));
+        }
     }
 
     /// Numbers a sample.

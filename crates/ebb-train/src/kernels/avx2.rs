@@ -45,6 +45,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn max(a: __m256, b: __m256) -> __m256 {
         // SAFETY: see above.
         unsafe { _mm256_max_ps(a, b) }
@@ -54,6 +66,12 @@ impl Simd for Avx2 {
     unsafe fn where_greater(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
         // SAFETY: see above.
         unsafe { _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) }
+    }
+
+    #[inline(always)]
+    unsafe fn greater(a: __m256, b: __m256) -> u32 {
+        // SAFETY: see above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) as u32 }
     }
 
     #[inline(always)]

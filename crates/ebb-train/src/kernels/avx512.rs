@@ -45,6 +45,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
     unsafe fn max(a: __m512, b: __m512) -> __m512 {
         // SAFETY: see above.
         unsafe { _mm512_max_ps(a, b) }
@@ -54,6 +66,12 @@ impl Simd for Avx512 {
     unsafe fn where_greater(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
         // SAFETY: see above.
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), no, yes) }
+    }
+
+    #[inline(always)]
+    unsafe fn greater(a: __m512, b: __m512) -> u32 {
+        // SAFETY: see above.
+        unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) }
     }
 
     #[inline(always)]

@@ -138,6 +138,7 @@ pub(crate) struct Sink<'b> {
 #[derive(Clone, Copy, Debug)]
 enum End {
     Store { gradient: *mut f32 },
+    Add { gradient: *mut f32 },
     Step { weights: *mut f32, rate: f32 },
     Momentum { weights: *mut f32, velocity: *mut f32, rate: f32, momentum: f32 },
 }
@@ -150,6 +151,12 @@ impl<'b> Sink<'b> {
             len: gradient.len(),
             _buffers: PhantomData,
         }
+    }
+
+    /// It is added to what is there.
+    pub(crate) fn add(gradient: &'b mut [f32]) -> Self {
+        let len = gradient.len();
+        Sink { end: End::Add { gradient: gradient.as_mut_ptr() }, len, _buffers: PhantomData }
     }
 
     /// A plain step is taken at once: the gradient is never stored.
@@ -184,6 +191,10 @@ impl<'b> Sink<'b> {
         unsafe {
             match self.end {
                 End::Store { gradient: to } => S::store(to.add(at), gradient),
+                End::Add { gradient: to } => {
+                    let to = to.add(at);
+                    S::store(to, S::add(S::load(to), gradient));
+                }
                 End::Step { weights, rate } => {
                     let weights = weights.add(at);
                     S::store(weights, S::mul_add(S::splat(-rate), gradient, S::load(weights)));

@@ -1,5 +1,6 @@
 //! Losses at the end of a model, and the small functions they and activations need.
 
+use super::curves::exp_of;
 use super::{PAD, Path, Simd, by_path};
 
 /// Softmax cross-entropy over rows of `stride` floats of which `n_classes` count. Writes the gradient of the
@@ -17,6 +18,48 @@ pub(crate) fn softmax(
     assert!(labels.iter().all(|&label| (label as usize) < n_classes), "a label is beyond the classes");
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe { softmax_raw(path, scores.as_mut_ptr(), n_classes, stride, labels, tally) }
+}
+
+/// What the outputs of a batch should be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aims<'b> {
+    /// 1 for a class, 0 for the others.
+    Classes(&'b [u32]),
+    /// These, sample after sample.
+    Values(&'b [f32]),
+}
+
+/// Squared error, mean over outputs: writes the gradient of the mean over rows in place of the outputs, 0 in the
+/// padding; returns the sum over rows and, with classes, how many rows have the right one on top.
+pub(crate) fn squared<'r>(
+    rows: impl ExactSizeIterator<Item = &'r mut [f32]>,
+    n_outputs: usize,
+    aims: Aims<'_>,
+) -> (f64, Option<f64>) {
+    let share = 1.0 / n_outputs as f32;
+    let scale = 2.0 * share / rows.len() as f32;
+    let (mut loss, mut hits) = (0.0, 0.0);
+    for (at, row) in rows.enumerate() {
+        let (outputs, padding) = row.split_at_mut(n_outputs);
+        padding.fill(0.0);
+        if let Aims::Classes(labels) = aims {
+            let own = labels[at] as usize;
+            let beaten = |(class, score): (usize, &f32)| {
+                *score < outputs[own] || (class >= own && *score == outputs[own])
+            };
+            hits += f64::from(u8::from(outputs.iter().enumerate().all(beaten)));
+        }
+        for (place, output) in outputs.iter_mut().enumerate() {
+            let aim = match aims {
+                Aims::Classes(labels) => f32::from(u8::from(labels[at] as usize == place)),
+                Aims::Values(values) => values[at * n_outputs + place],
+            };
+            let error = *output - aim;
+            loss += f64::from(share) * f64::from(error) * f64::from(error);
+            *output = scale * error;
+        }
+    }
+    (loss, matches!(aims, Aims::Classes(_)).then_some(hits))
 }
 
 /// `values = 0 where activations <= 0`.
@@ -39,6 +82,10 @@ by_path! {
 static LANE_NUMBERS: [f32; PAD] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
+/// Scores of a batch within this of each other are all taken off the same number: the exponential of none of
+/// them leaves the range of floats, and no row needs a largest score of its own.
+const NEAR: f32 = 60.0;
+
 #[inline(always)]
 unsafe fn softmax_on<S: Simd>(
     scores: *mut f32,
@@ -47,9 +94,134 @@ unsafe fn softmax_on<S: Simd>(
     labels: &[u32],
     tally: &mut [f64; 2],
 ) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (lanes, mut tops) = (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY));
+        let (mut lows, mut sound) = (tops, S::splat(0.0));
+        for at in (0..stride).step_by(S::LANES) {
+            let left = S::splat(n_classes as f32 - at as f32);
+            for row in 0..labels.len() {
+                let scores = S::load(scores.add(row * stride + at));
+                tops = S::max(S::where_greater(left, lanes, scores, tops), tops);
+                let turned = S::where_greater(left, lanes, S::mul(scores, S::splat(-1.0)), lows);
+                lows = S::max(turned, lows);
+                // Comparing hides what is no number, a sum does not.
+                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+            }
+        }
+        let largest = S::largest(tops);
+        if S::total(sound).is_finite() && largest + S::largest(lows) < NEAR {
+            near_rows::<S>(scores, n_classes, stride, labels, largest, tally);
+        } else {
+            any_rows::<S>(scores, n_classes, stride, labels, tally);
+        }
+    }
+}
+
+/// Rows whose scores are all sound, and near below `largest`.
+#[inline(always)]
+unsafe fn near_rows<S: Simd>(
+    scores: *mut f32,
+    n_classes: usize,
+    stride: usize,
+    labels: &[u32],
+    largest: f32,
+    tally: &mut [f64; 2],
+) {
     let per_row = 1.0 / labels.len() as f32;
-    // The logarithm of a product serves many rows; each factor is at most the number of classes.
-    let mut product = 1.0_f64;
+    let mut logarithm = Logarithm::default();
+    let (mut loss, mut hits) = (0.0, 0);
+    let mut totals = [0.0_f32; PAD];
+    let mut scales = [0.0_f32; PAD];
+    for first in (0..labels.len()).step_by(S::LANES) {
+        let some = &labels[first..labels.len().min(first + S::LANES)];
+        // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
+        unsafe {
+            let lanes = S::load(LANE_NUMBERS.as_ptr());
+            let mut sums = [S::splat(0.0); PAD];
+            for (n, &label) in some.iter().enumerate() {
+                let row = scores.add((first + n) * stride);
+                let label = label as usize;
+                let own = *row.add(label);
+                // Of classes with the same score the first is taken: those before must lie below, those after
+                // not above.
+                let mut beaten = 0;
+                for at in (0..stride).step_by(S::LANES) {
+                    let left = S::splat(n_classes as f32 - at as f32);
+                    let scores = S::load(row.add(at));
+                    let before = below(label, at, S::LANES);
+                    let above =
+                        S::greater(S::where_greater(left, lanes, scores, S::splat(own)), S::splat(own));
+                    beaten |= above | (!S::greater(S::splat(own), scores) & before);
+                    let power = exp_of::<S>(S::add(scores, S::splat(-largest)));
+                    let power = S::where_greater(left, lanes, power, S::splat(0.0));
+                    sums[n] = S::add(sums[n], power);
+                    S::store(row.add(at), power);
+                }
+                hits += u32::from(beaten == 0);
+                loss += f64::from(largest - own);
+            }
+            let sums = S::sums(&sums[..S::LANES]);
+            S::store(totals.as_mut_ptr(), sums);
+            S::store(scales.as_mut_ptr(), S::div(S::splat(per_row), sums));
+            for (n, &label) in some.iter().enumerate() {
+                let row = scores.add((first + n) * stride);
+                let scale = S::splat(scales[n]);
+                for at in (0..stride).step_by(S::LANES) {
+                    S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
+                }
+                *row.add(label as usize) -= per_row;
+                logarithm.of(totals[n]);
+            }
+        }
+    }
+    tally[0] += loss + logarithm.sum();
+    tally[1] += f64::from(hits);
+}
+
+/// One bit for each lane of the vector at `at` that stands before a class.
+fn below(class: usize, at: usize, lanes: usize) -> u32 {
+    (1 << class.saturating_sub(at).min(lanes)) - 1
+}
+
+/// A sum of logarithms: that of a product serves many factors.
+struct Logarithm {
+    product: f64,
+    sum: f64,
+}
+
+impl Default for Logarithm {
+    fn default() -> Self {
+        Logarithm { product: 1.0, sum: 0.0 }
+    }
+}
+
+impl Logarithm {
+    #[inline(always)]
+    fn of(&mut self, factor: f32) {
+        self.product *= f64::from(factor);
+        if !(1e-100..1e100).contains(&self.product) {
+            self.sum += libm::log(self.product);
+            self.product = 1.0;
+        }
+    }
+
+    fn sum(&self) -> f64 {
+        self.sum + libm::log(self.product)
+    }
+}
+
+/// Rows of any scores, each with a largest of its own.
+#[inline(always)]
+unsafe fn any_rows<S: Simd>(
+    scores: *mut f32,
+    n_classes: usize,
+    stride: usize,
+    labels: &[u32],
+    tally: &mut [f64; 2],
+) {
+    let per_row = 1.0 / labels.len() as f32;
+    let mut logarithm = Logarithm::default();
     // SAFETY: there are as many numbers as lanes.
     let (lanes, lowest) = unsafe { (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY)) };
     for (row, &label) in labels.iter().enumerate() {
@@ -58,14 +230,16 @@ unsafe fn softmax_on<S: Simd>(
         unsafe {
             let row = scores.add(row * stride);
             let own = *row.add(label);
-            let (mut tops, mut sound) = (lowest, S::splat(0.0));
+            let (mut tops, mut sound) = (lowest, true);
             for at in (0..stride).step_by(S::LANES) {
                 let left = S::splat(n_classes as f32 - at as f32);
-                let scores = S::load(row.add(at));
-                tops = S::max(S::where_greater(left, lanes, scores, lowest), tops);
-                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+                let scores = S::where_greater(left, lanes, S::load(row.add(at)), lowest);
+                tops = S::max(scores, tops);
             }
-            if !S::total(sound).is_finite() {
+            for at in 0..n_classes {
+                sound &= (*row.add(at)).is_finite();
+            }
+            if !sound {
                 // Comparing would hide it: a score that is none makes the loss none, and its slopes.
                 for at in 0..stride {
                     *row.add(at) = if at < n_classes { f32::NAN } else { 0.0 };
@@ -92,43 +266,15 @@ unsafe fn softmax_on<S: Simd>(
             let total = S::total(sums);
             let scale = S::splat(per_row / total);
             for at in (0..stride).step_by(S::LANES) {
-                S::store(row.add(at), S::mul_add(S::load(row.add(at)), scale, S::splat(0.0)));
+                S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
             }
             *row.add(label) -= per_row;
             tally[1] += f64::from(u8::from(hit));
             tally[0] -= f64::from(own - largest);
-            product *= f64::from(total);
-            if !(1e-100..1e100).contains(&product) {
-                tally[0] += libm::log(product);
-                product = 1.0;
-            }
+            logarithm.of(total);
         }
     }
-    tally[0] += libm::log(product);
-}
-
-/// e^x with a relative error below 2e-7, for x <= 0. Adding 1.5 * 2^23 rounds to a whole number, which then
-/// stands in the lowest bits; ln 2 is taken off in two parts, the first exact in few bits.
-#[inline(always)]
-unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
-    // SAFETY: the caller promises that the unit exists.
-    unsafe {
-        let round = S::splat(12_582_912.0);
-        let x = S::max(x, S::splat(-87.0));
-        let shifted = S::mul_add(x, S::splat(std::f32::consts::LOG2_E), round);
-        let n = S::add(shifted, S::splat(-12_582_912.0));
-        let r = S::mul_add(n, S::splat(-0.693_359_4), x);
-        let r = S::mul_add(n, S::splat(2.121_944_4e-4), r);
-        let p = S::splat(1.987_569_1e-4);
-        let p = S::mul_add(p, r, S::splat(1.398_199_9e-3));
-        let p = S::mul_add(p, r, S::splat(8.333_452e-3));
-        let p = S::mul_add(p, r, S::splat(4.166_579_6e-2));
-        let p = S::mul_add(p, r, S::splat(1.666_666_5e-1));
-        let p = S::mul_add(p, r, S::splat(0.5));
-        let squared = S::mul_add(r, r, S::splat(0.0));
-        let p = S::mul_add(p, squared, S::add(r, S::splat(1.0)));
-        S::times_power(p, shifted)
-    }
+    tally[0] += logarithm.sum();
 }
 
 #[inline(always)]
@@ -142,31 +288,18 @@ unsafe fn only_alive_on<S: Simd>(values: &mut [f32], activations: &[f32]) {
 mod tests {
     use super::*;
 
-    by_path! {
-        fn exp_raw(values: &mut [f32]) = exp_on;
-    }
-
-    #[inline(always)]
-    unsafe fn exp_on<S: Simd>(values: &mut [f32]) {
-        for at in (0..values.len()).step_by(S::LANES) {
-            let value = &mut values[at..at + S::LANES];
-            // SAFETY: the slice has as many floats as a vector.
-            unsafe { S::store(value.as_mut_ptr(), exp_of::<S>(S::load(value.as_ptr()))) }
-        }
-    }
-
     #[test]
-    fn exponentials_are_exact_to_the_last_bits() {
-        let inputs: Vec<f32> = (0..8704).map(|step| -0.01 * step as f32).collect();
-        for path in Path::available() {
-            let mut values = inputs.clone();
-            // SAFETY: the path is available.
-            unsafe { exp_raw(path, &mut values) };
-            for (value, &input) in values.iter().zip(&inputs).take(8700) {
-                let error = f64::from(*value) / f64::from(input).exp() - 1.0;
-                assert!(error.abs() < 2e-7, "{} on {}: {error}", input, path.name());
-            }
-        }
+    fn squared_errors_by_hand() {
+        let mut outputs = [[1.0, 3.0, 9.0], [0.5, 0.5, 9.0]];
+        // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second only met.
+        let labels = Aims::Classes(&[0, 0]);
+        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, labels);
+        assert_eq!(judged, (4.5 + 0.25, Some(1.0)));
+        assert_eq!(outputs, [[0.0, 1.5, 0.0], [-0.25, 0.25, 0.0]]);
+        let mut outputs = [[1.0, 3.0, 9.0]];
+        let values = Aims::Values(&[2.0, 1.0]);
+        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, values);
+        assert_eq!((judged, outputs), ((2.5, None), [[-1.0, 2.0, 0.0]]));
     }
 
     #[test]
@@ -203,6 +336,56 @@ mod tests {
             softmax(path, &mut scores, 10, PAD, &labels, &mut tally);
             assert!((tally[0] / 500.0 - 10_f64.ln()).abs() < 1e-6, "{tally:?}");
             assert!((scores[0] - 0.1 / 500.0).abs() < 1e-9 && scores[10..PAD].iter().all(|&pad| pad == 0.0));
+        }
+    }
+
+    /// Softmax in f64: losses, hits and slopes.
+    fn exact(scores: &[f32], n_classes: usize, stride: usize, labels: &[u32]) -> (f64, f64, Vec<f64>) {
+        let (mut loss, mut hits) = (0.0, 0.0);
+        let mut slopes = vec![0.0; scores.len()];
+        for (row, &label) in labels.iter().enumerate() {
+            let own: Vec<f64> =
+                scores[row * stride..][..n_classes].iter().map(|&score| f64::from(score)).collect();
+            let top = own.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = own.iter().map(|score| (score - top).exp()).sum();
+            loss += total.ln() - (own[label as usize] - top);
+            hits += f64::from(u8::from(own.iter().position(|&score| score == top) == Some(label as usize)));
+            for (class, score) in own.iter().enumerate() {
+                let share = (score - top).exp() / total - f64::from(u8::from(class == label as usize));
+                slopes[row * stride + class] = share / labels.len() as f64;
+            }
+        }
+        (loss, hits, slopes)
+    }
+
+    #[test]
+    fn near_and_far_scores_of_all_sizes() {
+        let mut stream = ebb_round::Stream::of_run(1, "softmax");
+        for (n_classes, n_rows) in [(1_usize, 1), (2, 3), (10, 20), (16, 16), (17, 33), (62, 7), (80, 129)] {
+            let stride = n_classes.next_multiple_of(PAD);
+            for scale in [0.0, 1.0, 10.0, 100.0] {
+                // Whole numbers, so that many are equal.
+                let mut scores = vec![0.0; n_rows * stride];
+                for row in scores.chunks_mut(stride) {
+                    row[..n_classes].fill_with(|| (scale * stream.normal() as f32).round());
+                }
+                let labels: Vec<u32> = (0..n_rows).map(|_| stream.below(n_classes) as u32).collect();
+                let (loss, hits, slopes) = exact(&scores, n_classes, stride, &labels);
+                for path in Path::available() {
+                    let mut own = scores.clone();
+                    let mut tally = [0.0; 2];
+                    softmax(path, &mut own, n_classes, stride, &labels, &mut tally);
+                    let what = format!("{n_classes} x {n_rows} x {scale} on {}", path.name());
+                    assert!((tally[0] - loss).abs() < 1e-6 * (1.0 + loss), "{what}: {tally:?}, not {loss}");
+                    assert_eq!(tally[1], hits, "{what}");
+                    for (own, exact) in own.iter().zip(&slopes) {
+                        assert!(
+                            (f64::from(*own) - exact).abs() < 3e-7 / n_rows as f64,
+                            "{what}: {own} {exact}"
+                        );
+                    }
+                }
+            }
         }
     }
 }

@@ -10,8 +10,10 @@
 mod avx2;
 mod avx512;
 pub(crate) mod conv;
+pub(crate) mod curves;
 pub(crate) mod dense;
 pub(crate) mod loss;
+pub(crate) mod lstm;
 mod portable;
 
 use std::sync::OnceLock;
@@ -113,9 +115,14 @@ pub(crate) trait Simd: Copy {
     /// `a * b + c`.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// The larger, and `b` where either is no number.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// Lane by lane, `yes` where `a > b` and `no` elsewhere.
     unsafe fn where_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// One bit a lane, the first lowest: whether `a > b`.
+    unsafe fn greater(a: Self::V, b: Self::V) -> u32;
     /// The largest lane.
     unsafe fn largest(vector: Self::V) -> f32;
     /// The sum of all lanes.

@@ -40,6 +40,16 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn mul(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
     unsafe fn max(a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
         std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
     }
@@ -52,6 +62,11 @@ impl Simd for Portable {
         no: [f32; LANES],
     ) -> [f32; LANES] {
         std::array::from_fn(|lane| if a[lane] > b[lane] { yes[lane] } else { no[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn greater(a: [f32; LANES], b: [f32; LANES]) -> u32 {
+        (0..LANES).fold(0, |bits, lane| bits | u32::from(a[lane] > b[lane]) << lane)
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use ebb_round::{Layout, Piece, Stream};
 
+use super::lstm;
 use super::spec::{Input, Layer, Spec};
 use crate::kernels::{Path, conv, dense, padded};
 
@@ -21,6 +22,8 @@ pub struct Net {
     /// Ranges inside that gradients move.
     pub(super) trained: Vec<std::ops::Range<usize>>,
     n_classes: usize,
+    pub(super) loss: Loss,
+    input: Input,
 }
 
 /// What flows between two operations.
@@ -55,6 +58,16 @@ pub(super) enum Op {
     Dropout { chance: f32 },
     ChannelDropout { chance: f32 },
     BatchNorm { scale: usize, shift: usize, mean: usize, variance: usize },
+    Embedding { symbols: usize, width: usize, weights: usize },
+    Lstm(lstm::Shape),
+    LastStep,
+}
+
+/// What a network is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    CrossEntropy,
+    SquaredError,
 }
 
 /// Why a network cannot be computed.
@@ -83,10 +96,17 @@ impl Net {
     /// When this machine does not have the unit.
     pub fn new(spec: &Spec, path: Path) -> Result<Net, NetError> {
         assert!(Path::available().contains(&path), "there is no {} here", path.name());
-        let mut builder = Builder::default();
+        let symbols = if let Input::Sequence { symbols, .. } = spec.input { symbols } else { 0 };
+        let mut builder = Builder { symbols, ..Builder::default() };
+        let (layers, loss) = match spec.layers.split_last() {
+            Some((Layer::CrossEntropy, layers)) => (layers, Loss::CrossEntropy),
+            Some((Layer::SquaredError, layers)) => (layers, Loss::SquaredError),
+            _ => (spec.layers.as_slice(), Loss::CrossEntropy),
+        };
         let mut flow = match spec.input {
             Input::Image { height, width, channels } => Flow::image(height, width, channels),
             Input::Flat(count) => Flow::image(1, 1, count),
+            Input::Sequence { steps, .. } => Flow::image(steps, 1, 1),
         };
         if flow.len() == 0 {
             return Err(NetError { layer: 0, name: "input", message: "a sample has no numbers".to_owned() });
@@ -94,14 +114,14 @@ impl Net {
         let mut shapes = vec![flow];
         let mut ops = Vec::new();
         let mut at = 0;
-        while at < spec.layers.len() {
-            let taken = builder.add(&spec.layers, at, flow, &mut ops, &mut shapes)?;
+        while at < layers.len() {
+            let taken = builder.add(layers, at, flow, &mut ops, &mut shapes)?;
             flow = *shapes.last().expect("there is always an input");
             at += taken;
         }
-        let last = spec.layers.len().saturating_sub(1);
-        let Some(Layer::Dense { units: n_classes }) = spec.layers.last().copied() else {
-            let name = spec.layers.last().map_or("nothing", Layer::name);
+        let last = layers.len().saturating_sub(1);
+        let Some(Layer::Dense { units: n_classes }) = layers.last().copied() else {
+            let name = layers.last().map_or("nothing", Layer::name);
             let message = "a network ends in a dense layer with one unit a class".to_owned();
             return Err(NetError { layer: last, name, message });
         };
@@ -110,7 +130,8 @@ impl Net {
             let message = "the network has more parameters than 32 bits can count".to_owned();
             return Err(NetError { layer: last, name: "dense", message });
         }
-        Ok(Net { ops, shapes, path, layout: Layout::new(pieces), place, packed_len, trained, n_classes })
+        let (layout, input) = (Layout::new(pieces), spec.input);
+        Ok(Net { ops, shapes, path, layout, place, packed_len, trained, n_classes, loss, input })
     }
 
     /// The pieces of the outer vector.
@@ -121,6 +142,11 @@ impl Net {
     /// How many classes it tells apart.
     pub fn n_classes(&self) -> usize {
         self.n_classes
+    }
+
+    /// What it takes.
+    pub fn input(&self) -> Input {
+        self.input
     }
 
     /// Floats a sample.
@@ -157,26 +183,35 @@ impl Net {
         &self.place
     }
 
-    /// Weights as PyTorch draws them: uniform within one over the square root of the inputs of a unit.
+    /// Weights as PyTorch draws them: uniform within one over the square root of the inputs of a unit, an
+    /// embedding's from the normal distribution.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut stream = Stream::of_run(seed, "initial weights");
         let mut weights = vec![0.0; self.layout.len()];
         let mut bound = 0.0;
         for (piece, range) in self.layout.pieces() {
             let values = &mut weights[range];
+            let mut uniform = |bound: f64| {
+                values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+            };
             match piece.name.rsplit('.').next() {
+                Some("weight") if piece.name.starts_with("embedding") => {
+                    values.iter_mut().for_each(|value| *value = stream.normal() as f32);
+                }
                 Some("weight") if piece.shape.len() > 1 => {
                     let fan_in: usize = piece.shape[1..].iter().product();
                     bound = 1.0 / (fan_in as f64).sqrt();
-                    values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+                    uniform(bound);
                 }
                 // A batch norm begins as the identity.
                 Some("weight" | "running_var") => {
                     values.fill(1.0);
                     bound = 0.0;
                 }
-                Some("bias") => {
-                    values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+                Some("bias") => uniform(bound),
+                // An LSTM draws all it has within one over the square root of its units.
+                Some(_) if piece.name.starts_with("lstm") => {
+                    uniform(1.0 / (piece.shape[0] as f64 / 4.0).sqrt());
                 }
                 _ => {}
             }
@@ -199,6 +234,10 @@ struct Builder {
     n_convs: usize,
     n_denses: usize,
     n_norms: usize,
+    n_embeddings: usize,
+    n_lstms: usize,
+    /// Different symbols of the sequence that goes in, if it is one.
+    symbols: usize,
 }
 
 impl Builder {
@@ -315,7 +354,85 @@ impl Builder {
                 push(Op::BatchNorm { scale, shift, mean, variance }, flow);
                 Ok(1)
             }
+            Layer::Embedding { width } => {
+                if at > 0 || self.symbols == 0 {
+                    return wrong("an embedding comes first, and takes a sequence of symbols".to_owned());
+                }
+                if width == 0 || width > MOST_UNITS || self.symbols.saturating_mul(width) > MOST_WEIGHTS {
+                    return wrong(format!("{} symbols of width {width}", self.symbols));
+                }
+                let weights = self.embedding(width);
+                let op = Op::Embedding { symbols: self.symbols, width, weights };
+                push(op, Flow::image(flow.height, 1, width));
+                Ok(1)
+            }
+            Layer::Lstm { units, layers: n_layers } => {
+                if units == 0 || n_layers == 0 {
+                    return wrong("units and layers must be at least 1".to_owned());
+                }
+                if flow.stride != flow.len() {
+                    return wrong(
+                        "an LSTM needs steps in time; put it before the first dense layer".to_owned(),
+                    );
+                }
+                self.n_lstms += 1;
+                let last = matches!(layers.get(at + 1), Some(Layer::LastStep));
+                let mut n_in = flow.width * flow.channels;
+                for layer in 0..n_layers {
+                    let inputs = n_in.saturating_add(units);
+                    if units > MOST_UNITS || inputs.saturating_mul(4 * padded(units)) > MOST_WEIGHTS {
+                        return wrong(format!("too large: {units} units from {n_in} inputs"));
+                    }
+                    let last = last && layer + 1 == n_layers;
+                    let shape = self.lstm(n_in, units, layer, flow.height, last);
+                    push(Op::Lstm(shape), Flow::image(if last { 1 } else { flow.height }, 1, units));
+                    n_in = units;
+                }
+                Ok(if last { 2 } else { 1 })
+            }
+            Layer::LastStep => {
+                if flow.stride != flow.len() {
+                    return wrong("there are no steps in time after a dense layer".to_owned());
+                }
+                push(Op::LastStep, Flow::image(1, flow.width, flow.channels));
+                Ok(1)
+            }
+            Layer::CrossEntropy | Layer::SquaredError => {
+                wrong("a loss comes once, at the very end".to_owned())
+            }
         }
+    }
+
+    fn embedding(&mut self, width: usize) -> usize {
+        self.n_embeddings += 1;
+        let len = self.symbols * width;
+        let weights = self.room(len, true);
+        self.piece(format!("embedding{}.weight", self.n_embeddings), &[self.symbols, width], true);
+        self.place.extend((weights..weights + len).map(|place| place as u32));
+        weights
+    }
+
+    /// One LSTM of a stack. Outside the weights of inputs and of outputs are two matrices with gates below
+    /// each other; inside they are one, inputs first, with gates side by side.
+    fn lstm(&mut self, n_in: usize, units: usize, layer: usize, steps: usize, last: bool) -> lstm::Shape {
+        let rows = n_in + units;
+        let weights = self.room(4 * rows * padded(units), true);
+        let biases = [(); 2].map(|()| self.room(4 * padded(units), true));
+        let shape = lstm::Shape { n_in, units, steps, last, weights, biases };
+        let name = format!("lstm{}", self.n_lstms);
+        for (part, first, count) in [("ih", 0, n_in), ("hh", n_in, units)] {
+            self.piece(format!("{name}.weight_{part}_l{layer}"), &[4 * units, count], true);
+            for unit in 0..4 * units {
+                let place =
+                    |row| (weights + dense::at(rows, shape.out_pad(), row, shape.column(unit))) as u32;
+                self.place.extend((first..first + count).map(place));
+            }
+        }
+        for (part, bias) in [("ih", biases[0]), ("hh", biases[1])] {
+            self.piece(format!("{name}.bias_{part}_l{layer}"), &[4 * units], true);
+            self.place.extend((0..4 * units).map(|unit| (bias + shape.column(unit)) as u32));
+        }
+        shape
     }
 
     fn conv(&mut self, shape: &conv::Shape) -> (usize, usize) {
@@ -442,6 +559,7 @@ mod tests {
         assert_eq!(parameters("fast-cifar-cnn", cifar, 10), 541_094);
         // conv 416 + 12,832, batch norm 32 + 64, dense 15,690.
         assert_eq!(parameters("fmnist-cnn", mnist, 10), 29_034);
+        assert_eq!(parameters("char-lstm", Input::Sequence { steps: 80, symbols: 80 }, 80), 819_920);
     }
 
     #[test]
@@ -479,6 +597,22 @@ mod tests {
             (
                 vec![Layer::Dense { units: 10 }, Layer::Tanh, conv(4, 1)],
                 "layer 2 (conv): a convolution needs an image; put it before the first dense layer",
+            ),
+            (
+                vec![Layer::Embedding { width: 8 }],
+                "layer 0 (embedding): an embedding comes first, and takes a sequence of symbols",
+            ),
+            (
+                vec![Layer::Lstm { units: 0, layers: 1 }],
+                "layer 0 (lstm): units and layers must be at least 1",
+            ),
+            (
+                vec![Layer::Dense { units: 10 }, Layer::Lstm { units: 4, layers: 1 }],
+                "layer 1 (lstm): an LSTM needs steps in time; put it before the first dense layer",
+            ),
+            (
+                vec![Layer::SquaredError, Layer::Dense { units: 10 }],
+                "layer 0 (squared-error): a loss comes once, at the very end",
             ),
             (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
         ] {

@@ -6,6 +6,7 @@
 //! step allocates nothing.
 
 mod compile;
+mod lstm;
 mod named;
 #[cfg(test)]
 mod reference;

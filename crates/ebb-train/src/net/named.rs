@@ -16,6 +16,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("fast-fashion-cnn", "conv3x3 32 and 64, pooled once, dense 128 (1,206,590 with 62 outputs)"),
     ("fast-cifar-cnn", "conv3x3 16, 32, 64, pooled, dense 500 (541,094)"),
     ("fmnist-cnn", "conv5x5 16 and 32 with batch norm, pooled (29,034 trained)"),
+    ("char-lstm", "embedding 8, two LSTMs of 256, dropout 0.5 (819,920 with 80 symbols)"),
 ];
 
 /// The network of this name for an input and a number of classes.
@@ -129,6 +130,10 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
             pool,
             out,
         ],
+        "char-lstm" => {
+            let (embedding, lstm) = (Layer::Embedding { width: 8 }, Layer::Lstm { units: 256, layers: 2 });
+            vec![embedding, lstm, Layer::LastStep, drop(0.5), out]
+        }
         _ => return None,
     };
     Some(Spec { input, layers })

@@ -49,6 +49,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
     let (h, w, c) = match spec.input {
         Input::Image { height, width, channels } => (height, width, channels),
         Input::Flat(count) => (1, 1, count),
+        Input::Sequence { steps, .. } => (steps, 1, 1),
     };
     let len = h * w * c;
     let mut t = Tensor::map(labels.len(), c, h, w, |n, c_at, y, x| {
@@ -62,6 +63,45 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
     };
     for layer in &spec.layers {
         t = match *layer {
+            Layer::Embedding { width } => {
+                let Input::Sequence { symbols, .. } = spec.input else { panic!("no symbols") };
+                let vectors = take(symbols * width);
+                Tensor::map(t.n, width, t.h, 1, |n, c, y, _| vectors[t.at(n, 0, y, 0) as usize * width + c])
+            }
+            Layer::Lstm { units, layers } => {
+                for _ in 0..layers {
+                    let n_in = t.c * t.w;
+                    let (of_input, of_output) = (take(4 * units * n_in), take(4 * units * units));
+                    let biases = (take(4 * units), take(4 * units));
+                    let mut out = Tensor::zeros(t.n, units, t.h, 1);
+                    for n in 0..t.n {
+                        let (mut h, mut c) = (vec![0.0; units], vec![0.0; units]);
+                        for y in 0..t.h {
+                            let sum = |row: usize| {
+                                let inputs: f64 = (0..n_in)
+                                    .map(|i| of_input[row * n_in + i] * t.at(n, i % t.c, y, i / t.c))
+                                    .sum();
+                                let outputs: f64 =
+                                    (0..units).map(|i| of_output[row * units + i] * h[i]).sum();
+                                inputs + outputs + biases.0[row] + biases.1[row]
+                            };
+                            let sums: Vec<f64> = (0..4 * units).map(sum).collect();
+                            let gate =
+                                |gate: usize, unit: usize| 1.0 / (1.0 + (-sums[gate * units + unit]).exp());
+                            for unit in 0..units {
+                                let candidate = sums[2 * units + unit].tanh();
+                                c[unit] = gate(1, unit) * c[unit] + gate(0, unit) * candidate;
+                                h[unit] = gate(3, unit) * c[unit].tanh();
+                                *out.at_mut(n, unit, y, 0) = h[unit];
+                            }
+                        }
+                    }
+                    t = out;
+                }
+                t
+            }
+            Layer::LastStep => Tensor::map(t.n, t.c, 1, t.w, |n, c, _, x| t.at(n, c, t.h - 1, x)),
+            Layer::CrossEntropy | Layer::SquaredError => t,
             Layer::Conv { channels, kernel, stride, padding } => {
                 let (weights, bias) = (take(channels * t.c * kernel * kernel), take(channels));
                 let out = |side: usize| (side + 2 * padding - kernel) / stride + 1;
@@ -135,6 +175,14 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
     let mut sum = 0.0;
     for (n, &label) in labels.iter().enumerate() {
         let scores = &t.values[n * t.c..(n + 1) * t.c];
+        if spec.layers.last() == Some(&Layer::SquaredError) {
+            let errors = scores.iter().enumerate().map(|(at, score)| {
+                let aim = f64::from(u8::from(at == label as usize));
+                (score - aim) * (score - aim)
+            });
+            sum += errors.sum::<f64>() / scores.len() as f64;
+            continue;
+        }
         let total: f64 = scores.iter().map(|score| score.exp()).sum();
         sum += total.ln() - scores[label as usize];
     }
@@ -148,7 +196,11 @@ fn without_dropout(spec: &Spec) -> Spec {
 
 /// A batch at random: samples and labels.
 fn batch(spec: &Spec, n_classes: usize, n_rows: usize, stream: &mut Stream) -> (Vec<f32>, Vec<u32>) {
-    let samples = (0..n_rows * spec.input.len()).map(|_| stream.normal() as f32).collect();
+    let number = |stream: &mut Stream| match spec.input {
+        Input::Sequence { symbols, .. } => stream.below(symbols) as f32,
+        _ => stream.normal() as f32,
+    };
+    let samples = (0..n_rows * spec.input.len()).map(|_| number(stream)).collect();
     let labels = (0..n_rows).map(|_| stream.below(n_classes) as u32).collect();
     (samples, labels)
 }
@@ -290,11 +342,48 @@ fn layers_on_their_own() {
 }
 
 #[test]
+fn sequences() {
+    let symbols = Input::Sequence { steps: 5, symbols: 7 };
+    let embedding = Layer::Embedding { width: 3 };
+    for (units, layers, n_rows) in [(1, 1, 1), (4, 1, 3), (16, 2, 2), (17, 3, 5), (33, 1, 130)] {
+        let lstm = Layer::Lstm { units, layers };
+        for (after, layers) in [
+            ("last step", vec![embedding, lstm, Layer::LastStep, Layer::Dense { units: 4 }]),
+            ("all steps", vec![embedding, lstm, Layer::Dense { units: 4 }]),
+            (
+                "tanh between",
+                vec![embedding, Layer::Tanh, lstm, Layer::Tanh, Layer::LastStep, Layer::Dense { units: 2 }],
+            ),
+        ] {
+            check_some(&format!("lstm {units}, {after}"), &Spec { input: symbols, layers }, n_rows, 6, 3);
+        }
+        // Rows of an image are steps in time, and nobody asks for the slopes of its pixels.
+        let layers = vec![lstm, Layer::LastStep, Layer::Dense { units: 4 }];
+        check_some("lstm over an image", &Spec { input: IMAGE, layers }, n_rows.min(9), 7, 3);
+    }
+    let layers = vec![embedding, Layer::Relu, Layer::Dense { units: 4 }];
+    check("embedding", &Spec { input: symbols, layers }, 6, 8);
+}
+
+#[test]
+fn squared_error() {
+    for (units, n_rows) in [(1, 1), (3, 4), (17, 5)] {
+        let layers =
+            vec![Layer::Dense { units: 9 }, Layer::Tanh, Layer::Dense { units }, Layer::SquaredError];
+        check("squared error", &Spec { input: Input::Flat(11), layers }, n_rows, 9);
+    }
+}
+
+#[test]
 fn every_named_network() {
     let small = Input::Image { height: 28, width: 28, channels: 1 };
     let cifar = Input::Image { height: 32, width: 32, channels: 3 };
     for (name, _) in super::NAMES {
-        let input = if name.contains("cifar") || *name == "lenet" { cifar } else { small };
+        let input = match *name {
+            "char-lstm" => Input::Sequence { steps: 6, symbols: 80 },
+            name if name.contains("cifar") || name == "lenet" => cifar,
+            _ => small,
+        };
         let spec = named(name, input, 10).unwrap();
         // At one parameter of each tensor, for the reference is slow.
         check_some(name, &spec, 2, 5, 1);

@@ -13,8 +13,19 @@ use crate::kernels::Path;
 struct Table {
     /// Outputs, where they are more than the classes.
     outputs: Option<usize>,
+    /// What the network is judged by.
+    #[serde(default)]
+    loss: Loss,
     /// For kind "layers": all but the last, which has one unit a class.
     layers: Option<Vec<LayerTable>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Loss {
+    #[default]
+    CrossEntropy,
+    SquaredError,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -28,10 +39,24 @@ struct LayerTable {
     size: Option<usize>,
     units: Option<usize>,
     chance: Option<f32>,
+    width: Option<usize>,
+    layers: Option<usize>,
 }
 
-const LAYERS: [&str; 9] =
-    ["conv", "max-pool", "avg-pool", "relu", "tanh", "dense", "dropout", "channel-dropout", "batch-norm"];
+const LAYERS: [&str; 12] = [
+    "conv",
+    "max-pool",
+    "avg-pool",
+    "relu",
+    "tanh",
+    "dense",
+    "dropout",
+    "channel-dropout",
+    "batch-norm",
+    "embedding",
+    "lstm",
+    "last-step",
+];
 
 /// Builds the network that the `[model]` table names, or `default`.
 pub fn build(
@@ -49,7 +74,7 @@ pub fn build(
         return Err(settings
             .error("outputs", format!("fewer than the {n_classes} classes; give at least {n_classes}")));
     }
-    let spec = match (&table.layers, kind.as_str()) {
+    let mut spec = match (&table.layers, kind.as_str()) {
         (Some(layers), "layers") => {
             let mut all = Vec::with_capacity(layers.len() + 1);
             for (at, layer) in layers.iter().enumerate() {
@@ -70,6 +95,9 @@ pub fn build(
             settings.error("kind", format!("there is no such model; {hint}known: {known}"))
         })?,
     };
+    if table.loss == Loss::SquaredError {
+        spec.layers.push(Layer::SquaredError);
+    }
     Net::new(&spec, path).map_err(|error| match (kind.as_str(), table.layers) {
         ("layers", Some(layers)) if error.layer < layers.len() => {
             settings.error(&format!("layers[{}]", error.layer), error.message)
@@ -89,6 +117,8 @@ impl LayerTable {
             ("size", self.size.is_some()),
             ("units", self.units.is_some()),
             ("chance", self.chance.is_some()),
+            ("width", self.width.is_some()),
+            ("layers", self.layers.is_some()),
         ];
         let only = |allowed: &[&str]| match keys.iter().find(|(key, given)| *given && !allowed.contains(key))
         {
@@ -117,6 +147,14 @@ impl LayerTable {
             "relu" => only(&[]).map(|()| Layer::Relu),
             "tanh" => only(&[]).map(|()| Layer::Tanh),
             "batch-norm" => only(&[]).map(|()| Layer::BatchNorm),
+            "last-step" => only(&[]).map(|()| Layer::LastStep),
+            "embedding" => {
+                only(&["width"]).and_then(|()| Ok(Layer::Embedding { width: need("width", self.width)? }))
+            }
+            "lstm" => {
+                only(&["units", "layers"])?;
+                Ok(Layer::Lstm { units: need("units", self.units)?, layers: self.layers.unwrap_or(1) })
+            }
             "dense" => only(&["units"]).and_then(|()| Ok(Layer::Dense { units: need("units", self.units)? })),
             "dropout" | "channel-dropout" => {
                 only(&["chance"])?;

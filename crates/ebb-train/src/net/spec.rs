@@ -1,6 +1,6 @@
 //! What a network is: its input and its layers.
 
-/// A network that ends in one score a class, judged by softmax cross-entropy.
+/// A network that ends in one score a class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// What goes in.
@@ -23,6 +23,13 @@ pub enum Input {
     },
     /// Numbers without order.
     Flat(usize),
+    /// Symbols one after another, each a number below `symbols`.
+    Sequence {
+        /// How many one sample has.
+        steps: usize,
+        /// How many different ones there are.
+        symbols: usize,
+    },
 }
 
 impl Input {
@@ -31,6 +38,7 @@ impl Input {
         match self {
             Input::Image { height, width, channels } => height * width * channels,
             Input::Flat(count) => count,
+            Input::Sequence { steps, .. } => steps,
         }
     }
 
@@ -85,6 +93,25 @@ pub enum Layer {
     },
     /// Each channel is brought to mean 0 and variance 1 over the batch, then scaled and shifted.
     BatchNorm,
+    /// Each symbol of a sequence becomes a vector that is learnt.
+    Embedding {
+        /// How long the vectors are.
+        width: usize,
+    },
+    /// Long short-term memories over a sequence, one upon the other. Each row of an image is a step in time.
+    Lstm {
+        /// How many numbers each remembers, and gives out at every step.
+        units: usize,
+        /// How many there are.
+        layers: usize,
+    },
+    /// Only what came out at the last step in time.
+    LastStep,
+    /// What the network is judged by, at the very end: softmax cross-entropy, as when nothing is said.
+    CrossEntropy,
+    /// What the network is judged by, at the very end: the mean over all outputs of the squared distance to 1
+    /// for the sample's class and to 0 for the others, or to the sample's values.
+    SquaredError,
 }
 
 impl Layer {
@@ -100,6 +127,11 @@ impl Layer {
             Layer::Dropout { .. } => "dropout",
             Layer::ChannelDropout { .. } => "channel-dropout",
             Layer::BatchNorm => "batch-norm",
+            Layer::Embedding { .. } => "embedding",
+            Layer::Lstm { .. } => "lstm",
+            Layer::LastStep => "last-step",
+            Layer::CrossEntropy => "cross-entropy",
+            Layer::SquaredError => "squared-error",
         }
     }
 }

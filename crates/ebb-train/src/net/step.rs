@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use ebb_round::{StepRule, Stream};
 
-use super::compile::{Flow, Net, Op};
+use super::compile::{Flow, Loss, Net, Op};
+use super::lstm;
 use crate::Tally;
-use crate::kernels::{SLACK, buffer, conv, dense, loss, padded};
+use crate::kernels::{SLACK, buffer, conv, curves, dense, loss, padded};
 
 /// Whether a network learns or is judged: dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Workspace {
     slopes: Vec<Vec<f32>>,
     scratch: Vec<Scratch>,
     labels: Vec<u32>,
+    /// Values that the batch's outputs should have, where they are not classes.
+    aims: Vec<f32>,
     /// Whether the copies that forward passes use are older than the weights.
     stale: bool,
 }
@@ -43,6 +46,8 @@ enum Scratch {
     MaxPool { chosen: Vec<u32> },
     Mask(Vec<f32>),
     Norm { inverse: Vec<f32>, normal: Vec<f32> },
+    Embedding { gradient: Vec<f32> },
+    Lstm(Box<lstm::Scratch>),
     Nothing,
 }
 
@@ -98,6 +103,10 @@ impl Workspace {
                     inverse: vec![0.0; flow.channels],
                     normal: vec![0.0; capacity * flow.len()],
                 },
+                Op::Embedding { symbols, width, .. } => {
+                    Scratch::Embedding { gradient: vec![0.0; padded(symbols * width)] }
+                }
+                Op::Lstm(shape) => Scratch::Lstm(Box::new(lstm::Scratch::new(shape, capacity))),
                 _ => Scratch::Nothing,
             })
             .collect();
@@ -112,6 +121,7 @@ impl Workspace {
             slopes: flows(&|flow| flow.stride),
             scratch,
             labels: Vec::with_capacity(capacity),
+            aims: Vec::new(),
             stale: true,
         }
     }
@@ -140,7 +150,14 @@ impl Workspace {
     /// Where the next batch goes: a slice for the samples and a list for their labels.
     pub fn batch(&mut self) -> (&mut [f32], &mut Vec<u32>) {
         self.labels.clear();
+        self.aims.clear();
         (&mut self.values[0], &mut self.labels)
+    }
+
+    /// Where the values go that the outputs of the batch should have, one list a sample, if they are not classes.
+    /// There must be a label for each all the same.
+    pub fn aims(&mut self) -> &mut Vec<f32> {
+        &mut self.aims
     }
 
     /// Takes one step on the batch. `start` and `push` of the rule are in the outer order.
@@ -241,21 +258,19 @@ impl Workspace {
                 (Op::Relu, _) => {
                     each(n_rows, &from, input, output, |value| if value > 0.0 { value } else { 0.0 });
                 }
-                (Op::Tanh, _) => each(n_rows, &from, input, output, libm::tanhf),
+                (Op::Tanh, _) => {
+                    let len = padded(n_rows * from.stride);
+                    curves::tanh(net.path, &input[..len], &mut output[..len]);
+                }
                 (Op::Dropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
-                    let keep = 1.0 / (1.0 - chance);
                     let mask = &mut mask[..n_rows * from.len()];
-                    mask.iter_mut()
-                        .for_each(|mask| *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep });
+                    drop_some(mask, *chance, stream);
                     masked(n_rows, &from, mask, input, output);
                 }
                 (Op::ChannelDropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
-                    let keep = 1.0 / (1.0 - chance);
                     for sample in mask.chunks_mut(from.len()).take(n_rows) {
                         let (first, rest) = sample.split_at_mut(from.channels);
-                        first.iter_mut().for_each(|mask| {
-                            *mask = if stream.chance(f64::from(*chance)) { 0.0 } else { keep };
-                        });
+                        drop_some(first, *chance, stream);
                         rest.chunks_mut(from.channels).for_each(|pixel| pixel.copy_from_slice(first));
                     }
                     masked(n_rows, &from, &mask[..n_rows * from.len()], input, output);
@@ -293,6 +308,26 @@ impl Workspace {
                         }
                     }
                 }
+                (Op::Embedding { symbols, width, weights }, _) => {
+                    for row in 0..n_rows {
+                        let taken = &input[row * from.stride..][..from.len()];
+                        let given = &mut output[row * to.stride..][..to.len()];
+                        for (symbol, vector) in taken.iter().zip(given.chunks_exact_mut(*width)) {
+                            let symbol = *symbol as usize;
+                            assert!(symbol < *symbols, "symbol {symbol} of {symbols}");
+                            vector.copy_from_slice(&self.weights[weights + symbol * width..][..*width]);
+                        }
+                    }
+                }
+                (Op::Lstm(shape), Scratch::Lstm(scratch)) => {
+                    scratch.forward(net.path, shape, n_rows, &self.weights, (&from, input), (&to, output));
+                }
+                (Op::LastStep, _) => {
+                    for row in 0..n_rows {
+                        let last = &input[row * from.stride + from.len() - to.len()..][..to.len()];
+                        output[row * to.stride..][..to.len()].copy_from_slice(last);
+                    }
+                }
                 _ => unreachable!("every operation has its own scratch"),
             }
         }
@@ -302,9 +337,24 @@ impl Workspace {
         let (scores, slopes) = (scores.expect("as above"), slopes.expect("as above"));
         let scores = &scores[..n_rows * last.stride];
         slopes[..scores.len()].copy_from_slice(scores);
-        let mut tally = [0.0; 2];
-        loss::softmax(net.path, slopes, net.n_classes(), last.stride, &self.labels, &mut tally);
-        Tally { weight: n_rows as f64, loss: tally[0], hits: Some(tally[1]) }
+        let n_classes = net.n_classes();
+        match net.loss {
+            Loss::CrossEntropy => {
+                let mut tally = [0.0; 2];
+                loss::softmax(net.path, slopes, n_classes, last.stride, &self.labels, &mut tally);
+                Tally { weight: n_rows as f64, loss: tally[0], hits: Some(tally[1]) }
+            }
+            Loss::SquaredError => {
+                let rows = slopes.chunks_exact_mut(last.stride).take(n_rows);
+                let aims = if self.aims.is_empty() {
+                    loss::Aims::Classes(&self.labels)
+                } else {
+                    loss::Aims::Values(&self.aims)
+                };
+                let (loss, hits) = loss::squared(rows, n_classes, aims);
+                Tally { weight: n_rows as f64, loss, hits }
+            }
+        }
     }
 
     /// From the slopes of the scores back to the weights: they move at once, or their gradient is stored.
@@ -435,6 +485,35 @@ impl Workspace {
                     sink.take(net.path, &scales, *scale);
                     sink.take(net.path, &shifts, *shift);
                 }
+                (Op::Embedding { width, weights, .. }, Scratch::Embedding { gradient }) => {
+                    gradient.fill(0.0);
+                    for row in 0..n_rows {
+                        let taken = &input[row * from.stride..][..from.len()];
+                        let given = &slopes[row * to.stride..][..to.len()];
+                        for (symbol, vector) in taken.iter().zip(given.chunks_exact(*width)) {
+                            let sum = &mut gradient[*symbol as usize * width..][..*width];
+                            sum.iter_mut().zip(vector).for_each(|(sum, slope)| *sum += slope);
+                        }
+                    }
+                    sink!().take(net.path, gradient, *weights);
+                }
+                (Op::Lstm(shape), Scratch::Lstm(scratch)) => {
+                    let into = wanted.then_some(into.as_mut_slice());
+                    scratch.backward(net.path, shape, n_rows, &self.weights, (&from, into), (&to, slopes));
+                    let (gradient, bias) = scratch.gradient.split_at(shape.weights_len());
+                    let sink = sink!();
+                    sink.take(net.path, gradient, shape.weights);
+                    for at in shape.biases {
+                        sink.take(net.path, &bias[..shape.out_pad()], at);
+                    }
+                }
+                (Op::LastStep, _) => {
+                    into.fill(0.0);
+                    for row in 0..n_rows {
+                        into[row * from.stride + from.len() - to.len()..][..to.len()]
+                            .copy_from_slice(&slopes[row * to.stride..][..to.len()]);
+                    }
+                }
                 _ => unreachable!("every operation has its own scratch"),
             }
         }
@@ -522,6 +601,15 @@ fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: 
 
 fn copy(n_rows: usize, flow: &Flow, from: &[f32], into: &mut [f32]) {
     each(n_rows, flow, from, into, |value| value);
+}
+
+/// Factors of a dropout: 0 with this chance, and else what makes up for it. The chance is rounded to a multiple
+/// of 2^-32.
+fn drop_some(mask: &mut [f32], chance: f32, stream: &mut Stream) {
+    let (bound, keep) = ((f64::from(chance) * 4_294_967_296.0) as u64, 1.0 / (1.0 - chance));
+    for mask in mask {
+        *mask = if u64::from(stream.next_u32()) < bound { 0.0 } else { keep };
+    }
 }
 
 fn masked(n_rows: usize, flow: &Flow, mask: &[f32], input: &[f32], output: &mut [f32]) {

@@ -1,0 +1,185 @@
+//! An LSTM over a batch of sequences: one matrix product a step in time, forward and back.
+
+use super::compile::Flow;
+use crate::kernels::{Path, buffer, dense, lstm, padded};
+
+/// One LSTM of a stack, and where its parameters stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) n_in: usize,
+    pub(super) units: usize,
+    pub(super) steps: usize,
+    /// Whether only the last step's output goes on.
+    pub(super) last: bool,
+    pub(super) weights: usize,
+    pub(super) biases: [usize; 2],
+}
+
+impl Shape {
+    /// Columns of the weights: four gates.
+    pub(super) fn out_pad(&self) -> usize {
+        4 * padded(self.units)
+    }
+
+    /// Where a unit of a gate stands among the columns; outside, gates follow each other without padding.
+    pub(super) fn column(&self, unit: usize) -> usize {
+        unit / self.units * padded(self.units) + unit % self.units
+    }
+
+    /// Rows of the weights: a step's inputs, then the outputs of the step before.
+    pub(super) fn rows(&self) -> usize {
+        self.n_in + self.units
+    }
+
+    pub(super) fn weights_len(&self) -> usize {
+        self.rows() * self.out_pad()
+    }
+}
+
+/// Rows of the weight gradient's sum that are added up at once: fewer, and the matrix would be fetched and stored
+/// more often than it is worked on.
+const ROWS_AT_ONCE: usize = 128;
+
+/// What an LSTM keeps from forward to backward, step by step in time, and what it works in.
+pub(super) struct Scratch {
+    /// What each step takes: its inputs, then the outputs before.
+    taken: Vec<f32>,
+    /// Gates, and on the way back the slopes of their sums.
+    gates: Vec<f32>,
+    /// Cells before the first step, and after each.
+    cells: Vec<f32>,
+    /// Of one step.
+    outputs: Vec<f32>,
+    bias: Vec<f32>,
+    /// The weights with rows and columns exchanged.
+    turned: Vec<f32>,
+    nothing: Vec<f32>,
+    taken_slopes: Vec<f32>,
+    output_slopes: Vec<f32>,
+    cell_slopes: Vec<f32>,
+    /// Gradient of the weights, then of a bias.
+    pub(super) gradient: Vec<f32>,
+}
+
+impl Scratch {
+    pub(super) fn new(shape: &Shape, capacity: usize) -> Scratch {
+        let (taken, width) = (padded(shape.rows()), padded(shape.units));
+        Scratch {
+            taken: buffer(shape.steps * capacity * taken),
+            gates: buffer(shape.steps * capacity * 4 * width),
+            cells: buffer((shape.steps + 1) * capacity * width),
+            outputs: buffer(capacity * width),
+            bias: buffer(shape.out_pad()),
+            turned: buffer(shape.out_pad() * taken),
+            nothing: buffer(taken),
+            taken_slopes: buffer(capacity * taken),
+            output_slopes: buffer(capacity * width),
+            cell_slopes: buffer(capacity * width),
+            gradient: buffer(shape.weights_len() + shape.out_pad()),
+        }
+    }
+
+    pub(super) fn forward(
+        &mut self,
+        path: Path,
+        shape: &Shape,
+        n_rows: usize,
+        weights: &[f32],
+        (from, input): (&Flow, &[f32]),
+        (to, output): (&Flow, &mut [f32]),
+    ) {
+        let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
+        let (stride, gates_len, cells_len) = (padded(shape.rows()), n_rows * 4 * width, n_rows * width);
+        for at in 0..shape.out_pad() {
+            self.bias[at] = weights[shape.biases[0] + at] + weights[shape.biases[1] + at];
+        }
+        self.cells[..cells_len].fill(0.0);
+        let sizes = dense::Sizes { n_rows, n_in: shape.rows(), in_stride: stride, out_pad: shape.out_pad() };
+        for step in 0..shape.steps {
+            let taken = &mut self.taken[step * n_rows * stride..];
+            for row in 0..n_rows {
+                let of_row = &mut taken[row * stride..][..stride];
+                of_row[..n_in].copy_from_slice(&input[row * from.stride + step * n_in..][..n_in]);
+                let before = &self.outputs[row * width..][..units];
+                let before_to = &mut of_row[n_in..n_in + units];
+                if step == 0 { before_to.fill(0.0) } else { before_to.copy_from_slice(before) }
+            }
+            let gates = &mut self.gates[step * gates_len..][..gates_len];
+            dense::forward(path, &sizes, taken, &weights[shape.weights..], &self.bias, gates, false);
+            let (before, cells) = self.cells[step * cells_len..].split_at_mut(cells_len);
+            lstm::forward(path, width, gates, before, cells, &mut self.outputs);
+            if !shape.last || step + 1 == shape.steps {
+                let at = if shape.last { 0 } else { step * units };
+                for row in 0..n_rows {
+                    output[row * to.stride + at..][..units]
+                        .copy_from_slice(&self.outputs[row * width..][..units]);
+                }
+            }
+        }
+    }
+
+    /// Leaves the gradient in its own buffer, and the slopes of the inputs in `into` where they are wanted.
+    pub(super) fn backward(
+        &mut self,
+        path: Path,
+        shape: &Shape,
+        n_rows: usize,
+        weights: &[f32],
+        (from, mut into): (&Flow, Option<&mut [f32]>),
+        (to, slopes): (&Flow, &[f32]),
+    ) {
+        let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
+        let (stride, gates_len, cells_len) = (padded(shape.rows()), n_rows * 4 * width, n_rows * width);
+        self.turn(shape, &weights[shape.weights..]);
+        self.cell_slopes[..cells_len].fill(0.0);
+        self.output_slopes[..cells_len].fill(0.0);
+        for step in (0..shape.steps).rev() {
+            if !shape.last || step + 1 == shape.steps {
+                let at = if shape.last { 0 } else { step * units };
+                for row in 0..n_rows {
+                    let own = &mut self.output_slopes[row * width..][..units];
+                    let given = &slopes[row * to.stride + at..][..units];
+                    own.iter_mut().zip(given).for_each(|(own, given)| *own += given);
+                }
+            }
+            let gates = &mut self.gates[step * gates_len..][..gates_len];
+            let (before, cells) = self.cells[step * cells_len..].split_at(cells_len);
+            lstm::backward(path, width, gates, before, cells, &self.output_slopes, &mut self.cell_slopes);
+            if step == 0 && into.is_none() {
+                break;
+            }
+            let sizes =
+                dense::Sizes { n_rows, n_in: 4 * width, in_stride: 4 * width, out_pad: padded(shape.rows()) };
+            let gates = &self.gates[step * gates_len..];
+            dense::forward(path, &sizes, gates, &self.turned, &self.nothing, &mut self.taken_slopes, false);
+            for row in 0..n_rows {
+                let of_row = &self.taken_slopes[row * stride..][..stride];
+                self.output_slopes[row * width..][..units].copy_from_slice(&of_row[n_in..n_in + units]);
+                if let Some(into) = into.as_deref_mut() {
+                    into[row * from.stride + step * n_in..][..n_in].copy_from_slice(&of_row[..n_in]);
+                }
+            }
+        }
+        let at_once = (ROWS_AT_ONCE / n_rows).max(1);
+        for first in (0..shape.steps).step_by(at_once) {
+            let n_rows_at_once = at_once.min(shape.steps - first) * n_rows;
+            let (n_in, out_pad) = (shape.rows(), shape.out_pad());
+            let sizes = dense::Sizes { n_rows: n_rows_at_once, n_in, in_stride: stride, out_pad };
+            let (taken, gates) = (&self.taken[first * n_rows * stride..], &self.gates[first * gates_len..]);
+            let gradient = &mut self.gradient;
+            let sink = if first == 0 { dense::Sink::store(gradient) } else { dense::Sink::add(gradient) };
+            dense::weight_gradient(path, &sizes, taken, gates, &sink, 0, shape.weights_len());
+        }
+    }
+
+    /// The weights with rows and columns exchanged, so that the way back is the same product as forward.
+    fn turn(&mut self, shape: &Shape, weights: &[f32]) {
+        let (rows, out_pad) = (shape.rows(), shape.out_pad());
+        for column in 0..out_pad {
+            for row in 0..rows {
+                self.turned[dense::at(out_pad, padded(rows), column, row)] =
+                    weights[dense::at(rows, out_pad, row, column)];
+            }
+        }
+    }
+}
