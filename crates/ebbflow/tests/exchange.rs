@@ -22,6 +22,10 @@ fn spec(name: &str) -> Spec {
     let dense = |units| Layer::Dense { units };
     let (input, layers) = match name {
         "mlp" => (Input::Flat(12), vec![dense(9), Layer::Relu]),
+        "chars" => (
+            Input::Sequence { steps: 6, symbols: 11 },
+            vec![Layer::Embedding { width: 3 }, Layer::Lstm { units: 4, layers: 2 }, Layer::LastStep],
+        ),
         _ => (
             Input::Image { height: 9, width: 8, channels: 2 },
             vec![
@@ -56,7 +60,11 @@ fn numbers(stream: u64, count: usize) -> Vec<f32> {
 fn loaded(net: &Net, model: &[f32]) -> Workspace {
     let mut workspace = Workspace::new(net, N_ROWS);
     workspace.load(net, model);
-    let samples = numbers(7, N_ROWS * net.input_len());
+    let mut samples = numbers(7, N_ROWS * net.input_len());
+    if let Input::Sequence { symbols, .. } = net.input() {
+        let symbol = |number: f32| ((f64::from(number) + 1.0) / 2.0 * symbols as f64).floor();
+        samples.iter_mut().for_each(|number| *number = symbol(*number).min((symbols - 1) as f64) as f32);
+    }
     let (to, labels) = workspace.batch();
     to[..samples.len()].copy_from_slice(&samples);
     labels.extend((0..N_ROWS).map(|row| (row * 3 % N_CLASSES) as u32));
@@ -89,6 +97,7 @@ fn models_of_pytorch_give_its_scores_here() {
     for (name, files) in [
         ("mlp", &["mlp", "mlp-float16", "mlp-bfloat16", "mlp-float64", "mlp-mixed"][..]),
         ("norm", &["norm"]),
+        ("chars", &["chars"]),
     ] {
         let expected: Value =
             serde_json::from_slice(&std::fs::read(torch(&format!("{name}.json"))).unwrap()).unwrap();
@@ -114,7 +123,7 @@ fn models_of_pytorch_give_its_scores_here() {
 #[test]
 fn models_of_pytorch_are_written_as_pytorch_wrote_them() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["mlp", "norm"] {
+    for name in ["mlp", "norm", "chars"] {
         let net = Net::new(&spec(name), ebbflow::train::Path::Portable).unwrap();
         let theirs = torch(&format!("{name}.safetensors"));
         let own = folder.path().join(name);
@@ -140,12 +149,12 @@ fn models_of_pytorch_are_written_as_pytorch_wrote_them() {
 fn models_trained_here_have_what_pytorch_looks_for() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exchange");
     std::fs::create_dir_all(&folder).unwrap();
-    for name in ["mlp", "norm"] {
+    for name in ["mlp", "norm", "chars"] {
         let net = Net::new(&spec(name), ebbflow::train::Path::Portable).unwrap();
         let start = net.initial(3);
-        let rule = StepRule { rate: 0.1, ..StepRule::default() };
+        let rule = StepRule { rate: 0.3, ..StepRule::default() };
         let mut model = start.clone();
-        for _ in 0..5 {
+        for _ in 0..20 {
             let mut workspace = loaded(&net, &model);
             workspace.step(&net, &rule, &start, &mut Stream::of_run(1, "dropout"));
             let moved = workspace.minus(&net, &model);
