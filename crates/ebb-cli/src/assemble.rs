@@ -120,7 +120,7 @@ impl Assembled {
         facts.n_clients = task.n_clients();
         let world = World::build(&tree.table("world", facts))?;
         let mut roles = registry.build(&tree, facts)?;
-        let evaluation: Evaluation = tree.table("evaluate", facts).parse()?;
+        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
         let stop: StopTable = tree.table("stop", facts).parse()?;
         if stop.accuracy.is_some() && !task.has_accuracy() {
             return Err(tree

@@ -81,7 +81,7 @@ fn reached(run: &Assembled, outcome: &ebb_round::Outcome) -> Option<&'static str
     }
     let stop = &run.stop;
     let spent = outcome.spent_so_far;
-    let accuracy = outcome.score.and_then(|score| score.accuracy);
+    let accuracy = outcome.score.as_ref().and_then(|score| score.accuracy);
     if stop.accuracy.is_some_and(|target| accuracy.is_some_and(|accuracy| accuracy >= target.get())) {
         Some("accuracy")
     } else if stop.virtual_hours.is_some_and(|hours| spent.elapsed_s >= 3600.0 * hours.get()) {

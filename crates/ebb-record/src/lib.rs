@@ -32,7 +32,7 @@ pub use error::RecordError;
 pub use model::{read_model, write_model};
 pub use reader::{Header, Rows, RunFolder, Wall};
 pub use row::Row;
-pub use summary::{Answers, Summary};
+pub use summary::{Answers, Diverged, Summary};
 pub use table::{write_csv, write_parquet};
 pub use writer::RunWriter;
 

@@ -1,10 +1,13 @@
-//! Models as safetensors files: one tensor for each piece of the layout, in 32-bit floats.
+//! Models as safetensors files, exchanged with PyTorch: one tensor for each piece of the layout, in 32-bit floats.
+//!
+//! PyTorch's batch norms also count the batches they saw. Nothing here depends on that count: it is passed over
+//! when a model is read and written as 0, so that PyTorch finds all the tensors it looks for.
 
 use std::fs;
 use std::path::Path;
 
 use ebb_round::Layout;
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 
 use crate::disk;
 use crate::error::{Doing, RecordError};
@@ -19,52 +22,140 @@ pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), Re
     let tensors = layout.pieces().map(|(piece, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
         let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
-        (piece.name.as_str(), tensor.expect("a piece has as many numbers as its shape says"))
+        (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
     });
-    let file = safetensors::serialize(tensors, None).map_err(|error| misfit(path, error.to_string()))?;
+    let zero = 0_i64.to_le_bytes();
+    let count = || TensorView::new(Dtype::I64, Vec::new(), &zero).expect("one number of eight bytes");
+    let counts = batch_counts(layout).map(|name| (name, count()));
+    let file = safetensors::serialize(tensors.chain(counts), None)
+        .map_err(|error| misfit(path, error.to_string()))?;
     disk::replace_with(path, &file)
 }
 
-/// Reads a model that must have exactly the tensors of the layout, by name, shape and type, and in them only
-/// finite numbers.
+/// Reads a model that must have exactly the tensors of the layout, by name and shape, in any order and any
+/// of the usual floats, and in them only finite numbers.
 pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(path).doing("reading", path)?;
-    let file = SafeTensors::deserialize(&bytes)
-        .map_err(|error| misfit(path, format!("not a safetensors file: {error}")))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|error| misfit(path, unreadable(&bytes, &error)))?;
     let mut model = Vec::with_capacity(layout.len());
     for (piece, _) in layout.pieces() {
         let (name, expected) = (&piece.name, &piece.shape);
         let Ok(tensor) = file.tensor(name) else {
-            return Err(misfit(path, format!("tensor \"{name}\" of shape {expected:?} is missing")));
+            let mut found: Vec<_> = file.iter().collect();
+            found.sort_by_key(|(name, _)| *name);
+            let found = list(found.iter().map(|(name, tensor)| (*name, tensor.shape())));
+            let remedy = "rename the tensors, or change the model";
+            let message =
+                format!("tensor \"{name}\" of shape {expected:?} is missing, found {found}; {remedy}");
+            return Err(misfit(path, message));
         };
         if tensor.shape() != expected {
             let found = tensor.shape();
-            let message = format!("tensor \"{name}\" has shape {found:?}, expected {expected:?}");
+            let remedy = "give the file of a model like this one, or change the model";
+            let message = format!("tensor \"{name}\" has shape {found:?}, expected {expected:?}; {remedy}");
             return Err(misfit(path, message));
         }
-        if tensor.dtype() != Dtype::F32 {
-            return Err(misfit(path, format!("tensor \"{name}\" holds {}, expected F32", tensor.dtype())));
-        }
-        let number = |chunk: &[u8]| f32::from_le_bytes(chunk.try_into().expect("chunks are exact"));
-        let before = model.len();
-        model.extend(tensor.data().chunks_exact(4).map(number));
-        let numbers = &model[before..];
+        let Some(numbers) = floats(&tensor) else {
+            let (found, remedy) = (tensor.dtype(), "convert it, in PyTorch with model.float()");
+            let message =
+                format!("tensor \"{name}\" holds {found}, expected F32, F16, BF16 or F64; {remedy}");
+            return Err(misfit(path, message));
+        };
         if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
             let (found, place) = (numbers[at], position(expected, at));
-            let message = format!("tensor \"{name}\" holds {found} at {place:?}, expected finite numbers");
+            let remedy = "give a model from before it diverged";
+            let message =
+                format!("tensor \"{name}\" holds {found} at {place:?}, expected finite numbers; {remedy}");
             return Err(misfit(path, message));
         }
+        model.extend(numbers);
     }
     // A model with more to it is another model, so half of it is no start.
-    let mut names = file.names();
-    names.sort_unstable();
-    match names.iter().find(|name| layout.pieces().all(|(piece, _)| piece.name != **name)) {
-        Some(name) => Err(misfit(
-            path,
-            format!("tensor \"{name}\" does not belong to the model, expected {}", list(layout)),
-        )),
+    let known = |name: &str| {
+        layout.pieces().any(|(piece, _)| piece.name == name)
+            || batch_counts(layout).any(|count| count == name)
+    };
+    let mut tensors = file.tensors();
+    tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
+    match tensors.iter().find(|(name, _)| !known(name)) {
+        Some((name, tensor)) => {
+            let expected =
+                list(layout.pieces().map(|(piece, _)| (piece.name.as_str(), piece.shape.as_slice())));
+            let (found, remedy) = (tensor.shape(), "leave it out, or change the model");
+            let message = format!(
+                "tensor \"{name}\" of shape {found:?} does not belong to the model, expected {expected}; {remedy}"
+            );
+            Err(misfit(path, message))
+        }
         None => Ok(model),
     }
+}
+
+/// The names under which PyTorch's batch norms count batches, beside the statistics that they keep.
+fn batch_counts(layout: &Layout) -> impl Iterator<Item = String> {
+    layout.pieces().filter(|(piece, _)| !piece.trained).filter_map(|(piece, _)| {
+        piece.name.strip_suffix("running_var").map(|norm| format!("{norm}num_batches_tracked"))
+    })
+}
+
+/// The numbers of a tensor as 32-bit floats; `None` if they are no floats.
+fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
+    let data = tensor.data();
+    Some(match tensor.dtype() {
+        Dtype::F32 => data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+        Dtype::F64 => data.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect(),
+        Dtype::F16 => data.as_chunks().0.iter().map(|bytes| half(u16::from_le_bytes(*bytes))).collect(),
+        Dtype::BF16 => {
+            let number = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            data.as_chunks().0.iter().map(number).collect()
+        }
+        _ => return None,
+    })
+}
+
+/// A 16-bit float: sign, 5 bits of exponent, 10 of fraction.
+fn half(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10) & 0x1f, u32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction as f32 / f32::from_bits((127 + 24) << 23),
+        31 => f32::from_bits(0x7f80_0000 | fraction << 13),
+        _ => f32::from_bits((exponent + 112) << 23 | fraction << 13),
+    };
+    if bits >> 15 == 1 { -size } else { size }
+}
+
+/// Why bytes are no safetensors file, and what to do.
+fn unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
+    let whole = match (error, bytes.get(8)) {
+        (SafeTensorError::MetadataIncompleteBuffer, _) => declared_len(bytes).map(|len| len.to_string()),
+        (SafeTensorError::InvalidHeaderLength, Some(b'{')) => {
+            header_len(bytes).map(|len| format!("more than {len}"))
+        }
+        _ => None,
+    };
+    if let Some(whole) = whole {
+        return format!("damaged: expected {whole} bytes, found {}; copy the file again", bytes.len());
+    }
+    // What torch.save writes is a zip archive.
+    let is = if bytes.starts_with(b"PK\x03\x04") { " but one of torch.save" } else { "" };
+    format!(
+        "not a safetensors file{is} ({error}); \
+         write one in PyTorch with safetensors.torch.save_file(model.state_dict(), path)"
+    )
+}
+
+/// How long the header says that it is, itself included.
+fn header_len(bytes: &[u8]) -> Option<usize> {
+    let len = u64::from_le_bytes(*bytes.first_chunk()?);
+    usize::try_from(len).ok()?.checked_add(8)
+}
+
+/// How long the header says that the file is.
+fn declared_len(bytes: &[u8]) -> Option<usize> {
+    let start = header_len(bytes)?;
+    let header: serde_json::Value = serde_json::from_slice(bytes.get(8..start)?).ok()?;
+    let ends = header.as_object()?.values().filter_map(|tensor| tensor["data_offsets"][1].as_u64());
+    start.checked_add(usize::try_from(ends.max().unwrap_or(0)).ok()?)
 }
 
 /// Where in a tensor of this shape its `at`-th number stands.
@@ -77,8 +168,17 @@ fn position(shape: &[usize], mut at: usize) -> Vec<usize> {
     position
 }
 
-fn list(layout: &Layout) -> String {
-    layout.pieces().map(|(piece, _)| format!("\"{}\"", piece.name)).collect::<Vec<_>>().join(", ")
+/// Tensors by name and shape; the first of them if they are many.
+fn list<'l>(tensors: impl Iterator<Item = (&'l str, &'l [usize])>) -> String {
+    const SHOWN: usize = 12;
+    let mut all: Vec<_> = tensors.map(|(name, shape)| format!("\"{name}\" {shape:?}")).collect();
+    if all.is_empty() {
+        return "none".to_owned();
+    }
+    let more = all.len().saturating_sub(SHOWN);
+    all.truncate(SHOWN);
+    let shown = all.join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 fn misfit(path: &Path, message: String) -> RecordError {
@@ -146,12 +246,18 @@ mod tests {
     fn a_misfit_names_the_tensor_and_both_shapes() {
         check(
             &layout(&[("out.weight", &[3, 2]), ("out.bias", &[2]), ("scale", &[])]),
-            "tensor \"out.weight\" has shape [2, 3], expected [3, 2]",
+            "tensor \"out.weight\" has shape [2, 3], expected [3, 2]; \
+             give the file of a model like this one, or change the model",
         );
-        check(&layout(&[("in.weight", &[4])]), "tensor \"in.weight\" of shape [4] is missing");
+        check(
+            &layout(&[("in.weight", &[4])]),
+            "tensor \"in.weight\" of shape [4] is missing, found \"out.bias\" [2], \"out.weight\" [2, 3], \
+             \"scale\" []; rename the tensors, or change the model",
+        );
         check(
             &layout(&[("out.weight", &[2, 3]), ("out.bias", &[2])]),
-            "tensor \"scale\" does not belong to the model, expected \"out.weight\", \"out.bias\"",
+            "tensor \"scale\" of shape [] does not belong to the model, expected \"out.weight\" [2, 3], \
+             \"out.bias\" [2]; leave it out, or change the model",
         );
     }
 
@@ -164,26 +270,101 @@ mod tests {
             model[at] = value;
             write_model(&path, &net(), &model).unwrap();
             let error = read_model(&path, &net()).unwrap_err().to_string();
-            assert_eq!(error, format!("{}: tensor {expected}, expected finite numbers", path.display()));
+            assert_eq!(
+                error,
+                format!(
+                    "{}: tensor {expected}, expected finite numbers; give a model from before it diverged",
+                    path.display()
+                )
+            );
         };
         refused(5, f32::NAN, "\"out.weight\" holds NaN at [1, 2]");
         refused(7, f32::NEG_INFINITY, "\"out.bias\" holds -inf at [1]");
         refused(8, f32::INFINITY, "\"scale\" holds inf at []");
     }
 
-    #[test]
-    fn another_type_and_another_file_are_refused() {
+    /// A file of tensors of type `dtype`, made of their bytes.
+    fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
+        let tensors = tensors.iter().map(|(name, dtype, shape, data)| {
+            (*name, TensorView::new(*dtype, shape.to_vec(), data).unwrap())
+        });
+        safetensors::serialize(tensors, None).unwrap()
+    }
+
+    /// What reading these bytes as the model "w" of two numbers gives.
+    fn read(bytes: &[u8]) -> Result<Vec<f32>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
-        let refused = |bytes: &[u8], expected: &str| {
-            fs::write(&path, bytes).unwrap();
-            let error = read_model(&path, &layout(&[("w", &[2])])).unwrap_err().to_string();
-            assert!(error.contains("a.safetensors: ") && error.contains(expected), "{error}");
+        fs::write(&path, bytes).unwrap();
+        let told = |error: RecordError| error.to_string().replace(&format!("{}: ", path.display()), "");
+        read_model(&path, &layout(&[("w", &[2])])).map_err(told)
+    }
+
+    #[test]
+    fn other_floats_are_converted_and_other_types_refused() {
+        let (one, two) = (0.1_f64.to_le_bytes(), (-1e-300_f64).to_le_bytes());
+        let read_as = |dtype, data: &[u8]| read(&file(&[("w", dtype, &[2], data)]));
+        assert_eq!(read_as(Dtype::F64, &[one, two].concat()), Ok(vec![0.1, -0.0]));
+        assert_eq!(read_as(Dtype::F16, &[0x00, 0x3c, 0x01, 0x80]), Ok(vec![1.0, -(2.0_f32.powi(-24))]));
+        assert_eq!(read_as(Dtype::F16, &[0xff, 0x7b, 0x55, 0x35]), Ok(vec![65504.0, 0.333_251_95]));
+        assert_eq!(read_as(Dtype::BF16, &[0x80, 0xbf, 0x49, 0x40]), Ok(vec![-1.0, 3.140_625]));
+        let infinite = read_as(Dtype::F16, &[0x00, 0x7c, 0x00, 0x7e]).unwrap_err();
+        assert!(infinite.starts_with("tensor \"w\" holds inf at [0], expected finite numbers"), "{infinite}");
+        assert_eq!(
+            read_as(Dtype::I32, &[0; 8]).unwrap_err(),
+            "tensor \"w\" holds I32, expected F32, F16, BF16 or F64; convert it, in PyTorch with model.float()"
+        );
+    }
+
+    #[test]
+    fn damaged_and_other_files_are_told_apart() {
+        let bytes = file(&[("w", Dtype::F32, &[2], &[0; 8])]);
+        let len = bytes.len();
+        assert_eq!(read(&bytes), Ok(vec![0.0; 2]));
+        let damaged = |bytes: &[u8], expected: &str| {
+            let message =
+                format!("damaged: expected {expected} bytes, found {}; copy the file again", bytes.len());
+            assert_eq!(read(bytes).unwrap_err(), message);
         };
-        let half = TensorView::new(Dtype::F16, vec![2], &[0; 4]).unwrap();
-        let bytes = safetensors::serialize([("w", half)], None).unwrap();
-        refused(&bytes, "tensor \"w\" holds F16, expected F32");
-        refused(&bytes[..bytes.len() - 1], "not a safetensors file");
-        refused(b"text", "not a safetensors file");
+        damaged(&bytes[..len - 1], &len.to_string());
+        damaged(&[&bytes[..], b"more"].concat(), &len.to_string());
+        damaged(&bytes[..20], &format!("more than {}", len - 8));
+        let other = |bytes: &[u8], expected: &str| {
+            let error = read(bytes).unwrap_err();
+            assert!(error.starts_with(expected) && error.contains("safetensors.torch.save_file"), "{error}");
+        };
+        other(b"", "not a safetensors file (");
+        other(b"a text of more than eight bytes", "not a safetensors file (");
+        other(b"PK\x03\x04\x00\x00\x08\x08\x00\x00", "not a safetensors file but one of torch.save (");
+        // Every cut is refused, wherever it falls.
+        (0..len).for_each(|end| assert!(read(&bytes[..end]).is_err(), "{end} of {len} bytes"));
+    }
+
+    #[test]
+    fn a_batch_norm_counts_no_batches_here_but_its_count_travels_along() {
+        let piece = |name: &str, trained| Piece { name: name.into(), shape: vec![1], trained };
+        let norm = Layout::new(vec![piece("bn1.weight", true), piece("bn1.running_var", false)]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        write_model(&path, &norm, &[2.0, 3.0]).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let written = SafeTensors::deserialize(&bytes).unwrap();
+        let count = written.tensor("bn1.num_batches_tracked").unwrap();
+        assert_eq!((count.dtype(), count.shape(), count.data()), (Dtype::I64, &[][..], &[0; 8][..]));
+        assert_eq!(read_model(&path, &norm).unwrap(), [2.0, 3.0]);
+        // Files without the count are read too, but a count where there is no batch norm is too much.
+        let without = file(&[
+            ("bn1.running_var", Dtype::F32, &[1], &3_f32.to_le_bytes()),
+            ("bn1.weight", Dtype::F32, &[1], &2_f32.to_le_bytes()),
+        ]);
+        fs::write(&path, without).unwrap();
+        assert_eq!(read_model(&path, &norm).unwrap(), [2.0, 3.0]);
+        let stray =
+            file(&[("w", Dtype::F32, &[2], &[0; 8]), ("bn1.num_batches_tracked", Dtype::I64, &[], &[0; 8])]);
+        let error = read(&stray).unwrap_err();
+        assert!(
+            error.starts_with("tensor \"bn1.num_batches_tracked\" of shape [] does not belong"),
+            "{error}"
+        );
     }
 }

@@ -93,6 +93,18 @@ pub struct Row {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// How many test samples each class has, if the model was judged class by class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_samples: Vec<u32>,
+    /// The accuracy on each class; NaN for one without samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub class_accuracy: Vec<f64>,
+    /// The k for which it was counted how often the label has one of the k highest scores.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_k: Vec<u32>,
+    /// How often it has, for each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub top_k_accuracy: Vec<f64>,
     /// Seconds that the round took: virtual in simulation.
     #[serde(deserialize_with = "number")]
     pub elapsed_s: f64,
@@ -125,7 +137,10 @@ impl Row {
         let (partial, partial_bits) = set(&mut partial.iter().map(|answer| answer.client));
         let (absent, absent_bits) = set(&mut returns.absent.iter().copied());
         let (chance, chances) = chances(outcome.cohort.picks.iter().map(|pick| pick.chance).collect());
-        let oracle = outcome.score.and_then(|score| score.oracle_clients);
+        let score = outcome.score.as_ref();
+        let oracle = score.and_then(|score| score.oracle_clients);
+        let classes = score.map_or(&[][..], |score| &score.classes);
+        let top_k = score.map_or(&[][..], |score| &score.top_k);
         let so_far = outcome.spent_so_far;
         Row {
             round: outcome.number,
@@ -154,11 +169,18 @@ impl Row {
             train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
             step_norm: outcome.step_norm,
-            loss: outcome.score.map(|score| score.loss),
-            accuracy: outcome.score.and_then(|score| score.accuracy),
+            loss: score.map(|score| score.loss),
+            accuracy: score.and_then(|score| score.accuracy),
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
             oracle_client_deviation: oracle.map(|spread| spread.deviation),
+            class_samples: classes.iter().map(|class| class.samples).collect(),
+            class_accuracy: classes
+                .iter()
+                .map(|class| f64::from(class.hits) / f64::from(class.samples))
+                .collect(),
+            top_k: top_k.iter().map(|(k, _)| *k).collect(),
+            top_k_accuracy: top_k.iter().map(|(_, accuracy)| *accuracy).collect(),
             elapsed_s: outcome.spent.elapsed_s,
             virtual_s: so_far.elapsed_s,
             bytes_down: outcome.spent.bytes_down,
@@ -256,9 +278,16 @@ impl Row {
             ("late", self.late.len(), "late_base", self.late_base.len()),
             ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
         ];
+        if let Some((name, one, beside, other)) = lengths.iter().find(|(_, one, _, other)| one != other) {
+            return Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"));
+        }
+        let lengths = [
+            ("class_samples", self.class_samples.len(), "class_accuracy", self.class_accuracy.len()),
+            ("top_k", self.top_k.len(), "top_k_accuracy", self.top_k_accuracy.len()),
+        ];
         match lengths.iter().find(|(_, one, _, other)| one != other) {
             Some((name, one, beside, other)) => {
-                Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"))
+                Err(format!("`{name}` holds {one} numbers, but `{beside}` {other}"))
             }
             None => Ok(()),
         }
@@ -394,9 +423,18 @@ where
     number(from).map(Some)
 }
 
+/// As [`number`], for a list of them.
+pub(crate) fn numbers<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + From<f32>,
+{
+    let numbers = Vec::<Option<T>>::deserialize(from)?;
+    Ok(numbers.into_iter().map(|number| number.unwrap_or_else(|| T::from(f32::NAN))).collect())
+}
+
 fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f32>>, D::Error> {
-    let numbers = Vec::<Option<f32>>::deserialize(from)?;
-    Ok(Some(numbers.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect()))
+    numbers(from).map(Some)
 }
 
 #[cfg(test)]
@@ -405,7 +443,8 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use ebb_round::{
-        Answer, Cohort, Parcel, Pick, Refusal, Refused, Returns, Score, Spent, Spread, Update, Wait,
+        Answer, ClassScore, Cohort, Parcel, Pick, Refusal, Refused, Returns, Score, Spent, Spread, Update,
+        Wait,
     };
 
     use super::*;
@@ -464,7 +503,7 @@ pub(crate) mod tests {
     /// A row of [`outcome`], judged.
     pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
         let mut outcome = outcome(number);
-        outcome.score = Some(Score { loss, accuracy, oracle_clients: None });
+        outcome.score = Some(Score { loss, accuracy, ..Score::default() });
         Row::new(&census(4, &[1, 2]), &outcome, None)
     }
 
@@ -500,7 +539,14 @@ pub(crate) mod tests {
         outcome.returns.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
         outcome.returns.refused = vec![Refused { client: ClientId::new(3), why: Refusal::NotFinite }];
         let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7 });
-        outcome.score = Some(Score { loss: 0.1 + 0.2, accuracy: Some(2.0 / 3.0), oracle_clients });
+        let class = |samples, hits| ClassScore { samples, hits };
+        outcome.score = Some(Score {
+            loss: 0.1 + 0.2,
+            accuracy: Some(2.0 / 3.0),
+            oracle_clients,
+            classes: vec![class(2, 1), class(4, 3)],
+            top_k: vec![(2, 1.0)],
+        });
         let row = Row::new(&census(12, &[]), &outcome, None);
         let again = back(&row);
         assert_eq!(again, row);
@@ -510,6 +556,8 @@ pub(crate) mod tests {
         assert_eq!((again.refused, again.refused_why), (vec![3], vec!["not-finite".to_owned()]));
         assert_eq!(again.loss, Some(0.1 + 0.2));
         assert_eq!(again.oracle_client_worst_tenth, Some(0.05));
+        assert_eq!((again.class_samples, again.class_accuracy), (vec![2, 4], vec![0.5, 0.75]));
+        assert_eq!((again.top_k, again.top_k_accuracy), (vec![2], vec![1.0]));
     }
 
     #[test]
@@ -574,6 +622,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_class_without_samples_has_an_accuracy_of_null() {
+        let mut outcome = outcome(0);
+        let classes = vec![ClassScore { samples: 8, hits: 1 }, ClassScore::default()];
+        outcome.score = Some(Score { loss: 1.0, classes, ..Score::default() });
+        let row = Row::new(&census(4, &[]), &outcome, None);
+        assert!(line(&row).contains(r#""class_samples":[8,0],"class_accuracy":[0.125,null],"elapsed_s""#));
+        let again = back(&row);
+        assert!(again.class_accuracy[0] == 0.125 && again.class_accuracy[1].is_nan());
+    }
+
+    #[test]
     fn nobody_asked_means_no_chance_and_no_training_loss() {
         let mut outcome = outcome(0);
         outcome.cohort.picks.clear();
@@ -599,6 +658,11 @@ pub(crate) mod tests {
         check(r#""up":[1,2]"#, r#""up_bits":"!""#, "Invalid");
         check(r#""n_up":2"#, r#""n_up":3"#, "`up` holds 2 clients");
         check(r#""round":0,"#, "", "round");
+        check(
+            r#""round":0,"#,
+            r#""round":0,"top_k":[5],"#,
+            "`top_k` holds 1 numbers, but `top_k_accuracy` 0",
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What came of a run, in a few numbers, from its rows alone.
 
-use ebb_round::Bits;
+use ebb_round::{Bits, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::Row;
-use crate::row::{number, some_number};
+use crate::row::{number, numbers, some_number};
 
 /// What came of a run. What was never measured is left out.
 ///
@@ -56,6 +56,21 @@ pub struct Summary {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// How many test samples each class has, if the model was judged class by class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub class_samples: Vec<u32>,
+    /// The accuracy on each class when the model was judged last; NaN for one without samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub class_accuracy: Vec<f64>,
+    /// The k for which it was counted how often the label has one of the k highest scores.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_k: Vec<u32>,
+    /// How often it had, for each of them, when the model was judged last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub top_k_accuracy: Vec<f64>,
+    /// Clients whose training diverged, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<Diverged>,
 }
 
 /// How often clients answered, over all rounds.
@@ -71,6 +86,17 @@ pub struct Answers {
     pub absent: u64,
     /// With something that could not be used.
     pub refused: u64,
+}
+
+/// Answers refused because the training loss was no finite number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diverged {
+    /// How many.
+    pub answers: u64,
+    /// The round of the first.
+    pub round: u32,
+    /// The client of the first.
+    pub client: u32,
 }
 
 impl Summary {
@@ -124,6 +150,11 @@ impl Tally {
             oracle_client_mean: None,
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,
+            class_samples: Vec::new(),
+            class_accuracy: Vec::new(),
+            top_k: Vec::new(),
+            top_k_accuracy: Vec::new(),
+            diverged: None,
         };
         Tally { so_far, accuracies: Vec::new(), joined: Bits::default(), heard: Bits::default() }
     }
@@ -139,6 +170,12 @@ impl Tally {
         so_far.answers.late += row.late.len() as u64;
         so_far.answers.absent += row.n_absent() as u64;
         so_far.answers.refused += row.refused.len() as u64;
+        for (&client, why) in row.refused.iter().zip(&row.refused_why) {
+            if why == Refusal::Diverged.name() {
+                let first = Diverged { answers: 0, round: row.round, client };
+                so_far.diverged.get_or_insert(first).answers += 1;
+            }
+        }
         for &[first, last] in &row.joined {
             (first..=last).for_each(|client| turn_on(&mut self.joined, client));
         }
@@ -167,6 +204,10 @@ impl Tally {
         so_far.oracle_client_mean = finite(row.oracle_client_mean);
         so_far.oracle_client_worst_tenth = finite(row.oracle_client_worst_tenth);
         so_far.oracle_client_deviation = finite(row.oracle_client_deviation);
+        so_far.class_samples.clone_from(&row.class_samples);
+        so_far.class_accuracy.clone_from(&row.class_accuracy);
+        so_far.top_k.clone_from(&row.top_k);
+        so_far.top_k_accuracy.clone_from(&row.top_k_accuracy);
         let Some(accuracy) = so_far.final_accuracy else { return };
         self.accuracies.push(accuracy);
         if so_far.best_accuracy.is_none_or(|best| accuracy > best) {
@@ -210,6 +251,11 @@ mod tests {
         rows[2].refused = vec![2];
         rows[2].refused_why = vec!["repeated".into()];
         rows[3].oracle_client_mean = Some(0.4);
+        (rows[3].class_samples, rows[3].class_accuracy) = (vec![4, 2], vec![0.25, 1.0]);
+        (rows[1].top_k, rows[1].top_k_accuracy) = (vec![3], vec![0.5]);
+        (rows[3].top_k, rows[3].top_k_accuracy) = (vec![3], vec![0.75]);
+        (rows[1].refused, rows[1].refused_why) = (vec![0, 3], vec!["not-finite".into(), "diverged".into()]);
+        (rows[3].refused, rows[3].refused_why) = (vec![0], vec!["diverged".into()]);
         let found = summary(&rows, Some(0.5));
         let expected = Summary {
             rounds: 4,
@@ -224,11 +270,16 @@ mod tests {
             virtual_s: 6.0,
             bytes_down: 120,
             bytes_up: 80,
-            answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 1 },
+            answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
             never_heard: 1, // client 0: 1 and 2 answered, 3 did late
             oracle_client_mean: Some(0.4),
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,
+            class_samples: vec![4, 2],
+            class_accuracy: vec![0.25, 1.0],
+            top_k: vec![3],
+            top_k_accuracy: vec![0.75],
+            diverged: Some(Diverged { answers: 2, round: 1, client: 3 }),
         };
         assert_eq!(found, expected);
         assert_eq!(serde_json::from_slice::<Summary>(&found.to_json()).unwrap(), expected);

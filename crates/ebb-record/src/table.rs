@@ -96,7 +96,7 @@ const SCALARS: [(&str, Scalar); 24] = [
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const COUNT_LISTS: [CountList; 11] = [
+const COUNT_LISTS: [CountList; 13] = [
     ("joined", |row| expand(&row.joined)),
     ("left", |row| expand(&row.left)),
     ("up", Row::up),
@@ -108,7 +108,15 @@ const COUNT_LISTS: [CountList; 11] = [
     ("late", |row| row.late.clone()),
     ("late_base", |row| row.late_base.clone()),
     ("refused", |row| row.refused.clone()),
+    ("class_samples", |row| row.class_samples.clone()),
+    ("top_k", |row| row.top_k.clone()),
 ];
+
+/// A column with a list of other numbers a round, and where they are found.
+type NumberList = (&'static str, fn(&Row) -> &[f64]);
+
+const NUMBER_LISTS: [NumberList; 2] =
+    [("class_accuracy", |row| &row.class_accuracy), ("top_k_accuracy", |row| &row.top_k_accuracy)];
 
 /// The clients of stretches that are given by their first and last.
 fn expand(stretches: &[[u32; 2]]) -> Vec<u32> {
@@ -140,6 +148,8 @@ fn schema() -> String {
     columns.push(format!("required {}", list("chances", "optional double element")));
     columns.push(format!("required {}", list("refused_why", "required binary element (STRING)")));
     columns.push(format!("optional {}", list("model", "required float element")));
+    let number = "required double element";
+    columns.extend(NUMBER_LISTS.iter().map(|(name, _)| format!("required {}", list(name, number))));
     format!("message rounds {{ {} }}", columns.join(" "))
 }
 
@@ -151,6 +161,7 @@ struct Group {
     chances: Levelled<f64>,
     refused_why: Levelled<ByteArray>,
     model: Levelled<f32>,
+    numbers: Vec<Levelled<f64>>,
 }
 
 /// The values of one scalar.
@@ -182,6 +193,7 @@ impl Default for Group {
             chances: Levelled::default(),
             refused_why: Levelled::default(),
             model: Levelled::default(),
+            numbers: NUMBER_LISTS.iter().map(|_| Levelled::default()).collect(),
         }
     }
 }
@@ -212,6 +224,9 @@ impl Group {
         // No model at all is one level below a model without numbers.
         let empty = row.model.is_some().into();
         self.model.push_list(row.model.iter().flatten().map(|&number| Some(number)), empty, 2);
+        for (column, (_, numbers)) in self.numbers.iter_mut().zip(&NUMBER_LISTS) {
+            column.push_list(numbers(row).iter().map(|&number| Some(number)), 0, 1);
+        }
     }
 
     /// Whether it is time to write: a group is held in memory as a whole.
@@ -235,6 +250,9 @@ impl Group {
         self.chances.write::<DoubleType, _>(&mut group)?;
         self.refused_why.write::<ByteArrayType, _>(&mut group)?;
         self.model.write::<FloatType, _>(&mut group)?;
+        for column in &self.numbers {
+            column.write::<DoubleType, _>(&mut group)?;
+        }
         group.close().map(|_| ())
     }
 }
@@ -333,6 +351,8 @@ mod tests {
         let mut rows = rows();
         rows[0].model = Some(vec![0.5, f32::NAN]);
         rows[1].model = Some(Vec::new());
+        (rows[1].class_samples, rows[1].class_accuracy) = (vec![4, 0], vec![0.75, f64::NAN]);
+        (rows[1].top_k, rows[1].top_k_accuracy) = (vec![2], vec![0.5]);
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
@@ -368,8 +388,12 @@ mod tests {
         check("refused_why", ["[]", "[\"repeated\", \"not-finite\"]", "[]"]);
         check("model", ["[0.5, NaN]", "[]", "null"]);
         check("chances", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
+        check("class_samples", ["[]", "[4, 0]", "[]"]);
+        check("class_accuracy", ["[]", "[0.75, NaN]", "[]"]);
+        check("top_k", ["[]", "[2]", "[]"]);
+        check("top_k_accuracy", ["[]", "[0.5]", "[]"]);
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 38));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 42));
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub trait Evaluator {
 }
 
 /// How good a model is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
     /// Mean loss over the test data.
     pub loss: f64,
@@ -85,6 +85,19 @@ pub struct Score {
     pub accuracy: Option<f64>,
     /// The same at each client's own test data. An oracle: no server could ask those that are down.
     pub oracle_clients: Option<Spread>,
+    /// The same class by class; empty unless it was asked for.
+    pub classes: Vec<ClassScore>,
+    /// For each k that was asked for, the share whose label has one of the k highest scores.
+    pub top_k: Vec<(u32, f64)>,
+}
+
+/// How much of the test data of one class is labelled right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassScore {
+    /// Samples of the class.
+    pub samples: u32,
+    /// Those among them that are labelled right.
+    pub hits: u32,
 }
 
 /// A figure taken at every client.

@@ -31,6 +31,8 @@ pub enum Refusal {
     WrongLength,
     /// A number is NaN or infinite.
     NotFinite,
+    /// The training loss is NaN or infinite.
+    Diverged,
 }
 
 impl Refusal {
@@ -42,6 +44,7 @@ impl Refusal {
             Refusal::Repeated => "repeated",
             Refusal::WrongLength => "wrong-length",
             Refusal::NotFinite => "not-finite",
+            Refusal::Diverged => "diverged",
         }
     }
 }
@@ -128,8 +131,11 @@ impl<'a> Inbox<'a> {
         if vectors.clone().any(|vector| vector.len() != model_len) {
             return Err(Refusal::WrongLength);
         }
+        if !update.loss.is_finite() {
+            return Err(Refusal::Diverged);
+        }
         let finite = vectors.all(|vector| vectors::all_finite(vector));
-        if !finite || !update.loss.is_finite() || update.accuracy.is_some_and(|value| !value.is_finite()) {
+        if !finite || update.accuracy.is_some_and(|value| !value.is_finite()) {
             return Err(Refusal::NotFinite);
         }
         Ok(chance)

@@ -21,7 +21,7 @@ pub mod vectors;
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
 pub use engine::{Engine, Outcome, Roles, RunFacts};
-pub use fleet::{Evaluator, Fleet, FleetError, Measured, Order, Score, Sink, Spent, Spread};
+pub use fleet::{ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, Sink, Spent, Spread};
 pub use inbox::{Refusal, Refused};
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;

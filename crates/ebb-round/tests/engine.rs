@@ -206,8 +206,12 @@ fn what_cannot_be_used_is_refused_and_counts_as_silence() {
     check(vec![good(), (1, update(0, &[f32::NAN, 0.0]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
     check(vec![good(), (1, update(0, &[0.0, f32::INFINITY]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
     check(
-        vec![good(), (1, Update { loss: f32::NAN, ..update(0, &[1.0, 1.0]) })],
-        &[(1, "not-finite")],
+        vec![
+            good(),
+            (1, Update { loss: f32::NAN, ..update(0, &[f32::NAN, 1.0]) }),
+            (2, Update { loss: f32::INFINITY, ..update(0, &[1.0, 1.0]) }),
+        ],
+        &[(1, "diverged"), (2, "diverged")],
         &[1, 2],
         &[1.0, 1.0],
     );

@@ -4,13 +4,14 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ebb_round::{ClientId, Evaluator, Parcel, RoundNo, Score, Spread};
+use ebb_round::{ClassScore, ClientId, Evaluator, Parcel, RoundNo, Score, Spread};
+use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use crate::{Tally, Task};
 
 /// How often and how closely to judge: the `[evaluate]` table.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
     /// Every so many rounds, and after the last.
@@ -19,6 +20,33 @@ pub struct Evaluation {
     /// Also at each client's own test data. An oracle: it asks even those that are down.
     #[serde(default)]
     pub oracle_per_client: bool,
+    /// Also class by class.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_class: bool,
+    /// Also how often the label has one of the k highest scores, for each of these k.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_k: Vec<NonZeroU32>,
+}
+
+impl Evaluation {
+    /// Reads the table, which must not ask for more than the task has.
+    pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<Self, SettingsError> {
+        let evaluation: Evaluation = settings.parse()?;
+        let Some(n_classes) = task.n_classes() else {
+            let asked = [("per_class", evaluation.per_class), ("top_k", !evaluation.top_k.is_empty())];
+            return match asked.iter().find(|(_, asked)| *asked) {
+                Some((key, _)) => Err(settings.error(key, "this data has no classes; leave it out")),
+                None => Ok(evaluation),
+            };
+        };
+        match evaluation.top_k.iter().position(|k| k.get() as usize > n_classes) {
+            Some(at) => {
+                let message = format!("more than the {n_classes} classes; give at most {n_classes}");
+                Err(settings.error(&format!("top_k[{at}]"), message))
+            }
+            None => Ok(evaluation),
+        }
+    }
 }
 
 fn one() -> NonZeroU32 {
@@ -47,10 +75,34 @@ impl TaskEvaluator {
 
     fn pooled(&self, model: &[f32]) -> Score {
         let task = self.task.as_ref();
-        let pieces = in_parallel(self.threads, task.n_test_pieces(), |piece| task.test_piece(piece, model));
-        let all = pieces.into_iter().fold(Tally::default(), |sum, piece| sum + piece);
+        let Evaluation { per_class, top_k, .. } = &self.evaluation;
+        let closely = *per_class || !top_k.is_empty();
+        let none = task.n_classes().filter(|_| closely).map(|n_classes| Ranks::new(n_classes, top_k));
+        let judge = |piece| {
+            let mut ranks = none.clone();
+            let tally = match &mut ranks {
+                None => task.test_piece(piece, model),
+                Some(ranks) => {
+                    task.look_at_piece(piece, model, &mut |scores, label| ranks.add(scores, label))
+                }
+            };
+            (tally, ranks)
+        };
+        let (mut all, mut ranks) = (Tally::default(), none.clone());
+        for (tally, found) in in_parallel(self.threads, task.n_test_pieces(), judge) {
+            all = all + tally;
+            ranks.iter_mut().zip(&found).for_each(|(sum, ranks)| sum.add_all(ranks));
+        }
         let per_sample = |sum: f64| sum / all.weight;
-        Score { loss: per_sample(all.loss), accuracy: all.hits.map(per_sample), oracle_clients: None }
+        let (classes, within) = ranks.map(|ranks| (ranks.classes, ranks.within)).unwrap_or_default();
+        let top = |(k, within): (&NonZeroU32, u64)| (k.get(), per_sample(within as f64));
+        Score {
+            loss: per_sample(all.loss),
+            accuracy: all.hits.map(per_sample),
+            oracle_clients: None,
+            classes: if *per_class { classes } else { Vec::new() },
+            top_k: top_k.iter().zip(within).map(top).collect(),
+        }
     }
 
     /// Accuracy at every client that has test data; where there are no labels, loss.
@@ -73,6 +125,49 @@ impl Evaluator for TaskEvaluator {
         let due = (number + 1).is_multiple_of(self.evaluation.every.get()) || number + 1 == self.n_rounds;
         due.then(|| self.judge(&model.model))
     }
+}
+
+/// What is counted sample by sample where a model is judged closely.
+#[derive(Clone)]
+struct Ranks<'e> {
+    top_k: &'e [NonZeroU32],
+    classes: Vec<ClassScore>,
+    /// Labels with one of the k highest scores, for each k.
+    within: Vec<u64>,
+}
+
+impl<'e> Ranks<'e> {
+    fn new(n_classes: usize, top_k: &'e [NonZeroU32]) -> Self {
+        Ranks { top_k, classes: vec![ClassScore::default(); n_classes], within: vec![0; top_k.len()] }
+    }
+
+    fn add(&mut self, scores: &[f32], label: u32) {
+        let rank = rank(scores, label as usize);
+        let class = &mut self.classes[label as usize];
+        class.samples += 1;
+        class.hits += u32::from(rank == Some(0));
+        for (within, k) in self.within.iter_mut().zip(self.top_k) {
+            *within += u64::from(rank.is_some_and(|rank| rank < k.get() as usize));
+        }
+    }
+
+    fn add_all(&mut self, other: &Ranks<'_>) {
+        for (sum, class) in self.classes.iter_mut().zip(&other.classes) {
+            sum.samples += class.samples;
+            sum.hits += class.hits;
+        }
+        self.within.iter_mut().zip(&other.within).for_each(|(sum, within)| *sum += within);
+    }
+}
+
+/// How many scores are above that of the label. Of equal scores that of the lower class is above, as for
+/// accuracy, so that a model which scores all classes alike does not get them all right. Scores of which one is
+/// not finite rank nothing.
+fn rank(scores: &[f32], label: usize) -> Option<usize> {
+    let own = scores[label];
+    let above = |(class, &score): (usize, &f32)| score > own || (score == own && class < label);
+    let finite = scores.iter().all(|score| score.is_finite());
+    finite.then(|| scores.iter().enumerate().filter(|&at| above(at)).count())
 }
 
 /// The spread of figures sorted with the worst first.
@@ -118,6 +213,75 @@ mod tests {
         assert_eq!((spread.mean, spread.worst_tenth), (6.0, 1.5));
         assert!((spread.deviation - 10_f64.sqrt()).abs() < 1e-12);
         assert_eq!(super::spread(&[]), None);
+    }
+
+    #[test]
+    fn of_equal_scores_the_first_counts_as_the_highest() {
+        assert_eq!(rank(&[0.1, 0.9, 0.5], 1), Some(0));
+        assert_eq!(rank(&[0.1, 0.9, 0.5], 0), Some(2));
+        assert_eq!([0, 1, 2].map(|label| rank(&[0.5; 3], label)), [Some(0), Some(1), Some(2)]);
+        assert_eq!(rank(&[-0.0, 0.0], 1), Some(1));
+        for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!([0, 1].map(|label| rank(&[0.5, broken], label)), [None, None]);
+        }
+    }
+
+    #[test]
+    fn classes_and_tops_by_hand() {
+        let top_k = [1, 2, 3].map(|k| NonZeroU32::new(k).unwrap());
+        let mut ranks = Ranks::new(3, &top_k);
+        // Two of class 0, first and third; one of class 2, second; one of class 2 without a rank.
+        ranks.add(&[3.0, 2.0, 1.0], 0);
+        ranks.add(&[1.0, 2.0, 3.0], 0);
+        ranks.add(&[1.0, 3.0, 2.0], 2);
+        ranks.add(&[1.0, f32::NAN, 9.0], 2);
+        let mut twice = ranks.clone();
+        twice.add_all(&ranks);
+        let class = |samples, hits| ClassScore { samples, hits };
+        assert_eq!(
+            (ranks.classes, ranks.within),
+            (vec![class(2, 1), class(0, 0), class(2, 0)], vec![1, 2, 3])
+        );
+        assert_eq!(
+            (twice.classes, twice.within),
+            (vec![class(4, 2), class(0, 0), class(4, 0)], vec![2, 4, 6])
+        );
+    }
+
+    /// A task of 300 test samples with networks that are not trained, judged closely.
+    fn judged(threads: usize, model: impl Fn(&dyn Task) -> Vec<f32>) -> Score {
+        let text = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 200\ntest_share = 0.5\n\
+                    [evaluate]\nper_class = true\ntop_k = [1, 3, 10]";
+        let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
+        let facts = ebb_settings::Facts { seed: 4, ..ebb_settings::Facts::default() };
+        let task = crate::data::build(&tree.table("data", facts)).unwrap();
+        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
+        let model = model(task.as_ref());
+        TaskEvaluator::new(task, evaluation, 1, NonZeroUsize::new(threads).unwrap()).judge(&model)
+    }
+
+    #[test]
+    fn classes_add_up_to_the_accuracy_and_so_does_the_top() {
+        let score = judged(1, |task| task.initial());
+        assert_eq!(judged(3, |task| task.initial()), score);
+        let sum = |of: fn(&ClassScore) -> u32| score.classes.iter().map(of).sum::<u32>();
+        assert_eq!((score.classes.len(), sum(|class| class.samples)), (10, 300));
+        assert_eq!(score.accuracy, Some(f64::from(sum(|class| class.hits)) / 300.0));
+        assert_eq!((score.top_k[0], score.top_k[2]), ((1, score.accuracy.unwrap()), (10, 1.0)));
+        assert!(score.accuracy.unwrap() < score.top_k[1].1 && score.top_k[1].1 < 1.0, "{score:?}");
+    }
+
+    #[test]
+    fn equal_scores_and_scores_that_are_none_are_no_success() {
+        let equal = judged(2, |task| vec![0.0; task.layout().len()]);
+        let samples = |class: usize| equal.classes[class].samples;
+        assert_eq!(equal.classes[0].hits, samples(0));
+        assert!(samples(0) > 0 && equal.classes[1..].iter().all(|class| class.hits == 0));
+        let first_three = f64::from(samples(0) + samples(1) + samples(2)) / 300.0;
+        assert_eq!(equal.top_k, [(1, equal.accuracy.unwrap()), (3, first_three), (10, 1.0)]);
+        let broken = judged(2, |task| vec![f32::NAN; task.layout().len()]);
+        assert!(broken.loss.is_nan() && broken.classes.iter().all(|class| class.hits == 0));
+        assert_eq!((broken.accuracy, broken.top_k), (Some(0.0), vec![(1, 0.0), (3, 0.0), (10, 0.0)]));
     }
 
     #[test]

@@ -187,12 +187,26 @@ pub fn judge(
     idxs: &[u32],
     at_a_time: usize,
 ) -> Tally {
+    look(net, pool, model, samples, idxs, at_a_time, &mut |_, _| {})
+}
+
+/// Judges a model on samples and shows the scores and the label of each.
+pub fn look(
+    net: &Net,
+    pool: &Pool,
+    model: &[f32],
+    samples: &Samples,
+    idxs: &[u32],
+    at_a_time: usize,
+    look: &mut dyn FnMut(&[f32], u32),
+) -> Tally {
     let mut workspace = pool.take(net, at_a_time);
     workspace.load(net, model);
     let mut tally = Tally::default();
     for chunk in idxs.chunks(at_a_time) {
         lay(&mut workspace, samples, chunk);
         tally = tally + workspace.judge(net);
+        workspace.scores(net).for_each(|(scores, label)| look(scores, label));
     }
     pool.give(workspace);
     tally

@@ -30,10 +30,18 @@ pub trait Task: Send + Sync {
     fn loss(&self, client: ClientId, model: &[f32]) -> f32;
     /// Whether there are labels that can be right or wrong.
     fn has_accuracy(&self) -> bool;
+    /// How many classes the model scores, where it does.
+    fn n_classes(&self) -> Option<usize> {
+        None
+    }
     /// How many pieces the test data is judged in; pieces are the same whatever the number of threads.
     fn n_test_pieces(&self) -> usize;
     /// Judges a model on one piece of the test data.
     fn test_piece(&self, piece: usize, model: &[f32]) -> Tally;
+    /// The same; where the model scores classes, `look` is shown the scores and the label of every sample.
+    fn look_at_piece(&self, piece: usize, model: &[f32], _look: &mut dyn FnMut(&[f32], u32)) -> Tally {
+        self.test_piece(piece, model)
+    }
     /// Judges a model on a client's own test data; `None` if it has none.
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
 }

@@ -219,6 +219,52 @@ fn the_last_round_is_judged_whatever_ends_the_run() {
 }
 
 #[test]
+fn a_closer_look_is_recorded_and_shown_and_changes_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let plain = record(place.path(), "plain", SMALL, &["--set", "run.rounds=3"]);
+    let words =
+        ["--set", "evaluate.per_class=true", "--set", "evaluate.top_k=[1, 3]", "--set", "run.rounds=3"];
+    let close = record(place.path(), "close", SMALL, &words);
+    assert_same(&close, &record(place.path(), "threads", SMALL, &[&words[..], &["--threads", "3"]].concat()));
+    let keys = ["class_samples", "class_accuracy", "top_k", "top_k_accuracy"];
+    let (plain_rows, close_rows) = (rows(&plain), rows(&close));
+    for (plain, close) in plain_rows.iter().zip(&close_rows) {
+        let list = |key: &str| {
+            close[key]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|number| number.as_f64().unwrap_or(0.0))
+                .collect::<Vec<_>>()
+        };
+        let accuracy = close["accuracy"].as_f64().unwrap();
+        let (samples, by_class) = (list("class_samples"), list("class_accuracy"));
+        let hits: f64 = samples.iter().zip(&by_class).map(|(samples, accuracy)| samples * accuracy).sum();
+        assert!(samples.len() == 10 && (hits / samples.iter().sum::<f64>() - accuracy).abs() < 1e-12);
+        assert_eq!(list("top_k"), [1.0, 3.0]);
+        let top = list("top_k_accuracy");
+        assert!(top[0] == accuracy && top[1] > accuracy && top[1] < 1.0, "{top:?}");
+        let mut without = close.clone();
+        keys.iter().for_each(|key| drop(without.as_object_mut().unwrap().remove(*key)));
+        assert_eq!(&without, plain);
+    }
+    let (plain_files, close_files) = (contents(&plain), contents(&close));
+    assert_eq!(plain_files["rounds.csv"], close_files["rounds.csv"]);
+    assert!(!String::from_utf8(plain_files["settings.toml"].clone()).unwrap().contains("top_k"));
+    let summary = summary(&close);
+    keys.iter().for_each(|key| assert_eq!(summary[key], close_rows[2][key], "{key}"));
+    let shown = succeed(&["show", close.to_str().unwrap()]);
+    let figure = |value: &serde_json::Value| format!("{:.4}", value.as_f64().unwrap());
+    let top = figure(&close_rows[2]["top_k_accuracy"][1]);
+    assert!(shown.contains(&format!("label among the top 3: {top} in round 2")), "{shown}");
+    let class = close_rows[2]["class_samples"].as_array().unwrap().iter().position(|n| *n != 0).unwrap();
+    let line = shown.lines().skip_while(|line| !line.starts_with("class  samples  accuracy")).nth(1).unwrap();
+    let cells: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+    let [samples, accuracy] = ["class_samples", "class_accuracy"].map(|key| &close_rows[2][key][class]);
+    assert_eq!(cells, [class.to_string(), samples.to_string(), figure(accuracy)]);
+}
+
+#[test]
 fn a_run_that_diverges_says_so() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(place.path(), "run", SMALL, &["--set", "server.rate=1e300"]);

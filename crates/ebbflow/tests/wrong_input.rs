@@ -210,6 +210,94 @@ fn a_target_that_can_never_be_reached() {
 }
 
 #[test]
+fn looking_closer_than_the_data_allows() {
+    refused(
+        SMALL,
+        &["evaluate.top_k=[1, 11]"],
+        "--set evaluate.top_k=[1, 11]: evaluate.top_k[1] = 11: more than the 10 classes; give at most 10",
+    );
+    refused(
+        SMALL,
+        &["evaluate.top_k=[0]"],
+        "--set evaluate.top_k=[0]: evaluate.top_k[0] = 0: expected a whole number from 1 to 4294967295",
+    );
+    refused(
+        SMALL,
+        &["evaluate.top_k=5"],
+        "--set evaluate.top_k=5: evaluate.top_k = 5: expected a list in brackets",
+    );
+    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n\
+                [local]\nrate = 0.1\nsteps = 1\n[evaluate]\n";
+    refused(
+        &format!("{text}per_class = true"),
+        &[],
+        "DIR/a.toml:11:1: evaluate.per_class = true: this data has no classes; leave it out",
+    );
+    refused(
+        &format!("{text}top_k = [1]"),
+        &[],
+        "DIR/a.toml:11:1: evaluate.top_k = [1]: this data has no classes; leave it out",
+    );
+}
+
+#[test]
+fn layers_that_do_not_fit() {
+    let layers = |layers: &str| format!("{SMALL}[model]\nkind = \"layers\"\nlayers = [{layers}]");
+    let check = |list: &str, expected: &str| refused(&layers(list), &[], &format!("DIR/a.toml:{expected}"));
+    check("{ kind = \"dense\", units = 0 }", "35:11: model.layers[0]: units must be at least 1");
+    check(
+        "{ kind = \"relu\" }, { kind = \"conv\", channels = 0, kernel = 1 }",
+        "35:30: model.layers[1]: channels, kernel and stride must be at least 1",
+    );
+    check(
+        "{ kind = \"tanh\" }, { kind = \"conv\", channels = 4, kernel = 3 }",
+        "35:30: model.layers[1]: a kernel of 3 does not fit an image of 1 x 1 x 60",
+    );
+    let place = tempfile::tempdir().unwrap();
+    let error = fail(&["run", &write(place.path(), "a.toml", &layers("{ kind = \"dens\", units = 5 }"))]);
+    let unknown =
+        "a.toml:35:13: model.layers[0].kind = \"dens\": there is no such layer; did you mean \"dense\"?";
+    assert!(error.contains(unknown) && error.contains("known: conv, "), "{error}");
+    refused(
+        SMALL,
+        &["local.batch=0"],
+        "--set local.batch=0: local.batch = 0: expected a whole number from 1 to 4294967295",
+    );
+    refused(
+        SMALL,
+        &["model.outputs=9"],
+        "--set model.outputs=9: model.outputs = 9: fewer than the 10 classes; give at least 10",
+    );
+}
+
+#[test]
+fn labels_beyond_the_classes() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("mnist");
+    std::fs::create_dir(&folder).unwrap();
+    for (part, label) in [("train", 3), ("t10k", 10)] {
+        let sizes = [[0, 0, 0, 2], [0, 0, 0, 28], [0, 0, 0, 28]];
+        let images = [&[0, 0, 8, 3][..], &sizes.concat(), &[5; 2 * 784]].concat();
+        std::fs::write(folder.join(format!("{part}-images-idx3-ubyte")), images).unwrap();
+        let labels = [&[0, 0, 8, 1][..], &sizes[0], &[9, label]].concat();
+        std::fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
+    }
+    let text = "recipe = \"full\"\n[run]\nrounds = 1\n[data]\nkind = \"mnist\"\nclients = 2\n\
+                [local]\nrate = 0.1\nsteps = 1";
+    let config = write(place.path(), "a.toml", text);
+    let out = place.path().join("run");
+    let words = ["run", &config, "--quiet", "--out", out.to_str().unwrap()];
+    let output = ebbflow().args(words).env("EBBFLOW_DATA", place.path()).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap().replace(&place.path().display().to_string(), "DIR");
+    assert_eq!(
+        error.trim_end(),
+        "error: DIR/a.toml:5:1: data.kind = \"mnist\": DIR/mnist/t10k-labels-idx1-ubyte: label of sample 1: \
+         expected below 10, found 10; fetch the file again, or say that there are more classes"
+    );
+    assert!(!out.exists());
+}
+
+#[test]
 fn words_that_are_no_setting() {
     refused(
         SMALL,
@@ -331,6 +419,64 @@ fn a_client_that_returns_nonsense_counts_as_silent() {
 }
 
 #[test]
+fn a_client_that_diverges_is_named_and_counts_as_silent() {
+    let place = tempfile::tempdir().unwrap();
+    let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [9.0]]\n\
+                start = [10.0]\n[local]\nrate = 0.1\nsteps = 20\n[world]\nscript = ";
+    let run = |name: &str, script: &str, curvature: &str| {
+        let config = write(place.path(), &format!("{name}.toml"), &format!("{base}{script}"));
+        let out = place.path().join(name);
+        let curvatures = format!("data.curvatures=[[1.0], [{curvature}], [1.0]]");
+        let text =
+            succeed(&["run", &config, "--quiet", "--set", &curvatures, "--out", out.to_str().unwrap()]);
+        let rows = String::from_utf8(contents(&out)["rounds.jsonl"].clone()).unwrap();
+        let rows: Vec<serde_json::Value> =
+            rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (rows, text, out)
+    };
+    let (silent, ..) = run("silent", "[[0], [0, 2], [0, 2]]", "1.0");
+    // Twenty steps on so steep a slope lead beyond what 32 bits hold.
+    let (rows, text, out) = run("steep", "[[0, 1], [0, 1, 2], [0, 2]]", "1e9");
+    for round in 0..3 {
+        assert_eq!(rows[round]["model"], silent[round]["model"], "round {round}");
+    }
+    for (round, row) in rows[..2].iter().enumerate() {
+        assert_eq!((&row["round"], &row["refused"]), (&round.into(), &serde_json::json!([1])));
+        assert_eq!(row["refused_why"], serde_json::json!(["diverged"]));
+    }
+    let advice = "2 answers, the first of client 1 in round 0: lower local.rate, or set local.clip_norm";
+    assert!(text.contains(&format!("diverged      {advice}")), "{text}");
+    let shown = succeed(&["show", out.to_str().unwrap()]);
+    assert!(shown.contains("refused answers: 2 diverged (the first of client 1 in round 0)"), "{shown}");
+}
+
+#[test]
+fn a_network_that_diverges_everywhere_leaves_the_model_as_it_was() {
+    let place = tempfile::tempdir().unwrap();
+    for model in ["logistic", "mlp"] {
+        let config = write(place.path(), "a.toml", SMALL);
+        let out = place.path().join(model);
+        let kind = format!("model.kind={model}");
+        let words = ["--set", "local.rate=1e38", "--set", "run.rounds=4", "--set", &kind];
+        let run = ["run", &config, "--json", "--out", out.to_str().unwrap()];
+        let output = succeed(&[&run[..], &words[..]].concat());
+        let lines: Vec<serde_json::Value> =
+            output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let (rows, summary) = (&lines[..4], &lines[4]["summary"]);
+        for row in rows {
+            assert_eq!(row["step_norm"], 0.0, "{model}");
+            assert!(row["loss"].is_number() && row["loss"] == rows[0]["loss"], "{model}");
+            let why = row["refused_why"].as_array().unwrap();
+            assert!(why.iter().all(|why| why == "diverged" || why == "not-finite"), "{model}: {why:?}");
+            assert_eq!(row["refused"], row["up"], "{model}: all that were there");
+        }
+        let first = rows.iter().find(|row| row["refused_why"].to_string().contains("diverged")).unwrap();
+        assert_eq!(summary["diverged"]["round"], first["round"], "{model}");
+        assert_eq!(summary["ending"], "rounds");
+    }
+}
+
+#[test]
 fn a_second_process_on_a_run_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let config = write(place.path(), "a.toml", SMALL);
@@ -368,7 +514,18 @@ fn models_that_do_not_fit_are_refused() {
         other.to_str().unwrap(),
     ];
     let error = fail(&words);
-    assert!(error.contains("model.safetensors") && error.contains("weight"), "{error}");
+    let misfit = "model.safetensors: tensor \"fc1.weight\" has shape [10, 60], expected [10, 30]; \
+                  give the file of a model like this one, or change the model";
+    assert!(error.contains("run.start_from = ") && error.trim_end().ends_with(misfit), "{error}");
+    let mlp = ["run", &config, "--quiet", "--set", "model.kind=mlp", "--set", &start];
+    let error = fail(&mlp);
+    let misfit = "tensor \"fc1.weight\" has shape [10, 60], expected [200, 60]";
+    assert!(error.contains(misfit), "{error}");
+    let bytes = std::fs::read(&model).unwrap();
+    std::fs::write(&model, &bytes[..1000]).unwrap();
+    let error = fail(&words);
+    let damaged = format!("damaged: expected {} bytes, found 1000; copy the file again", bytes.len());
+    assert!(error.contains(&damaged), "{error}");
     let words = [
         "run",
         &config,

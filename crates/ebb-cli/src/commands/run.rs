@@ -71,6 +71,9 @@ fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
             summary.best_round.map_or("-".to_owned(), |round| round.to_string()),
         ))?;
     }
+    for (k, &accuracy) in summary.top_k.iter().zip(&summary.top_k_accuracy) {
+        say(&format!("{:<14}{}", format!("top {k}"), figure(Some(accuracy))))?;
+    }
     say(&format!("loss          {}", figure(summary.final_loss)))?;
     let answers = &summary.answers;
     say(&format!(
@@ -82,6 +85,14 @@ fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
         answers.refused,
         count(summary.never_heard, "client")
     ))?;
+    if let Some(diverged) = &summary.diverged {
+        say(&format!(
+            "diverged      {}, the first of client {} in round {}: lower local.rate, or set local.clip_norm",
+            count(diverged.answers, "answer"),
+            diverged.client,
+            diverged.round
+        ))?;
+    }
     say(&format!("virtual time  {}", duration(summary.virtual_s)))?;
     say(&format!(
         "payload       {} down, {} up",

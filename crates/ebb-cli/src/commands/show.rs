@@ -70,7 +70,27 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         say(&plot)?;
         say("")?;
     }
+    if let Some(last) = rows.iter().rfind(|row| row.evaluated()) {
+        print_closer(last)?;
+    }
     print_participation(&rows)
+}
+
+/// What was looked at beside accuracy and loss when the model was judged last.
+fn print_closer(last: &Row) -> Result<(), CliError> {
+    if !last.class_samples.is_empty() {
+        let mut table = Columns::new(0, ["class", "samples", "accuracy"]);
+        let classes = last.class_samples.iter().zip(&last.class_accuracy).enumerate();
+        for (class, (&samples, &accuracy)) in classes.filter(|(_, (samples, _))| **samples > 0) {
+            table.row([class.to_string(), samples.to_string(), figure(Some(accuracy))]);
+        }
+        table.print()?;
+        say("")?;
+    }
+    for (k, &accuracy) in last.top_k.iter().zip(&last.top_k_accuracy) {
+        say(&format!("label among the top {k}: {} in round {}", figure(Some(accuracy)), last.round))?;
+    }
+    Ok(())
 }
 
 fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
@@ -110,14 +130,15 @@ fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
 fn print_participation(rows: &[Row]) -> Result<(), CliError> {
     let mut heard: BTreeMap<u32, u32> = BTreeMap::new();
     let mut enrolled = std::collections::BTreeSet::new();
-    let mut refusals: BTreeMap<&str, u32> = BTreeMap::new();
+    // How many, and the round and client of the first.
+    let mut refusals: BTreeMap<&str, (u32, u32, u32)> = BTreeMap::new();
     for row in rows {
         enrolled.extend(row.joined.iter().flat_map(|&[first, last]| first..=last));
         for client in row.whole().into_iter().chain(row.partial()).chain(row.late.iter().copied()) {
             *heard.entry(client).or_default() += 1;
         }
-        for why in &row.refused_why {
-            *refusals.entry(why.as_str()).or_default() += 1;
+        for (&client, why) in row.refused.iter().zip(&row.refused_why) {
+            refusals.entry(why.as_str()).or_insert((0, row.round, client)).0 += 1;
         }
     }
     let counts: Vec<_> = enrolled.iter().map(|client| heard.get(client).copied().unwrap_or(0)).collect();
@@ -130,8 +151,10 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
         count(counts.len() as u64, "client")
     ))?;
     if !refusals.is_empty() {
-        let list: Vec<_> = refusals.iter().map(|(why, count)| format!("{count} {why}")).collect();
-        say(&format!("refused answers: {}", list.join(", ")))?;
+        let one = |(why, (count, round, client)): (&&str, &(u32, u32, u32))| {
+            format!("{count} {why} (the first of client {client} in round {round})")
+        };
+        say(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
     }
     Ok(())
 }

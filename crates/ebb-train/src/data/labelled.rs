@@ -7,7 +7,7 @@ use ebb_round::{ClientId, Job, Layout};
 
 use super::Samples;
 use crate::net::{Input, Net};
-use crate::run::{MiniBatches, Pool, judge};
+use crate::run::{MiniBatches, Pool, judge, look};
 use crate::task::{Tally, Task, Trainee};
 
 /// Test samples judged together; a piece is the same whatever the number of threads.
@@ -78,6 +78,12 @@ impl Labelled {
     pub fn test(&self) -> &Held {
         &self.test
     }
+
+    /// The test samples of one piece.
+    fn piece(&self, piece: usize) -> Vec<u32> {
+        let end = ((piece + 1) * PIECE).min(self.test.samples.len());
+        ((piece * PIECE) as u32..end as u32).collect()
+    }
 }
 
 impl Task for Labelled {
@@ -121,14 +127,20 @@ impl Task for Labelled {
         self.train.samples.n_aims() == 0
     }
 
+    fn n_classes(&self) -> Option<usize> {
+        self.has_accuracy().then(|| self.net.n_classes())
+    }
+
     fn n_test_pieces(&self) -> usize {
         self.test.samples.len().div_ceil(PIECE)
     }
 
     fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
-        let end = ((piece + 1) * PIECE).min(self.test.samples.len());
-        let idxs: Vec<u32> = ((piece * PIECE) as u32..end as u32).collect();
-        judge(&self.net, &self.pool, model, &self.test.samples, &idxs, PIECE)
+        judge(&self.net, &self.pool, model, &self.test.samples, &self.piece(piece), PIECE)
+    }
+
+    fn look_at_piece(&self, piece: usize, model: &[f32], shown: &mut dyn FnMut(&[f32], u32)) -> Tally {
+        look(&self.net, &self.pool, model, &self.test.samples, &self.piece(piece), PIECE, shown)
     }
 
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {

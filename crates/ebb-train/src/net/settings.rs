@@ -71,7 +71,8 @@ pub fn build(
     let table: Table = settings.parse()?;
     let outputs = table.outputs.unwrap_or(n_classes);
     if outputs < n_classes {
-        return Err(settings.error("outputs", format!("fewer than the {n_classes} classes")));
+        return Err(settings
+            .error("outputs", format!("fewer than the {n_classes} classes; give at least {n_classes}")));
     }
     let mut spec = match (&table.layers, kind.as_str()) {
         (Some(layers), "layers") => {

@@ -192,6 +192,13 @@ impl Workspace {
         self.forward(net, Mode::Judge, &mut Stream::of_run(0, "never drawn"))
     }
 
+    /// Each sample of the batch that was judged last: one score a class, and its label.
+    pub fn scores<'w>(&'w self, net: &Net) -> impl Iterator<Item = (&'w [f32], u32)> + use<'w> {
+        let (stride, n_classes) = (net.shapes.last().expect("a network has layers").stride, net.n_classes());
+        let rows = self.values.last().expect("as above").chunks_exact(stride);
+        rows.map(move |row| &row[..n_classes]).zip(self.labels.iter().copied())
+    }
+
     fn forward(&mut self, net: &Net, mode: Mode, stream: &mut Stream) -> Tally {
         let n_rows = self.labels.len();
         assert!(
