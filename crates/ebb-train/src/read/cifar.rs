@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn labels_must_be_classes() {
         let message = "label of sample 2: expected below 10, found 10; \
-                       fetch the file again, or say that there are more classes";
+                       fetch the file again";
         check_batch(&batch([3, 0, 10, 1]), message);
         let error = read_sheet(&sheet(), &labels(&[3, 0, 10, 1, 3, 0, 9, 1])).unwrap_err();
         assert_eq!(error, format!("at/labels: {message}"));

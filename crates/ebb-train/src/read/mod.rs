@@ -192,7 +192,7 @@ impl fmt::Display for ReadError {
                     f,
                     "{file}: label of sample {sample_idx}: expected below {n_classes}, found {label}; "
                 )?;
-                write!(f, "fetch the file again, or say that there are more classes")
+                write!(f, "fetch the file again")
             }
             ReadError::Unpaired { images, n_images, labels, n_labels } => {
                 let (images, labels) = (images.display(), labels.display());
