@@ -25,6 +25,8 @@ pub(crate) struct Sizes {
     /// Floats from one row of inputs to the next.
     pub(crate) in_stride: usize,
     pub(crate) out_pad: usize,
+    /// Floats from one row of outputs to the next.
+    pub(crate) out_stride: usize,
 }
 
 impl Sizes {
@@ -32,7 +34,7 @@ impl Sizes {
         assert!(inputs >= self.n_rows * self.in_stride + SLACK && self.in_stride >= self.n_in, "inputs");
         assert!(self.out_pad.is_multiple_of(PAD), "padding");
         assert!(weights >= self.n_in * self.out_pad && bias >= self.out_pad, "weights");
-        assert!(outputs >= self.n_rows * self.out_pad, "outputs");
+        assert!(outputs >= self.n_rows * self.out_stride && self.out_stride >= self.out_pad, "outputs");
     }
 }
 
@@ -47,7 +49,7 @@ pub(crate) fn forward(
     relu: bool,
 ) {
     sizes.check(x.len(), w.len(), bias.len(), y.len());
-    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    let Sizes { n_rows, n_in, in_stride, out_pad, out_stride } = *sizes;
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe {
         forward_raw(
@@ -60,6 +62,7 @@ pub(crate) fn forward(
             w.as_ptr(),
             bias.as_ptr(),
             y.as_mut_ptr(),
+            out_stride,
             relu,
         );
     }
@@ -68,10 +71,20 @@ pub(crate) fn forward(
 /// `dx = dy * w^T`.
 pub(crate) fn input_gradient(path: Path, sizes: &Sizes, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     sizes.check(dx.len(), w.len(), sizes.out_pad, dy.len());
-    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    let Sizes { n_rows, n_in, in_stride, out_pad, out_stride } = *sizes;
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe {
-        input_gradient_raw(path, dy.as_ptr(), n_rows, n_in, out_pad, w.as_ptr(), dx.as_mut_ptr(), in_stride);
+        input_gradient_raw(
+            path,
+            dy.as_ptr(),
+            out_stride,
+            n_rows,
+            n_in,
+            out_pad,
+            w.as_ptr(),
+            dx.as_mut_ptr(),
+            in_stride,
+        );
     }
 }
 
@@ -88,7 +101,7 @@ pub(crate) fn weight_gradient(
 ) {
     let left = |start: usize| sink.len.saturating_sub(start);
     sizes.check(x.len(), left(weights), left(bias), dy.len());
-    let Sizes { n_rows, n_in, in_stride, out_pad } = *sizes;
+    let Sizes { n_rows, n_in, in_stride, out_pad, out_stride } = *sizes;
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe {
         weight_gradient_raw(
@@ -99,6 +112,7 @@ pub(crate) fn weight_gradient(
             n_in,
             out_pad,
             dy.as_ptr(),
+            out_stride,
             sink,
             weights,
             bias,
@@ -109,20 +123,21 @@ pub(crate) fn weight_gradient(
 by_path! {
     fn forward_raw(
         x: *const f32, x_stride: usize, n_rows: usize, n_in: usize, out_pad: usize,
-        w: *const f32, bias: *const f32, y: *mut f32, relu: bool,
+        w: *const f32, bias: *const f32, y: *mut f32, out_stride: usize, relu: bool,
     ) = forward_on;
 }
 
 by_path! {
     fn input_gradient_raw(
-        dy: *const f32, n_rows: usize, n_in: usize, out_pad: usize, w: *const f32, dx: *mut f32, dx_stride: usize,
+        dy: *const f32, out_stride: usize, n_rows: usize, n_in: usize, out_pad: usize, w: *const f32, dx: *mut f32,
+        dx_stride: usize,
     ) = input_gradient_on;
 }
 
 by_path! {
     fn weight_gradient_raw(
         x: *const f32, x_stride: usize, n_rows: usize, n_in: usize, out_pad: usize, dy: *const f32,
-        sink: &Sink<'_>, offset: usize, bias_offset: usize,
+        out_stride: usize, sink: &Sink<'_>, offset: usize, bias_offset: usize,
     ) = weight_gradient_on;
 }
 
@@ -232,6 +247,7 @@ unsafe fn forward_on<S: Simd>(
     w: *const f32,
     bias: *const f32,
     y: *mut f32,
+    out_stride: usize,
     relu: bool,
 ) {
     // SAFETY: the loops stay within the sizes that the caller promises.
@@ -251,7 +267,7 @@ unsafe fn forward_on<S: Simd>(
                 width,
                 bias: bias.add(o),
                 y: y.add(o),
-                out_pad,
+                out_stride,
                 relu,
             };
             let taken = if S::MANY {
@@ -283,7 +299,7 @@ struct Columns {
     width: usize,
     bias: *const f32,
     y: *mut f32,
-    out_pad: usize,
+    out_stride: usize,
     relu: bool,
 }
 
@@ -345,7 +361,7 @@ impl Columns {
             for r in 0..R {
                 for z in 0..Z {
                     let value = if self.relu { S::max(S::splat(0.0), sums[r][z]) } else { sums[r][z] };
-                    S::store(self.y.add((row + r) * self.out_pad + z * S::LANES), value);
+                    S::store(self.y.add((row + r) * self.out_stride + z * S::LANES), value);
                 }
             }
         }
@@ -358,6 +374,7 @@ const INPUTS: usize = 4;
 #[inline(always)]
 unsafe fn input_gradient_on<S: Simd>(
     dy: *const f32,
+    out_stride: usize,
     n_rows: usize,
     n_in: usize,
     out_pad: usize,
@@ -384,7 +401,7 @@ unsafe fn input_gradient_on<S: Simd>(
                         }
                         for m in 0..rows_at_once {
                             let at = (row + m).min(n_rows - 1);
-                            let slope = S::load(dy.add(at * out_pad + o + z));
+                            let slope = S::load(dy.add(at * out_stride + o + z));
                             for n in 0..INPUTS {
                                 sums[m * INPUTS + n] = S::mul_add(slope, columns[n], sums[m * INPUTS + n]);
                             }
@@ -413,6 +430,7 @@ unsafe fn weight_gradient_on<S: Simd>(
     n_in: usize,
     out_pad: usize,
     dy: *const f32,
+    out_stride: usize,
     sink: &Sink<'_>,
     offset: usize,
     bias_offset: usize,
@@ -425,7 +443,7 @@ unsafe fn weight_gradient_on<S: Simd>(
             let width = (out_pad - start).min(PANEL);
             let left = (start + width - o) / S::LANES;
             let to = offset + start * n_in + (o - start);
-            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_pad, width, to, sink };
+            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_stride, width, to, sink };
             let taken = if S::MANY {
                 match left {
                     4.. => tile.inputs::<S, 4, 6>(),
@@ -444,7 +462,7 @@ unsafe fn weight_gradient_on<S: Simd>(
         for o in (0..out_pad).step_by(S::LANES) {
             let mut sum = S::splat(0.0);
             for row in 0..n_rows {
-                sum = S::add(sum, S::load(dy.add(row * out_pad + o)));
+                sum = S::add(sum, S::load(dy.add(row * out_stride + o)));
             }
             sink.put::<S>(bias_offset + o, sum);
         }
@@ -459,7 +477,7 @@ struct Outer<'s> {
     n_rows: usize,
     n_in: usize,
     dy: *const f32,
-    out_pad: usize,
+    out_stride: usize,
     width: usize,
     to: usize,
     sink: &'s Sink<'s>,
@@ -509,7 +527,7 @@ impl Outer<'_> {
                 }
                 // The last ones may point beyond the buffers; they are not followed.
                 x = x.wrapping_add(self.x_stride);
-                dy = dy.wrapping_add(self.out_pad);
+                dy = dy.wrapping_add(self.out_stride);
             }
             for i in 0..I {
                 for z in 0..Z {

@@ -1,6 +1,7 @@
 //! What an LSTM does between its matrix products: gates, cells and outputs of one step in time.
 //!
-//! A row has four blocks of `width` floats, a multiple of 16: input gate, forget gate, candidate, output gate.
+//! A row of gates has four blocks of `width` floats, a multiple of 16: input gate, forget gate, candidate, output
+//! gate; rows are `stride` apart.
 
 use super::curves::{logistic_of, tanh_of};
 use super::{PAD, Path, Simd, by_path};
@@ -9,15 +10,16 @@ use super::{PAD, Path, Simd, by_path};
 pub(crate) fn forward(
     path: Path,
     width: usize,
+    stride: usize,
     gates: &mut [f32],
     before: &[f32],
     cells: &mut [f32],
     outputs: &mut [f32],
 ) {
-    let n_rows = check(width, gates.len(), &[before.len(), cells.len(), outputs.len()]);
+    let n_rows = check(width, stride, gates.len(), &[before.len(), cells.len(), outputs.len()]);
     let (cells, outputs) = (cells.as_mut_ptr(), outputs.as_mut_ptr());
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
-    unsafe { forward_raw(path, width, n_rows, gates.as_mut_ptr(), before.as_ptr(), cells, outputs) }
+    unsafe { forward_raw(path, width, stride, n_rows, gates.as_mut_ptr(), before.as_ptr(), cells, outputs) }
 }
 
 /// From the slopes of outputs and cells to the slopes of the gates' sums, in place of the gates, and of the
@@ -25,6 +27,7 @@ pub(crate) fn forward(
 pub(crate) fn backward(
     path: Path,
     width: usize,
+    stride: usize,
     gates: &mut [f32],
     before: &[f32],
     cells: &[f32],
@@ -32,13 +35,14 @@ pub(crate) fn backward(
     cell_slopes: &mut [f32],
 ) {
     let lens = [before.len(), cells.len(), output_slopes.len(), cell_slopes.len()];
-    let n_rows = check(width, gates.len(), &lens);
+    let n_rows = check(width, stride, gates.len(), &lens);
     let (before, cells, outputs) = (before.as_ptr(), cells.as_ptr(), output_slopes.as_ptr());
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe {
         backward_raw(
             path,
             width,
+            stride,
             n_rows,
             gates.as_mut_ptr(),
             before,
@@ -50,22 +54,23 @@ pub(crate) fn backward(
 }
 
 /// How many rows there are, once all buffers are known to hold them.
-fn check(width: usize, gates: usize, others: &[usize]) -> usize {
-    assert!(width > 0 && width.is_multiple_of(PAD) && gates.is_multiple_of(4 * width), "gates");
-    let n_rows = gates / (4 * width);
+fn check(width: usize, stride: usize, gates: usize, others: &[usize]) -> usize {
+    assert!(width > 0 && width.is_multiple_of(PAD) && stride >= 4 * width, "width");
+    assert!(gates.is_multiple_of(stride), "gates");
+    let n_rows = gates / stride;
     assert!(others.iter().all(|&len| len >= n_rows * width), "cells");
     n_rows
 }
 
 by_path! {
     fn forward_raw(
-        width: usize, n_rows: usize, gates: *mut f32, before: *const f32, cells: *mut f32, outputs: *mut f32,
+        width: usize, stride: usize, n_rows: usize, gates: *mut f32, before: *const f32, cells: *mut f32, outputs: *mut f32,
     ) = forward_on;
 }
 
 by_path! {
     fn backward_raw(
-        width: usize, n_rows: usize, gates: *mut f32, before: *const f32, cells: *const f32,
+        width: usize, stride: usize, n_rows: usize, gates: *mut f32, before: *const f32, cells: *const f32,
         output_slopes: *const f32, cell_slopes: *mut f32,
     ) = backward_on;
 }
@@ -73,6 +78,7 @@ by_path! {
 #[inline(always)]
 unsafe fn forward_on<S: Simd>(
     width: usize,
+    stride: usize,
     n_rows: usize,
     gates: *mut f32,
     before: *const f32,
@@ -83,7 +89,7 @@ unsafe fn forward_on<S: Simd>(
         for at in (0..width).step_by(S::LANES) {
             // SAFETY: the caller promises so many rows, and widths are whole vectors.
             unsafe {
-                let gate = gates.add(4 * row * width + at);
+                let gate = gates.add(row * stride + at);
                 let one = row * width + at;
                 let input = logistic_of::<S>(S::load(gate));
                 let forget = logistic_of::<S>(S::load(gate.add(width)));
@@ -104,6 +110,7 @@ unsafe fn forward_on<S: Simd>(
 #[inline(always)]
 unsafe fn backward_on<S: Simd>(
     width: usize,
+    stride: usize,
     n_rows: usize,
     gates: *mut f32,
     before: *const f32,
@@ -116,7 +123,7 @@ unsafe fn backward_on<S: Simd>(
             // SAFETY: the caller promises so many rows, and widths are whole vectors.
             unsafe {
                 let (one, minus) = (S::splat(1.0), S::splat(-1.0));
-                let gate = gates.add(4 * row * width + at);
+                let gate = gates.add(row * stride + at);
                 let place = row * width + at;
                 let input = S::load(gate);
                 let forget = S::load(gate.add(width));

@@ -1,7 +1,7 @@
 //! An LSTM over a batch of sequences: one matrix product a step in time, forward and back.
 
 use super::compile::Flow;
-use crate::kernels::{Path, buffer, dense, lstm, padded};
+use crate::kernels::{PAD, Path, buffer, dense, lstm, padded};
 
 /// One LSTM of a stack, and where its parameters stand.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,12 @@ impl Shape {
         self.n_in + self.units
     }
 
+    /// Floats from one row of gates to the next. Gates are read column by column: were this a power of two, the
+    /// rows would push each other out of the nearest cache.
+    fn gates_stride(&self) -> usize {
+        self.out_pad() + PAD
+    }
+
     pub(super) fn weights_len(&self) -> usize {
         self.rows() * self.out_pad()
     }
@@ -38,7 +44,7 @@ impl Shape {
 
 /// Rows of the weight gradient's sum that are added up at once: fewer, and the matrix would be fetched and stored
 /// more often than it is worked on.
-const ROWS_AT_ONCE: usize = 128;
+const ROWS_AT_ONCE: usize = 256;
 
 /// What an LSTM keeps from forward to backward, step by step in time, and what it works in.
 pub(super) struct Scratch {
@@ -66,7 +72,7 @@ impl Scratch {
         let (taken, width) = (padded(shape.rows()), padded(shape.units));
         Scratch {
             taken: buffer(shape.steps * capacity * taken),
-            gates: buffer(shape.steps * capacity * 4 * width),
+            gates: buffer(shape.steps * capacity * shape.gates_stride()),
             cells: buffer((shape.steps + 1) * capacity * width),
             outputs: buffer(capacity * width),
             bias: buffer(shape.out_pad()),
@@ -89,12 +95,19 @@ impl Scratch {
         (to, output): (&Flow, &mut [f32]),
     ) {
         let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
-        let (stride, gates_len, cells_len) = (padded(shape.rows()), n_rows * 4 * width, n_rows * width);
+        let (stride, gates_stride, cells_len) = (padded(shape.rows()), shape.gates_stride(), n_rows * width);
+        let gates_len = n_rows * gates_stride;
         for at in 0..shape.out_pad() {
             self.bias[at] = weights[shape.biases[0] + at] + weights[shape.biases[1] + at];
         }
         self.cells[..cells_len].fill(0.0);
-        let sizes = dense::Sizes { n_rows, n_in: shape.rows(), in_stride: stride, out_pad: shape.out_pad() };
+        let sizes = dense::Sizes {
+            n_rows,
+            n_in: shape.rows(),
+            in_stride: stride,
+            out_pad: shape.out_pad(),
+            out_stride: gates_stride,
+        };
         for step in 0..shape.steps {
             let taken = &mut self.taken[step * n_rows * stride..];
             for row in 0..n_rows {
@@ -107,7 +120,7 @@ impl Scratch {
             let gates = &mut self.gates[step * gates_len..][..gates_len];
             dense::forward(path, &sizes, taken, &weights[shape.weights..], &self.bias, gates, false);
             let (before, cells) = self.cells[step * cells_len..].split_at_mut(cells_len);
-            lstm::forward(path, width, gates, before, cells, &mut self.outputs);
+            lstm::forward(path, width, gates_stride, gates, before, cells, &mut self.outputs);
             if !shape.last || step + 1 == shape.steps {
                 let at = if shape.last { 0 } else { step * units };
                 for row in 0..n_rows {
@@ -129,7 +142,8 @@ impl Scratch {
         (to, slopes): (&Flow, &[f32]),
     ) {
         let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
-        let (stride, gates_len, cells_len) = (padded(shape.rows()), n_rows * 4 * width, n_rows * width);
+        let (stride, gates_stride, cells_len) = (padded(shape.rows()), shape.gates_stride(), n_rows * width);
+        let gates_len = n_rows * gates_stride;
         self.turn(shape, &weights[shape.weights..]);
         self.cell_slopes[..cells_len].fill(0.0);
         self.output_slopes[..cells_len].fill(0.0);
@@ -144,12 +158,26 @@ impl Scratch {
             }
             let gates = &mut self.gates[step * gates_len..][..gates_len];
             let (before, cells) = self.cells[step * cells_len..].split_at(cells_len);
-            lstm::backward(path, width, gates, before, cells, &self.output_slopes, &mut self.cell_slopes);
+            lstm::backward(
+                path,
+                width,
+                gates_stride,
+                gates,
+                before,
+                cells,
+                &self.output_slopes,
+                &mut self.cell_slopes,
+            );
             if step == 0 && into.is_none() {
                 break;
             }
-            let sizes =
-                dense::Sizes { n_rows, n_in: 4 * width, in_stride: 4 * width, out_pad: padded(shape.rows()) };
+            let sizes = dense::Sizes {
+                n_rows,
+                n_in: 4 * width,
+                in_stride: gates_stride,
+                out_pad: stride,
+                out_stride: stride,
+            };
             let gates = &self.gates[step * gates_len..];
             dense::forward(path, &sizes, gates, &self.turned, &self.nothing, &mut self.taken_slopes, false);
             for row in 0..n_rows {
@@ -160,12 +188,16 @@ impl Scratch {
                 }
             }
         }
-        let at_once = (ROWS_AT_ONCE / n_rows).max(1);
-        for first in (0..shape.steps).step_by(at_once) {
-            let n_rows_at_once = at_once.min(shape.steps - first) * n_rows;
-            let (n_in, out_pad) = (shape.rows(), shape.out_pad());
-            let sizes = dense::Sizes { n_rows: n_rows_at_once, n_in, in_stride: stride, out_pad };
-            let (taken, gates) = (&self.taken[first * n_rows * stride..], &self.gates[first * gates_len..]);
+        let all = shape.steps * n_rows;
+        for first in (0..all).step_by(ROWS_AT_ONCE) {
+            let sizes = dense::Sizes {
+                n_rows: ROWS_AT_ONCE.min(all - first),
+                n_in: shape.rows(),
+                in_stride: stride,
+                out_pad: shape.out_pad(),
+                out_stride: gates_stride,
+            };
+            let (taken, gates) = (&self.taken[first * stride..], &self.gates[first * gates_stride..]);
             let gradient = &mut self.gradient;
             let sink = if first == 0 { dense::Sink::store(gradient) } else { dense::Sink::add(gradient) };
             dense::weight_gradient(path, &sizes, taken, gates, &sink, 0, shape.weights_len());
