@@ -14,7 +14,7 @@ const RUNNER: &str =
 /// Kernels are compiled as they ship.
 const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
 
-/// Fifty steps of a large network would take an hour; its shapes are among those of the named networks.
+/// Fifty steps of a large network take longer than all the others; its shapes are among those of the named networks.
 const WHICH: &[&str] = &["--test-threads=1", "kernels::", "net::reference::", "--skip", "smooth_networks"];
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
