@@ -1,9 +1,11 @@
-//! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed.
+//! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
+//! `cargo xtask valgrind` for what kernels read and write.
 
 mod bench;
 mod check;
 #[cfg(test)]
 mod shape;
+mod valgrind;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,12 +26,15 @@ enum Command {
     Bench(bench::Args),
     /// Run everything that must be green before a commit, up to the first failure
     Check,
+    /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
+    Valgrind,
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Check => check::run(),
+        Command::Valgrind => valgrind::run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

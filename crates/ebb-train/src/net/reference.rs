@@ -435,6 +435,46 @@ fn looking_at_a_gradient_moves_nothing() {
     assert!(workspace.minus(&net, &start).iter().all(|&moved| moved == 0.0));
 }
 
+#[test]
+fn steps_go_where_the_gradients_say() {
+    let layers = vec![
+        conv(10, 5, 1, 0),
+        Layer::MaxPool { size: 2 },
+        Layer::Relu,
+        conv(17, 3, 1, 1),
+        Layer::Relu,
+        Layer::Dense { units: 33 },
+        Layer::Relu,
+        Layer::Dense { units: 5 },
+    ];
+    let spec = Spec { input: IMAGE, layers };
+    let (samples, labels) = batch(&spec, 5, 5, &mut Stream::of_run(6, "steps"));
+    for path in Path::available() {
+        for momentum in [0.0, 0.5] {
+            let net = Net::new(&spec, path).unwrap();
+            let start = net.initial(6);
+            // Room for more samples than come.
+            let mut workspace = Workspace::new(&net, 7);
+            workspace.load(&net, &start);
+            let rule = ebb_round::StepRule { rate: 0.1, momentum, ..Default::default() };
+            let (mut weights, mut velocity) = (start.clone(), vec![0.0; start.len()]);
+            for _ in 0..3 {
+                let (_, slopes) = gradient(&net, &weights, &samples, &labels);
+                for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slopes) {
+                    *velocity = momentum * *velocity + slope;
+                    *weight -= rule.rate * *velocity;
+                }
+                let (to, own_labels) = workspace.batch();
+                to[..samples.len()].copy_from_slice(&samples);
+                own_labels.extend(&labels);
+                workspace.step(&net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+            }
+            let off = workspace.minus(&net, &weights).into_iter().map(f32::abs).fold(0.0, f32::max);
+            assert!(off < 1e-6, "{}, momentum {momentum}: {off} off", path.name());
+        }
+    }
+}
+
 /// Where nothing has a kink, rounding stays rounding: fifty steps with momentum lead to the same place on
 /// every path. With ReLU and maxima, which may fall the other way by the last bit, they part.
 #[test]

@@ -1,0 +1,39 @@
+//! Runs the tests of the kernels under valgrind: no kernel may read or write beyond its buffers, nor let what nobody
+//! wrote decide anything.
+
+use std::error::Error;
+use std::process::{Command, Stdio};
+
+use crate::cargo;
+
+/// The widest zone that valgrind can keep around a block: what oversteps its buffer by little or much must not land in
+/// the next one.
+const RUNNER: &str =
+    r#"target."cfg(unix)".runner = ["valgrind", "-q", "--error-exitcode=1", "--redzone-size=4096"]"#;
+
+/// Kernels are compiled as they ship.
+const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
+
+/// Fifty steps of a large network take longer than all the others; its shapes are among those of the named networks.
+const WHICH: &[&str] = &["--test-threads=1", "kernels::", "net::reference::", "--skip", "smooth_networks"];
+
+pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+    let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    found.map_err(|error| format!("valgrind cannot be started: {error}; install it"))?;
+    let path = widest_emulated();
+    println!("the tests of the kernels under valgrind, up to the {path} path");
+    let status = cargo().args(TESTS).args(WHICH).env("EBBFLOW_KERNELS", path).status()?;
+    if !status.success() {
+        return Err(format!("a test failed, or valgrind found an error ({status})").into());
+    }
+    Ok(())
+}
+
+/// Valgrind has no AVX-512. Asked for by name, AVX2 makes a test fail if it is not there.
+fn widest_emulated() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        return "avx2";
+    }
+    "portable"
+}
