@@ -1,5 +1,7 @@
 //! Labelled samples, loaded once and shared by all clients as lists of indices.
 
+use crate::kernels::{Path, bytes};
+
 /// Labelled samples.
 #[derive(Debug)]
 pub struct Samples {
@@ -30,19 +32,15 @@ struct Meaning {
 
 impl Meaning {
     fn new(channels: &[(f32, f32)]) -> Meaning {
+        let n_pixels = if channels.len() == 1 { 1 } else { PIXELS };
         let repeated = |part: fn(&(f32, f32)) -> f32| {
-            channels.iter().cycle().take(PIXELS * channels.len()).map(part).collect()
+            channels.iter().cycle().take(n_pixels * channels.len()).map(part).collect()
         };
         Meaning { scales: repeated(|one| one.0), offsets: repeated(|one| one.1) }
     }
 
-    fn write(&self, bytes: &[u8], to: &mut [f32]) {
-        for (bytes, to) in bytes.chunks(self.scales.len()).zip(to.chunks_mut(self.scales.len())) {
-            let meaning = self.scales.iter().zip(&self.offsets);
-            for ((&byte, to), (scale, offset)) in bytes.iter().zip(to).zip(meaning) {
-                *to = f32::from(byte) * scale + offset;
-            }
-        }
+    fn write(&self, path: Path, bytes: &[u8], to: &mut [f32]) {
+        bytes::scale(path, bytes, &self.scales, &self.offsets, to);
     }
 }
 
@@ -146,12 +144,13 @@ impl Samples {
     /// When there is no room for them.
     pub fn fill(&self, idxs: impl ExactSizeIterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
         assert!(idxs.len() * self.width <= to.len(), "more samples than fit");
+        let path = Path::chosen().unwrap_or(Path::Portable);
         for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
             labels.push(self.labels[idx as usize]);
             let range = idx as usize * self.width..(idx as usize + 1) * self.width;
             match &self.inputs {
                 Inputs::Floats(rows) => to.copy_from_slice(&rows[range]),
-                Inputs::Bytes { pixels, meaning } => meaning.write(&pixels[range], to),
+                Inputs::Bytes { pixels, meaning } => meaning.write(path, &pixels[range], to),
             }
         }
     }

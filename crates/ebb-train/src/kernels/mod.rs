@@ -9,6 +9,7 @@
 
 mod avx2;
 mod avx512;
+pub(crate) mod bytes;
 pub(crate) mod conv;
 pub(crate) mod curves;
 pub(crate) mod dense;

@@ -1,0 +1,30 @@
+//! Bytes into numbers: the same bits on every path, for nothing is fused.
+
+use super::{Path, Simd, by_path};
+
+/// `byte * scale + offset`; scales and offsets come again after as many bytes as there are of them.
+pub(crate) fn scale(path: Path, bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
+    assert!(bytes.len() == to.len() && scales.len() == offsets.len() && !scales.is_empty(), "lengths");
+    // SAFETY: a path is only chosen where its unit exists.
+    unsafe { scale_raw(path, bytes, scales, offsets, to) }
+}
+
+by_path! {
+    fn scale_raw(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) = scale_on;
+}
+
+/// Plain loops, which the compiler turns into vectors of the unit it compiles for.
+#[inline(always)]
+unsafe fn scale_on<S: Simd>(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
+    if let ([scale], [offset]) = (scales, offsets) {
+        for at in 0..bytes.len() {
+            to[at] = f32::from(bytes[at]) * scale + offset;
+        }
+        return;
+    }
+    for (bytes, to) in bytes.chunks(scales.len()).zip(to.chunks_mut(scales.len())) {
+        for at in 0..bytes.len() {
+            to[at] = f32::from(bytes[at]) * scales[at] + offsets[at];
+        }
+    }
+}
