@@ -217,7 +217,7 @@ class Compiled:
 
 def variants(work: Work, threads: int) -> list[Variant]:
     parts = f"{threads} processes"
-    each = partial(Variant, processes=threads, compiles=True)
+    each = partial(Variant, processes=threads, at_once=True)
     if not work.convolves:
         all_of = [each(parts, Compiled)]
         if not work.symbols:
@@ -225,17 +225,17 @@ def variants(work: Work, threads: int) -> list[Variant]:
             all_of += [
                 each(f"vmap, {parts}", together),
                 each(f"vmap, unrolled, {parts}", partial(together, unroll=5)),
-                Variant("vmap", together, compiles=True),
-                Variant("vmap, unrolled", partial(together, unroll=5), compiles=True),
+                Variant("vmap", together, at_once=True),
+                Variant("vmap, unrolled", partial(together, unroll=5), at_once=True),
             ]
         else:
-            all_of.append(Variant("loop", Compiled, compiles=True))
+            all_of.append(Variant("loop", Compiled, at_once=True))
         return all_of
     return [
         each(f"im2col, {parts}", Compiled),
         each(f"im2col, vmap, {parts}", partial(Compiled, together=True)),
         each(f"XLA convolution, {parts}", partial(Compiled, conv=conv_by_xla)),
-        Variant("im2col, vmap", partial(Compiled, together=True), compiles=True),
+        Variant("im2col, vmap", partial(Compiled, together=True), at_once=True),
     ]
 
 

@@ -194,8 +194,8 @@ def variants(work: Work, threads: int) -> list[Variant]:
     if not work.symbols:
         # An LSTM has no rule for vmap.
         all_of += [
-            Variant("vmap", Together),
-            Variant(f"vmap, {threads} processes", Together, threads),
+            Variant("vmap", Together, at_once=True),
+            Variant(f"vmap, {threads} processes", Together, threads, at_once=True),
         ]
     return all_of
 

@@ -11,6 +11,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -99,8 +100,8 @@ class Variant:
     # Makes the trainer, with so many threads, from the work alone: it may be called in another process.
     make: Callable[[Work, int], Trainer]
     processes: int = 1
-    # Whether the first call compiles, so that its time says nothing.
-    compiles: bool = False
+    # Whether a few clients say nothing of many: it takes them all at once, or compiles for their number.
+    at_once: bool = False
 
 
 class Pool:
@@ -216,7 +217,7 @@ def tried(work: Work, variant: Variant, threads: int, best_s: float) -> float:
     parts = len(work.cohorts[0]) / len(clients)
     with started(work, variant, threads) as trainer:
         model = trainer.native(work.initial)
-        warmed = clients if variant.compiles else clients[:threads]
+        warmed = clients if variant.at_once else clients[:threads]
         trainer.train(model, warmed)
         began = time.perf_counter()
         trainer.train(model, warmed)
@@ -264,5 +265,5 @@ def tell(peer: str, variant: str, **facts: Any) -> None:
 def said(error: Exception) -> str:
     """The line of an exception that says most, for a table has no room for more."""
     lines = str(error).strip().splitlines() or [""]
-    names = [line.strip() for line in lines if "Error: " in line]
+    names = [line.strip() for line in lines if re.search(r"\w(Error|Exception): ", line)]
     return f"{type(error).__name__}: {(names or lines)[-1][:200]}"
