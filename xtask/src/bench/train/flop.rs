@@ -32,7 +32,7 @@ fn products(spec: &Spec) -> Vec<f64> {
                 channels = out;
             }
             Layer::MaxPool { size } | Layer::AvgPool { size } => {
-                (height, width) = (height / size, width / size)
+                (height, width) = (height / size, width / size);
             }
             Layer::Dense { units } => {
                 products.push((height * width * channels) as f64 * units as f64);

@@ -1,6 +1,5 @@
 //! Other systems on the same work: installs them, runs the programs in `scripts/peers`, reads what they print.
 
-use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -104,8 +103,7 @@ impl Peers {
         command.arg(workspace().join("scripts/peers").join(program)).arg(work);
         command.args(["--repeats", &repeats.to_string(), "--threads", &threads.to_string()]);
         command.env("PYTHONDONTWRITEBYTECODE", "1");
-        let (lines, ended) =
-            spoken(&mut command).unwrap_or_else(|error| (Vec::new(), Err(error.to_string())));
+        let (lines, ended) = spoken(&mut command);
         let (tried, reached) = understood(&lines);
         let reached = match (reached, ended) {
             (Some(reached), _) => Ok(reached),
@@ -161,8 +159,12 @@ fn understood(lines: &[String]) -> (Vec<String>, Option<Reached>) {
 }
 
 /// What a program prints line by line, and how it ended; one that hangs is stopped.
-fn spoken(command: &mut Command) -> Result<(Vec<String>, Result<(), String>), Box<dyn Error>> {
-    let mut child = in_own_group(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+fn spoken(command: &mut Command) -> (Vec<String>, Result<(), String>) {
+    let mut lines = Vec::new();
+    let mut child = match in_own_group(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return (lines, Err(error.to_string())),
+    };
     let (sender, receiver) = channel();
     let output = BufReader::new(child.stdout.take().expect("it was piped"));
     // Nobody listens any more once the program was stopped.
@@ -173,7 +175,6 @@ fn spoken(command: &mut Command) -> Result<(Vec<String>, Result<(), String>), Bo
         let _ = errors.read_to_end(&mut said);
         String::from_utf8_lossy(&said).into_owned()
     });
-    let mut lines = Vec::new();
     loop {
         match receiver.recv_timeout(SILENCE) {
             Ok(line) => lines.push(line),
@@ -181,14 +182,17 @@ fn spoken(command: &mut Command) -> Result<(Vec<String>, Result<(), String>), Bo
             Err(RecvTimeoutError::Timeout) => {
                 stop(&mut child);
                 let waited = SILENCE.as_secs();
-                return Ok((lines, Err(format!("it said nothing for {waited} s and was stopped"))));
+                return (lines, Err(format!("it said nothing for {waited} s and was stopped")));
             }
         }
     }
-    let status = child.wait()?;
     let said = complaints.join().unwrap_or_default();
-    let ended = if status.success() { Ok(()) } else { Err(complaint(&said, &status.to_string())) };
-    Ok((lines, ended))
+    let ended = match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(complaint(&said, &status.to_string())),
+        Err(error) => Err(error.to_string()),
+    };
+    (lines, ended)
 }
 
 /// Starts what a program starts in a group with it, so that all of them can be stopped.
@@ -272,9 +276,9 @@ mod tests {
     #[test]
     fn a_program_is_heard_and_its_failure_too() {
         let (lines, ended) =
-            spoken(Command::new("sh").args(["-c", "echo one; echo two; echo broken >&2; exit 3"])).unwrap();
+            spoken(Command::new("sh").args(["-c", "echo one; echo two; echo broken >&2; exit 3"]));
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(ended, Err("broken".to_owned()));
-        assert!(spoken(&mut Command::new("no-such-program-here")).is_err());
+        assert!(spoken(&mut Command::new("no-such-program-here")).1.is_err());
     }
 }
