@@ -31,13 +31,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Local training on the papers' networks
-    Train {
-        /// Which workloads, such as W1; all if none is named
-        workloads: Vec<String>,
-        /// Timed rounds of each
-        #[arg(long, default_value_t = 5)]
-        repeats: usize,
-    },
+    Train(train::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -45,8 +39,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     println!("{machine}");
     println!("median (lowest to highest) of repeats, {threads} threads\n");
-    if let Some(What::Train { workloads, repeats }) = &args.what {
-        let figures = train::measure(workloads, *repeats, threads)?;
+    if let Some(What::Train(asked)) = &args.what {
+        let figures = train::measure(asked, threads)?;
         if args.json {
             let figures: Vec<_> = figures.iter().map(train::Figures::json).collect();
             println!("{}", json!({ "machine": machine.json(), "threads": threads, "train": figures }));

@@ -1,18 +1,42 @@
-//! Local training: rounds a second on the papers' networks, through the call that fleets use.
+//! Local training: rounds a second on the papers' networks, through the call that fleets use, and beside others.
+
+mod flop;
+mod judge;
+mod peak;
+mod peers;
 
 use std::error::Error;
+use std::io::{BufWriter, Write};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_round::{Amount, ClientId, Job, LocalRule, LocalRun, Parcel, StepRule, Stream, Work};
 use ebb_train::backend::{Assignment, Backend, Threads};
 use ebb_train::data::{Held, Labelled, Samples};
-use ebb_train::net::{Input, Net, named};
+use ebb_train::net::{Input, Layer, Net, Spec, named};
 use ebb_train::{Path, Task, read};
 use serde_json::{Value, json};
 
-use super::Spread;
+use super::{Judge, Spread};
+use peers::{Outcome, Peers, fastest};
+
+/// What to train, and beside whom.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Which workloads, such as W1, or eval; all if none is named
+    workloads: Vec<String>,
+    /// Timed repeats of each
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Also PyTorch, JAX, pfl-research and Flower on the same work; takes most of an hour
+    #[arg(long)]
+    peers: bool,
+    /// Where the peers are installed, or are to be [default: target/peers]
+    #[arg(long, requires = "peers")]
+    venv: Option<PathBuf>,
+}
 
 /// Some clients of a round, and what they do.
 struct Workload {
@@ -28,7 +52,20 @@ struct Workload {
     network: &'static str,
     input: Input,
     n_classes: usize,
+    /// How many times as fast as the fastest peer it should be, on two cores.
+    aim: f64,
 }
+
+/// With only AVX2 to compute on, this part of an aim.
+const AVX2_PART: f64 = 0.5;
+
+/// Cohorts that are drawn before the clock runs; then they come again.
+const COHORTS: usize = 64;
+
+/// A repeat is as many rounds as fill this time, for a clock says little of one that takes a millisecond.
+const REPEAT_S: f64 = 0.5;
+
+const EVALUATION: &str = "eval";
 
 const MNIST: Input = Input::Image { height: 28, width: 28, channels: 1 };
 const CIFAR: Input = Input::Image { height: 32, width: 32, channels: 3 };
@@ -47,6 +84,7 @@ const WORKLOADS: &[Workload] = &[
         network: "mnist-cnn",
         input: MNIST,
         n_classes: 10,
+        aim: 6.0,
     },
     Workload {
         name: "W2",
@@ -61,6 +99,7 @@ const WORKLOADS: &[Workload] = &[
         network: "e3cs-emnist-cnn",
         input: MNIST,
         n_classes: 26,
+        aim: 2.8,
     },
     Workload {
         name: "W3",
@@ -75,6 +114,7 @@ const WORKLOADS: &[Workload] = &[
         network: "e3cs-cifar-cnn",
         input: CIFAR,
         n_classes: 10,
+        aim: 2.2,
     },
     Workload {
         name: "W4",
@@ -89,6 +129,7 @@ const WORKLOADS: &[Workload] = &[
         network: "logistic",
         input: Input::Flat(60),
         n_classes: 10,
+        aim: 8.0,
     },
     Workload {
         name: "W5",
@@ -103,6 +144,7 @@ const WORKLOADS: &[Workload] = &[
         network: "lenet",
         input: CIFAR,
         n_classes: 10,
+        aim: 2.0,
     },
     Workload {
         name: "W6",
@@ -117,6 +159,7 @@ const WORKLOADS: &[Workload] = &[
         network: "fast-fashion-cnn",
         input: MNIST,
         n_classes: 62,
+        aim: 1.5,
     },
     Workload {
         name: "W7",
@@ -131,6 +174,7 @@ const WORKLOADS: &[Workload] = &[
         network: "char-lstm",
         input: Input::Sequence { steps: 80, symbols: 80 },
         n_classes: 80,
+        aim: 1.5,
     },
     Workload {
         name: "W8",
@@ -145,6 +189,23 @@ const WORKLOADS: &[Workload] = &[
         network: "mcmahan-cnn",
         input: MNIST,
         n_classes: 10,
+        aim: 3.0,
+    },
+    Workload {
+        name: "W9",
+        about: "pfl-research's CIFAR-10 CNN, 50 of 1000 x 50, batch 10, 1 epoch",
+        clients: 1000,
+        samples: 50,
+        cohort: 50,
+        batch: 10,
+        epochs: 1,
+        rate: 0.1,
+        momentum: 0.0,
+        // Its benchmark has the same layers on larger images.
+        network: "fast-fashion-cnn",
+        input: CIFAR,
+        n_classes: 10,
+        aim: 2.0,
     },
     Workload {
         name: "W10",
@@ -159,22 +220,49 @@ const WORKLOADS: &[Workload] = &[
         network: "logistic",
         input: MNIST,
         n_classes: 10,
+        aim: 5.0,
     },
 ];
 
+/// What this machine is measured with.
+struct Bench {
+    repeats: usize,
+    threads: NonZeroUsize,
+    /// The path that is used, and AVX2 where that is another and peers are there to compare with.
+    paths: Vec<Path>,
+    /// Of matrix products on all threads, in GFLOP/s.
+    peak: f64,
+    peers: Option<Peers>,
+}
+
 /// Figures of one workload.
 pub(super) struct Figures {
-    workload: &'static Workload,
+    name: &'static str,
+    about: String,
+    gflop: f64,
+    aim: f64,
+    /// On each path, the chosen one first.
+    ours: Vec<Ours>,
+    outcomes: Vec<Outcome>,
+}
+
+/// What we reached on one path.
+struct Ours {
+    path: Path,
     per_second: Spread,
-    loss: f32,
+    /// Of the first rounds.
+    losses: Vec<f64>,
+    share_of_peak: f64,
 }
 
 /// Runs the workloads whose names are asked for, or all.
-pub(super) fn measure(
-    wanted: &[String],
-    repeats: usize,
-    threads: NonZeroUsize,
-) -> Result<Vec<Figures>, Box<dyn Error>> {
+pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Figures>, Box<dyn Error>> {
+    let known = || WORKLOADS.iter().map(|workload| workload.name).chain([EVALUATION]);
+    if let Some(name) = args.workloads.iter().find(|name| known().all(|known| known != *name)) {
+        return Err(
+            format!("no workload {name}; there are {}", known().collect::<Vec<_>>().join(", ")).into()
+        );
+    }
     let path = Path::chosen()?;
     let images =
         if read::data_folder(None).is_ok() { "MNIST" } else { "noise, for EBBFLOW_DATA names no folder" };
@@ -182,78 +270,154 @@ pub(super) fn measure(
         "local training on the {} path, {threads} threads; 28 x 28 images: {images}; all else noise",
         path.name()
     );
-    let mut all = Vec::new();
-    for workload in WORKLOADS {
-        if wanted.is_empty() || wanted.iter().any(|name| name == workload.name) {
-            let figures = workload.measure(path, repeats, threads)?;
-            figures.print();
-            all.push(figures);
+    let mut paths = vec![path];
+    let mut installed = None;
+    if args.peers {
+        paths.extend([Path::Avx2].into_iter().filter(|avx2| path == Path::Avx512 && path != *avx2));
+        match Peers::install(args.venv.as_deref()) {
+            Ok(peers) => installed = Some(peers),
+            Err(error) => println!("no peer is measured: {error}"),
         }
+    }
+    let peak = peak::measure(threads);
+    println!("matrix products (gemm crate) reach {} GFLOP/s\n", spread(&peak));
+    let bench = Bench { repeats: args.repeats.into(), threads, paths, peak: peak.median, peers: installed };
+    let asked = |name: &str| args.workloads.is_empty() || args.workloads.iter().any(|asked| asked == name);
+    let mut all = Vec::new();
+    for workload in WORKLOADS.iter().filter(|workload| asked(workload.name)) {
+        let figures = workload.measure(&bench)?;
+        figures.print(args.peers);
+        all.push(figures);
+    }
+    if asked(EVALUATION) {
+        let figures = judge::measure(&bench)?;
+        figures.print(args.peers);
+        all.push(figures);
     }
     Ok(all)
 }
 
 impl Workload {
-    fn measure(
-        &'static self,
-        path: Path,
-        repeats: usize,
+    fn measure(&self, bench: &Bench) -> Result<Figures, Box<dyn Error>> {
+        let gflop = self.gflop()?;
+        let samples = Arc::new(self.samples()?);
+        let task = |path| self.task(path, Arc::clone(&samples));
+        let cohorts = self.cohorts();
+        // Some repeats before the peers and some after, lest the machine change its pace in between.
+        let (before, after) = (bench.repeats.div_ceil(2), bench.repeats / 2);
+        let mut timed = Vec::new();
+        for &path in &bench.paths {
+            timed.push((path, self.train(&task(path)?, &cohorts, bench.threads, before)?));
+        }
+        let mut outcomes = Vec::new();
+        if let Some(peers) = &bench.peers {
+            let folder = tempfile::tempdir()?;
+            let about = json!({
+                "name": self.name,
+                "input": shape(self.input),
+                "layers": self.spec()?.layers.iter().map(|layer| described(layer, self.input)).collect::<Vec<_>>(),
+                "samples": self.samples,
+                "batch": self.batch,
+                "epochs": self.epochs,
+                "rate": self.rate,
+                "momentum": self.momentum,
+                "cohorts": cohorts,
+                "gflop": gflop,
+            });
+            write_work(folder.path(), &about, &samples, &task(bench.paths[0])?.initial())?;
+            outcomes = peers.run(folder.path(), bench.repeats, bench.threads.get());
+        }
+        let mut ours = Vec::new();
+        for (path, (mut figures, losses)) in timed {
+            figures.extend(self.train(&task(path)?, &cohorts, bench.threads, after)?.0);
+            let per_second = Spread::of(figures);
+            let share_of_peak = per_second.median * gflop / bench.peak;
+            ours.push(Ours { path, per_second, losses, share_of_peak });
+        }
+        let about = format!("{}; {} GFLOP a round", self.about, figure(gflop));
+        Ok(Figures { name: self.name, about, gflop, aim: self.aim, ours, outcomes })
+    }
+
+    /// Rounds a second in each repeat, and the losses of the first two rounds.
+    fn train(
+        &self,
+        task: &Labelled,
+        cohorts: &[Vec<usize>],
         threads: NonZeroUsize,
-    ) -> Result<Figures, Box<dyn Error>> {
-        let task = self.task(path)?;
+        repeats: usize,
+    ) -> Result<(Vec<f64>, Vec<f64>), Box<dyn Error>> {
+        if repeats == 0 {
+            return Ok(Default::default());
+        }
         let rule = Plain { rate: self.rate, momentum: self.momentum };
         let some = |count: u32| NonZeroU32::new(count).expect("workloads have no zeros");
         let work = Work { amount: Amount::Epochs(some(self.epochs)), batch: Some(some(self.batch)) };
         let mut model = task.initial();
-        let mut loss = 0.0;
-        let mut seconds = Vec::new();
-        for round in 0..=repeats {
+        let mut number = 0_u32;
+        let mut round = || -> Result<f64, Box<dyn Error>> {
             let global = Arc::new(Parcel::of(model.clone()));
-            let job = Arc::new(Job { round: round as u32, global, rate: self.rate, work });
-            let chosen = Stream::of_round(1, "cohort", round as u32).distinct(self.clients, self.cohort);
+            let job = Arc::new(Job { round: number, global, rate: self.rate, work });
             let assignment = |&client: &usize| Assignment {
                 client: ClientId::new(client),
                 job: Arc::clone(&job),
                 memory: Arc::default(),
                 limit: NonZeroU32::MAX,
             };
-            let assignments: Vec<_> = chosen.iter().map(assignment).collect();
-            let began = Instant::now();
+            let assignments: Vec<_> = cohorts[number as usize % COHORTS].iter().map(assignment).collect();
             let mut sum = vec![0.0_f64; model.len()];
-            loss = 0.0;
-            Threads(threads).train(&task, &rule, 1, &assignments, &mut |_, trained| {
+            let mut loss = 0.0;
+            Threads(threads).train(task, &rule, 1, &assignments, &mut |_, trained| {
                 let update = trained.expect("every client has samples").update;
                 ebb_round::vectors::add_weighted(
                     &mut sum,
                     &[(&update.delta.model, 1.0 / self.cohort as f64)],
                     1,
                 );
-                loss += update.loss / self.cohort as f32;
+                loss += f64::from(update.loss) / self.cohort as f64;
                 Ok(())
             })?;
             for (weight, step) in model.iter_mut().zip(&sum) {
                 *weight += *step as f32;
             }
-            // The first round also fills caches and makes workspaces.
-            if round > 0 {
-                seconds.push(began.elapsed().as_secs_f64());
+            number += 1;
+            Ok(loss)
+        };
+        // The first round also fills caches and makes workspaces; the second says how many make a repeat.
+        let mut losses = vec![round()?];
+        let began = Instant::now();
+        losses.push(round()?);
+        let count = (REPEAT_S / began.elapsed().as_secs_f64()).ceil() as u32;
+        let mut per_second = Vec::new();
+        for _ in 0..repeats {
+            let began = Instant::now();
+            for _ in 0..count {
+                round()?;
             }
+            per_second.push(f64::from(count) / began.elapsed().as_secs_f64());
         }
-        Ok(Figures {
-            workload: self,
-            per_second: Spread::of(seconds.iter().map(|seconds| 1.0 / seconds)),
-            loss,
-        })
+        Ok((per_second, losses))
     }
 
-    fn task(&self, path: Path) -> Result<Labelled, Box<dyn Error>> {
-        let spec =
-            named(self.network, self.input, self.n_classes).ok_or("a workload's network has a name")?;
-        let samples = Arc::new(self.samples()?);
+    fn spec(&self) -> Result<Spec, Box<dyn Error>> {
+        Ok(named(self.network, self.input, self.n_classes).ok_or("a workload's network has a name")?)
+    }
+
+    /// What a round costs, as if nothing were skipped.
+    fn gflop(&self) -> Result<f64, Box<dyn Error>> {
+        let samples = self.cohort * self.samples * self.epochs as usize;
+        Ok(flop::training(&self.spec()?) * samples as f64 / 1e9)
+    }
+
+    fn cohorts(&self) -> Vec<Vec<usize>> {
+        let drawn = |round| Stream::of_round(1, "cohort", round as u32).distinct(self.clients, self.cohort);
+        (0..COHORTS).map(drawn).collect()
+    }
+
+    fn task(&self, path: Path, samples: Arc<Samples>) -> Result<Labelled, Box<dyn Error>> {
         let held = |client: usize| (client * self.samples) as u32..((client + 1) * self.samples) as u32;
         let by_client = (0..self.clients).map(|client| held(client).collect()).collect();
         let test = Held { samples: Arc::clone(&samples), by_client: Vec::new() };
-        Ok(Labelled::new(Net::new(&spec, path)?, 1, Held { samples, by_client }, test, None))
+        Ok(Labelled::new(Net::new(&self.spec()?, path)?, 1, Held { samples, by_client }, test, None))
     }
 
     /// MNIST where the network is for it and it is there, and noise otherwise: zeros and ties in real images
@@ -295,14 +459,142 @@ impl Workload {
 }
 
 impl Figures {
-    fn print(&self) {
-        let Figures { workload, per_second, loss } = self;
-        println!("  {:4} {:66} rounds/s {per_second}  loss {loss:.3}", workload.name, workload.about);
+    fn print(&self, beside_peers: bool) {
+        println!("{:5}{}", self.name, self.about);
+        for ours in &self.ours {
+            let Ours { path, per_second, losses, share_of_peak } = ours;
+            let (name, share) = (format!("ours, {}", path.name()), format!("{share_of_peak:.2} of the peak"));
+            println!("     {name:13} {:24} {:15} {share}", spread(per_second), shown(losses));
+        }
+        for Outcome { peer, tried, reached } in &self.outcomes {
+            match reached {
+                Ok(reached) => {
+                    let peers::Reached { variant, per_second, repeats, losses, .. } = reached;
+                    let (figures, losses) = (spread(per_second), shown(losses));
+                    println!("     {peer:13} {figures:24} {losses:15} {variant}; {repeats} repeats");
+                }
+                Err(error) => println!("     {peer:13} not measured: {error}"),
+            }
+            println!("     {:13}   tried: {}", "", tried.join("; "));
+        }
+        if beside_peers {
+            for ours in &self.ours {
+                println!("     {}", self.verdict(ours));
+            }
+            println!();
+        }
+    }
+
+    /// How we stand against the fastest peer.
+    fn verdict(&self, ours: &Ours) -> String {
+        let Some(fastest) = fastest(&self.outcomes) else {
+            return "no peer was measured, so nothing is compared".to_owned();
+        };
+        let ratio = self.ratio(ours, fastest);
+        let judged = Judge::ByAim.verdict(ratio, self.aim_of(ours));
+        format!("{}: {ratio:.2} times {}, the fastest peer; {judged}", ours.path.name(), fastest.peer)
+    }
+
+    fn ratio(&self, ours: &Ours, fastest: &peers::Reached) -> f64 {
+        ours.per_second.median / fastest.per_second.median
+    }
+
+    fn aim_of(&self, ours: &Ours) -> f64 {
+        if ours.path == Path::Avx2 { AVX2_PART * self.aim } else { self.aim }
     }
 
     pub(super) fn json(&self) -> Value {
-        json!({ "workload": self.workload.name, "rounds_per_second": self.per_second.json() })
+        let ours = self.ours.iter().map(|ours| {
+            json!({
+                "path": ours.path.name(),
+                "per_second": ours.per_second.json(),
+                "losses": ours.losses,
+                "share_of_peak": ours.share_of_peak,
+                "ratio": fastest(&self.outcomes).map(|fastest| self.ratio(ours, fastest)),
+                "aim": self.aim_of(ours),
+            })
+        });
+        let peers = self.outcomes.iter().map(|outcome| match &outcome.reached {
+            Ok(reached) => reached.json(),
+            Err(error) => json!({ "peer": outcome.peer, "error": error }),
+        });
+        json!({
+            "workload": self.name,
+            "gflop": self.gflop,
+            "ours": ours.collect::<Vec<_>>(),
+            "peers": peers.collect::<Vec<_>>(),
+        })
     }
+}
+
+/// Three digits, for figures here lie between a hundredth and thousands.
+fn figure(value: f64) -> String {
+    let whole = if value > 0.0 { value.log10().floor() as i32 + 1 } else { 1 };
+    format!("{value:.*}", (3 - whole).clamp(0, 6) as usize)
+}
+
+fn spread(spread: &Spread) -> String {
+    let Spread { median, low, high } = *spread;
+    format!("{} ({} to {})", figure(median), figure(low), figure(high))
+}
+
+fn shown(losses: &[f64]) -> String {
+    let losses: Vec<_> = losses.iter().map(|loss| format!("{loss:.3}")).collect();
+    if losses.is_empty() { String::new() } else { format!("loss {}", losses.join(" ")) }
+}
+
+/// The lengths of a sample, channels last.
+fn shape(input: Input) -> Vec<usize> {
+    match input {
+        Input::Image { height, width, channels } => vec![height, width, channels],
+        Input::Flat(count) => vec![count],
+        Input::Sequence { steps, .. } => vec![steps],
+    }
+}
+
+/// A layer as the peers' programs read it.
+fn described(layer: &Layer, input: Input) -> Value {
+    let kind = layer.name();
+    match *layer {
+        Layer::Conv { channels, kernel, stride, padding } => json!({
+            "kind": kind, "channels": channels, "kernel": kernel, "stride": stride, "padding": padding,
+        }),
+        Layer::MaxPool { size } | Layer::AvgPool { size } => json!({ "kind": kind, "size": size }),
+        Layer::Dense { units } => json!({ "kind": kind, "units": units }),
+        Layer::Dropout { chance } | Layer::ChannelDropout { chance } => {
+            json!({ "kind": kind, "chance": chance })
+        }
+        Layer::Embedding { width } => {
+            let symbols = if let Input::Sequence { symbols, .. } = input { symbols } else { 0 };
+            json!({ "kind": kind, "symbols": symbols, "units": width })
+        }
+        Layer::Lstm { units, layers } => json!({ "kind": kind, "units": units, "layers": layers }),
+        _ => json!({ "kind": kind }),
+    }
+}
+
+/// Writes down the work for the peers: what it is, its samples, and the model it starts from.
+fn write_work(
+    folder: &std::path::Path,
+    about: &Value,
+    samples: &Samples,
+    initial: &[f32],
+) -> Result<(), Box<dyn Error>> {
+    std::fs::write(folder.join("workload.json"), about.to_string())?;
+    let create = |name: &str| std::fs::File::create(folder.join(name)).map(BufWriter::new);
+    let (mut rows, mut labels, mut model) =
+        (create("rows.f32")?, create("labels.u32")?, create("initial.f32")?);
+    for idx in 0..samples.len() as u32 {
+        for value in samples.row(idx) {
+            rows.write_all(&value.to_le_bytes())?;
+        }
+        labels.write_all(&samples.label(idx).to_le_bytes())?;
+    }
+    for value in initial {
+        model.write_all(&value.to_le_bytes())?;
+    }
+    [rows, labels, model].iter_mut().try_for_each(Write::flush)?;
+    Ok(())
 }
 
 struct Plain {
@@ -319,5 +611,83 @@ impl LocalRule for Plain {
         let step = StepRule { rate: self.rate, momentum: self.momentum, ..StepRule::default() };
         run.steps(run.steps_asked(), &step);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peers::Reached;
+
+    fn figures(peer: Option<f64>) -> Figures {
+        let at = |median| Spread { median, low: median, high: median };
+        let ours = |path, median| Ours { path, per_second: at(median), losses: vec![], share_of_peak: 0.5 };
+        let reached = peer.ok_or_else(|| "not here".to_owned()).map(|median| Reached {
+            peer: "JAX".to_owned(),
+            variant: "vmap".to_owned(),
+            per_second: at(median),
+            repeats: 5,
+            losses: vec![],
+        });
+        Figures {
+            name: "W0",
+            about: String::new(),
+            gflop: 1.0,
+            aim: 6.0,
+            ours: vec![ours(Path::Avx512, 10.0), ours(Path::Avx2, 7.0)],
+            outcomes: vec![Outcome { peer: "JAX", tried: vec![], reached }],
+        }
+    }
+
+    #[test]
+    fn we_stand_against_the_fastest_peer() {
+        let check = |peer, expected: [&str; 2]| {
+            let figures = figures(peer);
+            let said: Vec<_> = figures.ours.iter().map(|ours| figures.verdict(ours)).collect();
+            assert_eq!(said, expected);
+        };
+        let half = "avx2: 3.50 times JAX, the fastest peer; meets the aim of at least 3";
+        check(Some(2.0), ["avx512: 5.00 times JAX, the fastest peer; below the aim of at least 6", half]);
+        let none = "no peer was measured, so nothing is compared";
+        check(None, [none, none]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let ratio = |peer| figures(peer).json()["ours"][0]["ratio"].clone();
+        assert_eq!(ratio(Some(2.0)), json!(5.0));
+        assert_eq!(ratio(None), Value::Null);
+        assert_eq!(figures(None).json()["peers"][0], json!({ "peer": "JAX", "error": "not here" }));
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        let check = |value, text: &str| assert_eq!(figure(value), text);
+        check(0.0312, "0.0312");
+        check(0.4, "0.400");
+        check(8.314, "8.31");
+        check(20.76, "20.8");
+        check(1234.5, "1234");
+        check(0.0, "0.00");
+    }
+
+    #[test]
+    fn every_workload_has_a_network_that_takes_its_samples() {
+        for workload in WORKLOADS {
+            let net = Net::new(&workload.spec().unwrap(), Path::Portable).unwrap();
+            assert_eq!(net.input_len(), shape(workload.input).iter().product::<usize>(), "{}", workload.name);
+        }
+    }
+
+    #[test]
+    fn the_work_is_written_as_the_peers_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let samples = Samples::from_floats(vec![1.0, 2.0, 3.0, 4.0], vec![7, 9], 2);
+        write_work(folder.path(), &json!({ "name": "W0" }), &samples, &[0.5]).unwrap();
+        let bytes = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+        assert_eq!(bytes("workload.json"), br#"{"name":"W0"}"#);
+        assert_eq!(bytes("rows.f32"), [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat());
+        assert_eq!(bytes("labels.u32"), [7_u32, 9].map(u32::to_le_bytes).concat());
+        assert_eq!(bytes("initial.f32"), 0.5_f32.to_le_bytes());
     }
 }

@@ -1,0 +1,97 @@
+//! Judging a model: how often a second 10,000 test images go through a network, beside PyTorch.
+
+use std::error::Error;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_round::Stream;
+use ebb_train::data::{Held, Labelled, Samples};
+use ebb_train::net::{Net, Spec, named};
+use ebb_train::{Evaluation, Path, Task, TaskEvaluator, read};
+use serde_json::json;
+
+use super::{Bench, EVALUATION, Figures, MNIST, Ours, REPEAT_S, described, figure, flop, shape, write_work};
+use crate::bench::Spread;
+
+const IMAGES: usize = 10_000;
+/// How many times as fast as PyTorch it should be.
+const AIM: f64 = 3.0;
+
+pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
+    let spec = named("mnist-cnn", MNIST, 10).ok_or("the network has a name")?;
+    let gflop = flop::judging(&spec) * IMAGES as f64 / 1e9;
+    let samples = Arc::new(samples()?);
+    let mut ours = Vec::new();
+    for &path in &bench.paths {
+        let (per_second, loss) = judged(&spec, path, &samples, bench)?;
+        let share_of_peak = per_second.median * gflop / bench.peak;
+        ours.push(Ours { path, per_second, losses: vec![loss], share_of_peak });
+    }
+    let mut outcomes = Vec::new();
+    if let Some(peers) = &bench.peers {
+        let folder = tempfile::tempdir()?;
+        // The largest number of parts that are equal.
+        let parts = (1..=bench.threads.get()).rfind(|parts| IMAGES.is_multiple_of(*parts)).unwrap_or(1);
+        let about = json!({
+            "name": EVALUATION,
+            "input": shape(MNIST),
+            "layers": spec.layers.iter().map(|layer| described(layer, MNIST)).collect::<Vec<_>>(),
+            // As many parts as there may be processes.
+            "samples": IMAGES / parts,
+            "batch": IMAGES,
+            "epochs": 1,
+            "rate": 0.0,
+            "momentum": 0.0,
+            "cohorts": [(0..parts).collect::<Vec<_>>()],
+            "gflop": gflop,
+        });
+        let initial = Net::new(&spec, bench.paths[0])?.initial(1);
+        write_work(folder.path(), &about, &samples, &initial)?;
+        outcomes.push(peers.one("PyTorch", "torch_eval.py", folder.path(), bench.repeats, parts));
+    }
+    let about = format!("MNIST CNN judged on {IMAGES} images; {} GFLOP each time", figure(gflop));
+    Ok(Figures { name: EVALUATION, about, gflop, aim: AIM, ours, outcomes })
+}
+
+/// How often a second the images are judged, and the loss.
+fn judged(
+    spec: &Spec,
+    path: Path,
+    samples: &Arc<Samples>,
+    bench: &Bench,
+) -> Result<(Spread, f64), Box<dyn Error>> {
+    let held = || Held { samples: Arc::clone(samples), by_client: Vec::new() };
+    let task = Arc::new(Labelled::new(Net::new(spec, path)?, 1, held(), held(), None));
+    let model = task.initial();
+    let evaluation =
+        Evaluation { every: NonZeroU32::MIN, oracle_per_client: false, per_class: false, top_k: Vec::new() };
+    let evaluator = TaskEvaluator::new(task, evaluation, 1, bench.threads);
+    // Once to make workspaces, once to see how many times make a repeat.
+    evaluator.judge(&model);
+    let began = Instant::now();
+    let loss = evaluator.judge(&model).loss;
+    let count = (REPEAT_S / began.elapsed().as_secs_f64()).ceil() as u32;
+    let repeat = |_| {
+        let began = Instant::now();
+        for _ in 0..count {
+            evaluator.judge(&model);
+        }
+        f64::from(count) / began.elapsed().as_secs_f64()
+    };
+    Ok((Spread::of((0..bench.repeats).map(repeat)), loss))
+}
+
+/// The test images of MNIST where they are, and noise otherwise.
+fn samples() -> Result<Samples, Box<dyn Error>> {
+    let mut stream = Stream::of_run(1, "test images");
+    let Ok(folder) = read::data_folder(None) else {
+        let rows = (0..IMAGES * MNIST.len()).map(|_| stream.normal() as f32).collect();
+        let labels = (0..IMAGES).map(|_| stream.below(10) as u32).collect();
+        return Ok(Samples::from_floats(rows, labels, MNIST.len()));
+    };
+    let images = read::mnist(&folder, read::Part::Test)?;
+    let pixels = (0..images.n_samples()).flat_map(|idx| images.sample(idx).to_vec()).collect();
+    let labels = images.labels.iter().map(|&label| u32::from(label)).collect();
+    Ok(Samples::from_bytes(pixels, labels, MNIST.len(), &[(0.1307, 0.3081)]))
+}

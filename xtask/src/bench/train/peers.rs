@@ -1,0 +1,284 @@
+//! Other systems on the same work: installs them, runs the programs in `scripts/peers`, reads what they print.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::bench::Spread;
+use crate::workspace;
+
+/// A program for each peer.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("PyTorch", "torch_peer.py"),
+    ("JAX", "jax_peer.py"),
+    ("pfl-research", "pfl_peer.py"),
+    ("Flower", "flower_peer.py"),
+];
+
+/// A program that says nothing for so long hangs.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// A virtual environment with the peers in it.
+pub(super) struct Peers {
+    python: PathBuf,
+}
+
+/// What a peer reached with its fastest variant.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Reached {
+    pub(super) peer: String,
+    pub(super) variant: String,
+    pub(super) per_second: Spread,
+    pub(super) repeats: usize,
+    /// Of the first rounds.
+    pub(super) losses: Vec<f64>,
+}
+
+/// What became of one peer: how its variants did when tried, and what it reached or why it did not.
+pub(super) struct Outcome {
+    pub(super) peer: &'static str,
+    pub(super) tried: Vec<String>,
+    pub(super) reached: Result<Reached, String>,
+}
+
+impl Peers {
+    /// Makes the environment where there is none yet, and installs what is missing. What cannot be installed is
+    /// named; the others are measured without it.
+    pub(super) fn install(folder: Option<&Path>) -> Result<Peers, String> {
+        let folder = folder.map_or_else(|| workspace().join("target/peers"), Path::to_owned);
+        let python = folder.join("bin/python");
+        if !python.exists() {
+            println!("making a virtual environment for the peers");
+            finished(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+                .map_err(|error| format!("no virtual environment: {error}"))?;
+        }
+        let peers = Peers { python };
+        let list = workspace().join("scripts/peers/requirements.txt");
+        let wanted =
+            std::fs::read_to_string(&list).map_err(|error| format!("{}: {error}", list.display()))?;
+        let stamp = folder.join("installed.txt");
+        if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(peers);
+        }
+        println!("installing the peers");
+        let mut whole = true;
+        if peers.pip(&["-r".as_ref(), list.as_os_str()]).is_err() {
+            for one in wanted.lines().filter(|line| !line.starts_with('#')) {
+                if let Err(error) = peers.pip(&[one.as_ref(), "-c".as_ref(), list.as_os_str()]) {
+                    println!("  {one} could not be installed: {error}");
+                    whole = false;
+                }
+            }
+        }
+        if whole {
+            std::fs::write(&stamp, &wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
+        }
+        Ok(peers)
+    }
+
+    fn pip(&self, arguments: &[&std::ffi::OsStr]) -> Result<(), String> {
+        finished(Command::new(&self.python).args(["-m", "pip", "install", "--quiet"]).args(arguments))
+    }
+
+    /// Runs every peer on the work in a folder.
+    pub(super) fn run(&self, work: &Path, repeats: usize, threads: usize) -> Vec<Outcome> {
+        let run = |&(peer, program): &(&'static str, &str)| self.one(peer, program, work, repeats, threads);
+        PROGRAMS.iter().map(run).collect()
+    }
+
+    /// Runs one program on the work in a folder.
+    pub(super) fn one(
+        &self,
+        peer: &'static str,
+        program: &str,
+        work: &Path,
+        repeats: usize,
+        threads: usize,
+    ) -> Outcome {
+        let mut command = Command::new(&self.python);
+        command.arg(workspace().join("scripts/peers").join(program)).arg(work);
+        command.args(["--repeats", &repeats.to_string(), "--threads", &threads.to_string()]);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        let (lines, ended) = spoken(&mut command);
+        let (tried, reached) = understood(&lines);
+        let reached = match (reached, ended) {
+            (Some(reached), _) => Ok(reached),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Err("it ended without a figure".to_owned()),
+        };
+        Outcome { peer, tried, reached }
+    }
+}
+
+impl Reached {
+    pub(super) fn json(&self) -> Value {
+        let Reached { peer, variant, per_second, repeats, losses } = self;
+        json!({
+            "peer": peer,
+            "variant": variant,
+            "per_second": per_second.json(),
+            "repeats": repeats,
+            "losses": losses,
+        })
+    }
+}
+
+/// The fastest of those that reached anything.
+pub(super) fn fastest(outcomes: &[Outcome]) -> Option<&Reached> {
+    let reached = outcomes.iter().filter_map(|outcome| outcome.reached.as_ref().ok());
+    reached.max_by(|one, two| one.per_second.median.total_cmp(&two.per_second.median))
+}
+
+/// What a peer's lines say: how each variant did, and what the fastest reached. Others are passed over, for
+/// libraries print what they like.
+fn understood(lines: &[String]) -> (Vec<String>, Option<Reached>) {
+    let (mut tried, mut reached) = (Vec::new(), None);
+    for line in lines {
+        let Ok(said) = serde_json::from_str::<Value>(line) else { continue };
+        let (Some(peer), Some(variant)) = (said["peer"].as_str(), said["variant"].as_str()) else { continue };
+        let numbers = |key: &str| -> Vec<f64> {
+            said[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+        };
+        let figures = numbers("per_second");
+        if let Some(error) = said["error"].as_str() {
+            tried.push(format!("{variant}: {error}"));
+        } else if let Some(trial) = said["trial"].as_f64() {
+            tried.push(format!("{variant}: {}", super::figure(trial)));
+        } else if !figures.is_empty() {
+            let (peer, variant) = (peer.to_owned(), variant.to_owned());
+            let repeats = figures.len();
+            let per_second = Spread::of(figures);
+            reached = Some(Reached { peer, variant, per_second, repeats, losses: numbers("losses") });
+        }
+    }
+    (tried, reached)
+}
+
+/// What a program prints line by line, and how it ended; one that hangs is stopped.
+fn spoken(command: &mut Command) -> (Vec<String>, Result<(), String>) {
+    let mut lines = Vec::new();
+    let mut child = match in_own_group(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return (lines, Err(error.to_string())),
+    };
+    let (sender, receiver) = channel();
+    let output = BufReader::new(child.stdout.take().expect("it was piped"));
+    // Nobody listens any more once the program was stopped.
+    std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let mut errors = child.stderr.take().expect("it was piped");
+    let complaints = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let _ = errors.read_to_end(&mut said);
+        String::from_utf8_lossy(&said).into_owned()
+    });
+    loop {
+        match receiver.recv_timeout(SILENCE) {
+            Ok(line) => lines.push(line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                stop(&mut child);
+                let waited = SILENCE.as_secs();
+                return (lines, Err(format!("it said nothing for {waited} s and was stopped")));
+            }
+        }
+    }
+    let said = complaints.join().unwrap_or_default();
+    let ended = match child.wait() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(complaint(&said, &status.to_string())),
+        Err(error) => Err(error.to_string()),
+    };
+    (lines, ended)
+}
+
+/// Starts what a program starts in a group with it, so that all of them can be stopped.
+fn in_own_group(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+    command
+}
+
+fn stop(child: &mut Child) {
+    let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn finished(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| {
+        format!("{} could not be started: {error}", command.get_program().to_string_lossy())
+    })?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(complaint(&said, &output.status.to_string())) }
+}
+
+/// The line that says most of what went wrong: the last that names an error, else the last.
+fn complaint(said: &str, otherwise: &str) -> String {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let named = lines().rfind(|line| line.contains("Error: ") || line.starts_with("ERROR: "));
+    named.or_else(|| lines().next_back()).unwrap_or(otherwise).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(all: &[&str]) -> Vec<String> {
+        all.iter().map(|&line| line.to_owned()).collect()
+    }
+
+    #[test]
+    fn what_a_peer_prints_is_understood() {
+        let said = lines(&[
+            "a library greets",
+            r#"{"note": "JSON, but no figure"}"#,
+            r#"{"peer": "JAX", "variant": "vmap", "trial": 2.0}"#,
+            r#"{"peer": "JAX", "variant": "loop", "error": "ValueError: no"}"#,
+            r#"{"peer": "JAX", "variant": "vmap", "per_second": [2.0, 1.0, 3.0], "losses": [2.3, 2.0]}"#,
+        ]);
+        let per_second = Spread { median: 2.0, low: 1.0, high: 3.0 };
+        let (peer, variant) = ("JAX".to_owned(), "vmap".to_owned());
+        let reached = Reached { peer, variant, per_second, repeats: 3, losses: vec![2.3, 2.0] };
+        let (tried, found) = understood(&said);
+        assert_eq!(tried, ["vmap: 2.00", "loop: ValueError: no"]);
+        assert_eq!(found, Some(reached));
+        assert_eq!(understood(&said[..4]).1, None);
+        assert_eq!(understood(&lines(&[r#"{"peer": "JAX", "variant": "x", "per_second": []}"#])).1, None);
+    }
+
+    #[test]
+    fn the_fastest_is_the_one_with_the_highest_median() {
+        let outcome = |peer, median| {
+            let per_second = Spread { median, low: 0.0, high: 9.0 };
+            let (variant, losses) = (String::new(), Vec::new());
+            let reached = Reached { peer: String::from(peer), variant, per_second, repeats: 5, losses };
+            Outcome { peer, tried: Vec::new(), reached: Ok(reached) }
+        };
+        let failed = Outcome { peer: "none", tried: Vec::new(), reached: Err("not here".to_owned()) };
+        let all = [outcome("slow", 1.0), failed, outcome("fast", 2.0)];
+        assert_eq!(fastest(&all).unwrap().peer, "fast");
+        assert!(fastest(&all[1..2]).is_none());
+    }
+
+    #[test]
+    fn the_line_that_names_the_error_is_kept() {
+        let check = |said: &str, kept: &str| assert_eq!(complaint(said, "exit status: 1"), kept);
+        check("", "exit status: 1");
+        check("warning\n  ImportError: no module\nsee above\n", "ImportError: no module");
+        check("something\nlast\n\n", "last");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_program_is_heard_and_its_failure_too() {
+        let (lines, ended) =
+            spoken(Command::new("sh").args(["-c", "echo one; echo two; echo broken >&2; exit 3"]));
+        assert_eq!(lines, ["one", "two"]);
+        assert_eq!(ended, Err("broken".to_owned()));
+        assert!(spoken(&mut Command::new("no-such-program-here")).1.is_err());
+    }
+}
