@@ -145,7 +145,13 @@ impl Assembled {
         let run_facts = RunFacts { seed: facts.seed, deadline_s: world.deadline_s(), threads: threads.get() };
         Ok(Assembled {
             engine: Engine::new(roles, run_facts),
-            fleet: SimFleet::new(world, Arc::clone(&task), local, Box::new(Threads(threads)), facts.seed),
+            fleet: SimFleet::new(
+                world,
+                Arc::clone(&task),
+                local,
+                Box::new(Threads::new(threads)),
+                facts.seed,
+            ),
             evaluator: TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads),
             task,
             run,

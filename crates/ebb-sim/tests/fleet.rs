@@ -54,7 +54,7 @@ fn fleet(world: &str) -> Trial {
     let task = data::build(&tree.table("data", facts)).unwrap();
     facts.n_clients = task.n_clients();
     let world = World::build(&tree.table("world", facts)).unwrap();
-    let fleet = SimFleet::new(world, task, Arc::new(Counting), Box::new(Threads(NonZeroUsize::MIN)), 1);
+    let fleet = SimFleet::new(world, task, Arc::new(Counting), Box::new(Threads::new(NonZeroUsize::MIN)), 1);
     Trial { fleet, census: Census::new() }
 }
 

@@ -181,7 +181,7 @@ fn timed_run(
     roles.selector = Box::new(TimedSelector { inner: roles.selector, clock: Arc::clone(&clock) });
     let local = Arc::clone(&roles.local);
     let run_facts = RunFacts { seed: SEED, deadline_s: world.deadline_s(), threads: threads.get() };
-    let inner = SimFleet::new(world, task, local, Box::new(Threads(threads)), SEED);
+    let inner = SimFleet::new(world, task, local, Box::new(Threads::new(threads)), SEED);
     let mut fleet = TimedFleet { inner, clock: Arc::clone(&clock) };
     let mut engine = Engine::new(roles, run_facts);
     let header = Header {

@@ -353,6 +353,7 @@ impl Workload {
         let some = |count: u32| NonZeroU32::new(count).expect("workloads have no zeros");
         let work = Work { amount: Amount::Epochs(some(self.epochs)), batch: Some(some(self.batch)) };
         let mut model = task.initial();
+        let backend = Threads::new(threads);
         let mut number = 0_u32;
         let mut round = || -> Result<f64, Box<dyn Error>> {
             let global = Arc::new(Parcel::of(model.clone()));
@@ -366,7 +367,7 @@ impl Workload {
             let assignments: Vec<_> = cohorts[number as usize % COHORTS].iter().map(assignment).collect();
             let mut sum = vec![0.0_f64; model.len()];
             let mut loss = 0.0;
-            Threads(threads).train(task, &rule, 1, &assignments, &mut |_, trained| {
+            backend.train(task, &rule, 1, &assignments, &mut |_, trained| {
                 let update = trained.expect("every client has samples").update;
                 ebb_round::vectors::add_weighted(
                     &mut sum,

@@ -6,13 +6,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use ebb_round::{FleetError, LocalRule};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::{Assignment, Backend, Trained, train_one};
 use crate::Task;
 
-/// As many clients at once as there are threads.
-#[derive(Clone, Copy, Debug)]
-pub struct Threads(pub NonZeroUsize);
+/// As many clients at once as there are threads. They live as long as this does: a round of small models would
+/// take longer to start threads than to train.
+#[derive(Debug)]
+pub struct Threads {
+    count: NonZeroUsize,
+    /// All but the thread that calls, which trains too.
+    others: Option<ThreadPool>,
+}
+
+impl Threads {
+    /// So many, the calling thread among them.
+    ///
+    /// # Panics
+    /// When the system gives no more threads.
+    pub fn new(count: NonZeroUsize) -> Self {
+        let others = NonZeroUsize::new(count.get() - 1).map(|others| {
+            let pool = ThreadPoolBuilder::new().num_threads(others.get());
+            pool.thread_name(|at| format!("train-{}", at + 1)).build().expect("the system gives threads")
+        });
+        Threads { count, others }
+    }
+}
 
 /// How far ahead of the slowest client the others may run: finished updates wait in memory.
 const WINDOW_PER_THREAD: usize = 8;
@@ -26,21 +46,20 @@ impl Backend for Threads {
         assignments: &[Assignment],
         deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError> {
-        let threads = self.0.get().min(assignments.len());
-        if threads <= 1 {
+        let threads = self.count.get().min(assignments.len());
+        let Some(pool) = self.others.as_ref().filter(|_| threads > 1) else {
             return assignments
                 .iter()
                 .enumerate()
                 .try_for_each(|(at, one)| deliver(at, train_one(task, rule, seed, one)));
-        }
+        };
         let next = AtomicUsize::new(0);
         let gate = Gate::new(threads * WINDOW_PER_THREAD);
         let (results, inbox) = mpsc::channel();
-        std::thread::scope(|scope| {
-            // This thread trains too, so that short rounds do not wait for more threads than there are cores.
+        pool.in_place_scope(|scope| {
             for _ in 1..threads {
                 let (results, next, gate) = (results.clone(), &next, &gate);
-                scope.spawn(move || {
+                scope.spawn(move |_| {
                     let _open = OpenOnPanic(gate);
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +189,8 @@ mod tests {
         // More work than the window holds, so that threads wait at the gate when the delivery panics.
         let many = vec![assignment; 1000];
         let two = NonZeroUsize::new(2).unwrap();
-        let _ = Threads(two).train(task.as_ref(), &OneStep, 1, &many, &mut |_, _| panic!("delivery failed"));
+        let _ =
+            Threads::new(two).train(task.as_ref(), &OneStep, 1, &many, &mut |_, _| panic!("delivery failed"));
     }
 
     struct OneStep;

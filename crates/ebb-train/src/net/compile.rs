@@ -18,6 +18,9 @@ pub struct Net {
     layout: Layout,
     /// Where each parameter, in the outer order, stands inside.
     place: Vec<u32>,
+    /// Every parameter's place outside and inside, in the order inside: few streams of memory are then walked
+    /// at a time, where the order outside would leap through the whole of a matrix for every unit.
+    pairs: Vec<(u32, u32)>,
     pub(super) packed_len: usize,
     /// Ranges inside that gradients move.
     pub(super) trained: Vec<std::ops::Range<usize>>,
@@ -131,7 +134,9 @@ impl Net {
             return Err(NetError { layer: last, name: "dense", message });
         }
         let (layout, input) = (Layout::new(pieces), spec.input);
-        Ok(Net { ops, shapes, path, layout, place, packed_len, trained, n_classes, loss, input })
+        let mut pairs: Vec<(u32, u32)> = (0..).zip(place.iter().copied()).collect();
+        pairs.sort_unstable_by_key(|&(_, inside)| inside);
+        Ok(Net { ops, shapes, path, layout, place, pairs, packed_len, trained, n_classes, loss, input })
     }
 
     /// The pieces of the outer vector.
@@ -161,9 +166,18 @@ impl Net {
 
     /// Puts outer parameters in their inner places.
     pub(super) fn pack(&self, outer: &[f32], inner: &mut [f32]) {
-        for (&place, &value) in self.place.iter().zip(outer) {
-            inner[place as usize] = value;
+        for &(outside, inside) in &self.pairs {
+            inner[inside as usize] = outer[outside as usize];
         }
+    }
+
+    /// The inner parameters, in the outer order, minus those in `outer`.
+    pub(super) fn minus(&self, inner: &[f32], outer: &[f32]) -> Vec<f32> {
+        let mut moved = vec![0.0; outer.len()];
+        for &(outside, inside) in &self.pairs {
+            moved[outside as usize] = inner[inside as usize] - outer[outside as usize];
+        }
+        moved
     }
 
     /// Ranges inside that are carried along but not trained.

@@ -135,7 +135,7 @@ impl Workspace {
 
     /// The parameters minus those in `outer`.
     pub fn minus(&self, net: &Net, outer: &[f32]) -> Vec<f32> {
-        net.places().iter().zip(outer).map(|(&place, old)| self.weights[place as usize] - old).collect()
+        net.minus(&self.weights, outer)
     }
 
     /// Where the next batch goes: a slice for the samples and a list for their labels.
