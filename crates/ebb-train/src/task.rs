@@ -14,6 +14,10 @@ pub trait Task: Send + Sync {
     fn oracle_cluster(&self, _client: ClientId) -> Option<u32> {
         None
     }
+    /// What the user should know of how the data was split.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
     /// The pieces of the model.
     fn layout(&self) -> &Layout;
     /// The model before the first round.

@@ -1,4 +1,4 @@
-//! Data sets and how they are split among clients: what `[data]` can name.
+//! Data sets: what `[data]` can name.
 
 pub mod images;
 mod labelled;
