@@ -28,7 +28,10 @@ pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
 
 /// Runs what is left of a grid and prints its table.
 pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usize) -> Result<(), CliError> {
-    grid.check(registry)?;
+    let notes = grid.check(registry)?;
+    if !how.quiet && !how.json {
+        notes.iter().for_each(|line| note(line));
+    }
     let before = grid.finished()?;
     let known = before.iter().flatten().count();
     let todo = (grid.cells.len() - known).min(at_most);

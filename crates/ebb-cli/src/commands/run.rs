@@ -42,6 +42,9 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
 /// Runs what is left and says how it ended.
 pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Result<(), CliError> {
     let folder = writer.folder().to_owned();
+    if !how.json && !how.quiet {
+        run.task.notes().iter().for_each(|line| note(&format!("data: {line}")));
+    }
     let stop = interruption();
     let mut progress = Progress::new(how, run.engine.next(), run.run.rounds.get());
     let ended = drive(run, writer, &stop, &mut progress);
