@@ -156,6 +156,20 @@ enum End {
     Add { gradient: *mut f32 },
     Step { weights: *mut f32, rate: f32 },
     Momentum { weights: *mut f32, velocity: *mut f32, rate: f32, momentum: f32 },
+    Corrected { weights: *mut f32, velocity: *mut f32, start: *const f32, push: *const f32, by: Corrections },
+}
+
+/// A step with momentum and corrections of the gradient that are linear in the weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Corrections {
+    pub(crate) rate: f32,
+    pub(crate) momentum: f32,
+    /// The step looks ahead along the momentum.
+    pub(crate) nesterov: bool,
+    /// Pull towards zero.
+    pub(crate) decay: f32,
+    /// Pull towards where the client started.
+    pub(crate) pull: f32,
 }
 
 impl<'b> Sink<'b> {
@@ -192,6 +206,22 @@ impl<'b> Sink<'b> {
         Sink { end: End::Momentum { weights, velocity, rate, momentum }, len, _buffers: PhantomData }
     }
 
+    /// A step is taken at once, with corrections: `start` is where the weights are pulled to, `push` what is added
+    /// to the gradient.
+    pub(crate) fn corrected(
+        weights: &'b mut [f32],
+        velocity: &'b mut [f32],
+        start: &'b [f32],
+        push: &'b [f32],
+        by: Corrections,
+    ) -> Self {
+        let len =
+            [weights.len(), velocity.len(), start.len(), push.len()].into_iter().fold(usize::MAX, usize::min);
+        let (weights, velocity) = (weights.as_mut_ptr(), velocity.as_mut_ptr());
+        let end = End::Corrected { weights, velocity, start: start.as_ptr(), push: push.as_ptr(), by };
+        Sink { end, len, _buffers: PhantomData }
+    }
+
     /// Hands over a gradient that was stored elsewhere, its length a multiple of 16.
     pub(crate) fn take(&self, path: Path, gradient: &[f32], at: usize) {
         assert!(gradient.len().is_multiple_of(PAD) && at + gradient.len() <= self.len, "gradient");
@@ -219,6 +249,19 @@ impl<'b> Sink<'b> {
                     let moved = S::mul_add(S::splat(momentum), S::load(velocity), gradient);
                     S::store(velocity, moved);
                     S::store(weights, S::mul_add(S::splat(-rate), moved, S::load(weights)));
+                }
+                End::Corrected { weights, velocity, start, push, by } => {
+                    let (weights, velocity) = (weights.add(at), velocity.add(at));
+                    let weight = S::load(weights);
+                    let away = S::mul_add(S::splat(-1.0), S::load(start.add(at)), weight);
+                    let slope = S::add(gradient, S::load(push.add(at)));
+                    let slope = S::mul_add(S::splat(by.pull), away, slope);
+                    let slope = S::mul_add(S::splat(by.decay), weight, slope);
+                    let moved = S::mul_add(S::splat(by.momentum), S::load(velocity), slope);
+                    S::store(velocity, moved);
+                    let step =
+                        if by.nesterov { S::mul_add(S::splat(by.momentum), moved, slope) } else { moved };
+                    S::store(weights, S::mul_add(S::splat(-by.rate), step, weight));
                 }
             }
         }
