@@ -379,6 +379,63 @@ fn sequences() {
     check("embedding", &Spec { input: symbols, layers }, 6, 8);
 }
 
+/// A network of sizes that nobody chose.
+fn drawn(stream: &mut Stream) -> Spec {
+    let dense = |stream: &mut Stream, layers: &mut Vec<Layer>| {
+        for _ in 0..stream.below(3) {
+            layers.push(Layer::Dense { units: 1 + stream.below(70) });
+            layers.push([Layer::Relu, Layer::Tanh][stream.below(2)]);
+        }
+        layers.push(Layer::Dense { units: 1 + stream.below(40) });
+        layers.extend([None, Some(Layer::SquaredError)][stream.below(2)]);
+    };
+    let mut layers = Vec::new();
+    let input = match stream.below(4) {
+        0 => Input::Flat(1 + stream.below(150)),
+        1 => {
+            layers.push(Layer::Embedding { width: 1 + stream.below(20) });
+            layers.push(Layer::Lstm { units: 1 + stream.below(40), layers: 1 + stream.below(2) });
+            layers.extend([None, Some(Layer::LastStep)][stream.below(2)]);
+            Input::Sequence { steps: 1 + stream.below(6), symbols: 1 + stream.below(30) }
+        }
+        _ => {
+            let (mut height, mut width) = (4 + stream.below(14), 4 + stream.below(14));
+            let input = Input::Image { height, width, channels: 1 + stream.below(5) };
+            for _ in 0..1 + stream.below(3) {
+                let (padding, stride) = (stream.below(3), 1 + stream.below(2.min(height).min(width)));
+                let kernel = 1 + stream.below(6.min(height + 2 * padding).min(width + 2 * padding));
+                layers.push(conv(1 + stream.below(40), kernel, stride, padding));
+                height = (height + 2 * padding - kernel) / stride + 1;
+                width = (width + 2 * padding - kernel) / stride + 1;
+                let size = 1 + stream.below(3.min(height).min(width));
+                let after = [
+                    vec![Layer::Relu, Layer::MaxPool { size }],
+                    vec![Layer::MaxPool { size }, Layer::Relu],
+                    vec![Layer::AvgPool { size }, Layer::Tanh],
+                    vec![Layer::BatchNorm, Layer::Relu, Layer::MaxPool { size }],
+                ];
+                layers.extend(after[stream.below(4)].clone());
+                (height, width) = (height / size, width / size);
+            }
+            input
+        }
+    };
+    dense(stream, &mut layers);
+    Spec { input, layers }
+}
+
+#[test]
+fn networks_of_random_shapes() {
+    let mut stream = Stream::of_run(2026, "shapes");
+    for number in 0..100 {
+        let spec = drawn(&mut stream);
+        // A batch norm over two or three values has hardly any slope left, only rounding.
+        let fewest = if spec.layers.contains(&Layer::BatchNorm) { 8 } else { 1 };
+        let n_rows = fewest + stream.below(12);
+        check_some(&format!("{number}: {n_rows} x {spec:?}"), &spec, n_rows, number, 1);
+    }
+}
+
 #[test]
 fn squared_error() {
     for (units, n_rows) in [(1, 1), (3, 4), (17, 5)] {
