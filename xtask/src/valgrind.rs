@@ -14,7 +14,9 @@ const RUNNER: &str =
 /// Kernels are compiled as they ship.
 const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
 
-/// Fifty steps of a large network take longer than all the others; its shapes are among those of the named networks.
+/// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
+/// shapes are among those of the named networks. Valgrind does not compute with what is no number as the processor does,
+/// so the test that it is not hidden by softmax holds on the machine and not there.
 const WHICH: &[&str] = &[
     "--test-threads=1",
     "kernels::",
@@ -23,6 +25,8 @@ const WHICH: &[&str] = &[
     "smooth_networks",
     "--skip",
     "random_shapes",
+    "--skip",
+    "scores_that_are_no_numbers",
 ];
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
