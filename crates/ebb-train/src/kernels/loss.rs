@@ -315,7 +315,7 @@ mod tests {
                     "{} {broken}",
                     path.name()
                 );
-                assert!(scores[10..].iter().all(|&pad| pad == 0.0));
+                assert!(scores[10..].iter().all(|&pad| pad == 0.0), "{} {broken} {scores:?}", path.name());
             }
         }
     }
