@@ -30,6 +30,11 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
+    /// Rows of outputs stand next to each other.
+    pub(crate) fn close(n_rows: usize, n_in: usize, in_stride: usize, out_pad: usize) -> Sizes {
+        Sizes { n_rows, n_in, in_stride, out_pad, out_stride: out_pad }
+    }
+
     fn check(&self, inputs: usize, weights: usize, bias: usize, outputs: usize) {
         assert!(inputs >= self.n_rows * self.in_stride + SLACK && self.in_stride >= self.n_in, "inputs");
         assert!(self.out_pad.is_multiple_of(PAD), "padding");

@@ -277,13 +277,7 @@ impl Workspace {
                     );
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes {
-                        n_rows,
-                        n_in: *n_in,
-                        in_stride: from.stride,
-                        out_pad: *out_pad,
-                        out_stride: *out_pad,
-                    };
+                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
                     let (weights, bias) = (&self.weights[*weights..], &self.weights[*bias..]);
                     dense::forward(net.path, &sizes, input, weights, bias, output, *relu);
                 }
@@ -443,13 +437,7 @@ impl Workspace {
                     sink.take(net.path, &scratch.bias_gradient[..padded(shape.n_out)], *bias);
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes {
-                        n_rows,
-                        n_in: *n_in,
-                        in_stride: from.stride,
-                        out_pad: *out_pad,
-                        out_stride: *out_pad,
-                    };
+                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
                     if *relu {
                         loss::only_alive(net.path, &mut slopes[..n_rows * out_pad], output);
                     }
