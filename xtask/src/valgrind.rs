@@ -15,8 +15,7 @@ const RUNNER: &str =
 const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
 
 /// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
-/// shapes are among those of the named networks. Valgrind does not compute with what is no number as the processor does,
-/// so the test that it is not hidden by softmax holds on the machine and not there.
+/// shapes are among those of the named networks.
 const WHICH: &[&str] = &[
     "--test-threads=1",
     "kernels::",
@@ -25,8 +24,6 @@ const WHICH: &[&str] = &[
     "smooth_networks",
     "--skip",
     "random_shapes",
-    "--skip",
-    "scores_that_are_no_numbers",
 ];
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
