@@ -74,17 +74,11 @@ fn name(value: f64, step: f64, largest: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A value to three digits.
-pub(crate) fn short(value: f64) -> String {
-    if value == 0.0 || !shown(value) {
-        return "0".into();
-    }
-    let step = 10.0_f64.powi(digit(value.abs()) - 2);
-    let text = name(value, step, value.abs());
-    if text.contains('.') && !text.contains('e') {
-        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
-    }
-    text
+/// A value to two digits of what the range is wide.
+pub(crate) fn within(value: f64, range: &Range<f64>) -> String {
+    let step = 10.0_f64.powi(digit((range.end - range.start) / 5.0) - 1);
+    let largest = range.start.abs().max(range.end.abs());
+    if value.abs() < step / 2.0 { "0".into() } else { name(value, step, largest) }
 }
 
 /// The place of the first digit: 0 for 1 to 9, -1 for tenths.
@@ -125,10 +119,17 @@ mod tests {
         assert_eq!(name(1_500_000.0, 500_000.0, 2e6), "1.5e6");
         assert_eq!(name(500_000.0, 500_000.0, 2e6), "5e5");
         assert_eq!(name(0.000002, 0.000001, 0.00001), "2e-6");
-        assert_eq!(short(0.123456), "0.123");
-        assert_eq!(short(1234.5), "1234");
-        assert_eq!(short(0.5), "0.5");
-        assert_eq!(short(-20.0), "-20");
+    }
+
+    #[test]
+    fn values_are_named_as_finely_as_their_range() {
+        let check = |value, range, expected| assert_eq!(within(value, &range), expected);
+        check(0.958, 0.0..1.0, "0.96");
+        check(0.9, 0.0..1.0, "0.90");
+        check(1.29e-5, 0.0..1.0, "0");
+        check(-0.004, -1.0..1.0, "0");
+        check(42.4, 0.0..100.0, "42");
+        check(2.5e6, 0.0..4e6, "2.50e6");
     }
 
     #[test]

@@ -19,8 +19,11 @@ const TITLE_LINE: f64 = 22.0;
 const LEGEND_LINE: f64 = 19.0;
 const MAX_LEGEND_LINES: usize = 4;
 const SWATCH: f64 = 24.0;
+const BOX: f64 = 12.0;
 const AXIS_TITLE: f64 = 22.0;
 const TICK: f64 = 5.0;
+/// From one line of a name to the next.
+const NAME_LINE: f64 = 15.0;
 /// The longest name beside an axis, as a share of the picture's width.
 const MAX_NAME: f64 = 0.28;
 const MAX_UPWARD_NAME_PX: f64 = 110.0;
@@ -117,7 +120,7 @@ impl Frame<'_> {
     /// Draws it, and says where the data go.
     pub(crate) fn draw(&self, canvas: &Canvas<'_>) -> Result<Plane, PlotError> {
         let mut top = self.draw_title(canvas, MARGIN);
-        top = self.draw_legend(canvas, top) + 8.0;
+        top = self.draw_legend(canvas, top) + 12.0;
 
         let besides = self.ticks_beside(canvas, canvas.height - top - 2.0 * AXIS_TITLE - MARGIN);
         let name_width = canvas.widest(besides.iter().map(|(_, name)| name.as_str()));
@@ -168,7 +171,7 @@ impl Frame<'_> {
         let (mut across, mut line) = (0.0, 0);
         for (at, key) in keys.iter().enumerate() {
             let name = canvas.fit(key.name, TEXT_PX, width * 0.6);
-            let taken = SWATCH + 6.0 + canvas.width_of(&name, TEXT_PX) + 14.0;
+            let taken = key.swatch.width() + 6.0 + canvas.width_of(&name, TEXT_PX) + 14.0;
             let more = format!("and {} more", keys.len() - at);
             // On the last line, what is left out must still be said.
             let is_last = at + 1 == keys.len();
@@ -219,6 +222,10 @@ impl Frame<'_> {
         if name_width + 8.0 <= least {
             return flat(ticks);
         }
+        let broken: Vec<_> = ticks.iter().map(|(at, name)| (*at, in_two_lines(name))).collect();
+        if canvas.widest(broken.iter().flat_map(|(_, name)| name.lines())) + 8.0 <= least {
+            return Below { ticks: broken, upward: false, height: NAME_LINE + TEXT_PX + 5.0 };
+        }
         if least >= TEXT_PX + 3.0 {
             let fitted = ticks
                 .into_iter()
@@ -262,7 +269,9 @@ impl Frame<'_> {
             let (x, _) = plane.at(*value, self.left.range().start);
             canvas.line(&[(x, plane.bottom), (x, plane.bottom + TICK - 1.0)], theme.soft_ink(), 1.0);
             let y = plane.bottom + TICK + if below.upward { 1.0 } else { 3.0 };
-            canvas.text(name, (x, y), TEXT_PX, theme.soft_ink(), way);
+            for (at, line) in name.lines().enumerate() {
+                canvas.text(line, (x, y + NAME_LINE * at as f64), TEXT_PX, theme.soft_ink(), way);
+            }
         }
     }
 
@@ -281,6 +290,15 @@ impl Frame<'_> {
     }
 }
 
+impl Swatch {
+    fn width(self) -> f64 {
+        match self {
+            Swatch::Line(_) => SWATCH,
+            Swatch::Box => BOX,
+        }
+    }
+}
+
 impl Key<'_> {
     fn draw(&self, canvas: &Canvas<'_>, (left, middle): Place, name: &str) {
         match self.swatch {
@@ -291,12 +309,11 @@ impl Key<'_> {
                 }
             }
             Swatch::Box => {
-                let half = 6.0;
-                let right = left + SWATCH;
-                canvas.rect((right - 2.0 * half, middle - half), (right, middle + half), self.colour);
+                let half = BOX / 2.0;
+                canvas.rect((left, middle - half), (left + BOX, middle + half), self.colour);
             }
         }
-        let at = (left + SWATCH + 6.0, middle);
+        let at = (left + self.swatch.width() + 6.0, middle);
         canvas.text(name, at, TEXT_PX, canvas.theme.ink(), hang(HPos::Left, VPos::Center));
     }
 }
@@ -353,6 +370,15 @@ fn title_lines(canvas: &Canvas<'_>, title: &str) -> Vec<String> {
     match first {
         None => vec![canvas.fit(title, TITLE_PX, width)],
         Some(at) => vec![title[..at].to_owned(), canvas.fit(title[at..].trim_start(), TITLE_PX, width)],
+    }
+}
+
+/// The name, broken at the space that is nearest to its middle.
+fn in_two_lines(name: &str) -> String {
+    let spaces = name.match_indices(' ').map(|(at, _)| at);
+    match spaces.min_by_key(|at| (2 * at).abs_diff(name.len())) {
+        Some(at) => format!("{}\n{}", &name[..at], &name[at + 1..]),
+        None => name.to_owned(),
     }
 }
 
@@ -418,10 +444,17 @@ mod tests {
         };
         let others = texts(1).0 - 1;
         assert_eq!(texts(5), (others + 5, 0));
+        assert_eq!(texts(12), (others + 2 * 12, 0));
         assert_eq!(texts(30), (others + 30, 30));
         let (all, turned) = texts(400);
         assert_eq!(turned, 0);
         assert!((others + 4..others + 16).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn a_name_breaks_near_its_middle() {
+        assert_eq!(in_two_lines("cyclic by day and night"), "cyclic by day\nand night");
+        assert_eq!(in_two_lines("fedavg"), "fedavg");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::axis::{exact, short, shown, span};
+use crate::axis::{exact, shown, span, within};
 use crate::canvas::{Canvas, TEXT_PX, hang, picture, upward};
 use crate::cells::Cells;
 use crate::error::PlotError;
@@ -83,7 +83,7 @@ impl HeatMap {
                 let value = self.mean(along.values(row), across.values(column));
                 let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
                 canvas.rect((left, top), (right, bottom), colour);
-                let name = value.map(short).unwrap_or_default();
+                let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
                 if bottom - top >= TEXT_PX + 4.0 && right - left >= canvas.width_of(&name, TEXT_PX) + 4.0 {
                     let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
                     canvas.text(&name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
