@@ -60,7 +60,8 @@ impl Samples {
     /// When there are not as many values for each row.
     pub fn from_values(rows: Vec<f32>, values: Vec<f32>, width: usize) -> Self {
         let count = rows.len() / width.max(1);
-        assert!(rows.len() == count * width && count > 0 && values.len().is_multiple_of(count), "values");
+        assert!(rows.len() == count * width && count > 0, "rows");
+        assert!(!values.is_empty() && values.len().is_multiple_of(count), "values");
         Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], aims: values, width }
     }
 
@@ -138,13 +139,18 @@ impl Samples {
         self.width
     }
 
-    /// Writes samples one after another, and adds their labels.
+    /// Writes samples one after another, and adds their labels: the same bits on every path.
     ///
     /// # Panics
     /// When there is no room for them.
-    pub fn fill(&self, idxs: impl ExactSizeIterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
+    pub fn fill(
+        &self,
+        path: Path,
+        idxs: impl ExactSizeIterator<Item = u32>,
+        to: &mut [f32],
+        labels: &mut Vec<u32>,
+    ) {
         assert!(idxs.len() * self.width <= to.len(), "more samples than fit");
-        let path = Path::chosen().unwrap_or(Path::Portable);
         for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
             labels.push(self.labels[idx as usize]);
             let range = idx as usize * self.width..(idx as usize + 1) * self.width;
@@ -158,7 +164,7 @@ impl Samples {
     /// One sample as numbers.
     pub fn row(&self, idx: u32) -> Vec<f32> {
         let mut row = vec![0.0; self.width];
-        self.fill(std::iter::once(idx), &mut row, &mut Vec::new());
+        self.fill(Path::Portable, std::iter::once(idx), &mut row, &mut Vec::new());
         row
     }
 }
