@@ -211,5 +211,5 @@ fn splits_and_sizes_are_listed_and_described() {
         assert!(succeed(&["list", "sizes"]).contains(&format!("  {law} ")));
         assert!(succeed(&["describe", law]).contains("[data.sizes]"));
     }
-    assert!(fail(&["describe", "shard"]).contains("did you mean \"shards\"?"));
+    assert!(fail(&["describe", "shardss"]).contains("did you mean \"shards\"?"));
 }
