@@ -134,6 +134,9 @@ pub(crate) struct How {
     /// Threads to train on; no result depends on it [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    /// Folder of the data sets [default: what EBBFLOW_DATA names, or ebbflow in your cache folder]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
     /// Print one JSON object a line instead of text
     #[arg(long)]
     pub(crate) json: bool,

@@ -271,7 +271,7 @@ impl Grid {
             Some(summary) => summary,
             None => {
                 let (mut run, writer) = if folder.exists() {
-                    reopen(registry, &folder, threads)?
+                    reopen(registry, &folder, cell.tree.data_folder(), threads)?
                 } else {
                     let run = Assembled::new(registry, cell.tree.clone(), &self.base, threads)?;
                     let writer = create(&run, &folder)?;

@@ -93,7 +93,7 @@ fn build(
         return Err(settings.error("test_samples", message));
     }
     let wrong = |error: ReadError| settings.error("kind", error.to_string());
-    let folder = read::data_folder(None).map_err(wrong)?;
+    let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
     let train = read(&folder, Part::Train).map_err(wrong)?;
     let published = match dealt.judge_on {
         JudgeOn::TestSet => Some(read(&folder, Part::Test).map_err(wrong)?),

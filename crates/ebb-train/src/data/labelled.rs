@@ -132,6 +132,18 @@ impl Task for Labelled {
         self.clusters.as_ref().map(|clusters| clusters[client.idx()])
     }
 
+    fn class_counts(&self, client: ClientId) -> Option<Vec<u32>> {
+        let mut counts = vec![0; self.n_classes()?];
+        for &sample in self.train.of(client) {
+            counts[self.train.samples.label(sample) as usize] += 1;
+        }
+        Some(counts)
+    }
+
+    fn held_out(&self, client: ClientId) -> u32 {
+        self.test.of(client).len() as u32
+    }
+
     fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -12,6 +12,7 @@ pub mod primary_label;
 mod properties;
 pub mod shards;
 pub mod sizes;
+mod skew;
 
 use std::num::NonZeroU32;
 
@@ -19,6 +20,7 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
 pub use sizes::Sizes;
+pub use skew::{Skew, distance};
 
 /// A way to split samples among clients.
 pub trait Splitter {
