@@ -1,4 +1,4 @@
-//! Real images, dealt out evenly at random: MNIST, Fashion-MNIST and CIFAR-10.
+//! Real images, dealt out evenly at random: MNIST, Fashion-MNIST, CIFAR-10 and EMNIST Letters.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -36,6 +36,25 @@ pub const CIFAR_10: Entry<dyn Task> = Entry {
     example: EXAMPLE,
     build: |settings| build(settings, read::cifar10, "lenet", &[(0.5, 0.5); 3]),
 };
+
+/// The registry's line.
+pub const EMNIST_LETTERS: Entry<dyn Task> = Entry {
+    name: "emnist-letters",
+    about: "EMNIST Letters from the folder that EBBFLOW_DATA names, dealt out evenly at random",
+    example: EXAMPLE,
+    build: |settings| build(settings, read::emnist_letters, "e3cs-emnist-cnn", LETTERS),
+};
+
+/// The registry's line.
+pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
+    name: "emnist-letters-10k",
+    about: "the first 10,000 training images of EMNIST Letters, of which the last 1,000 are the test set",
+    example: EXAMPLE,
+    build: |settings| build(settings, read::emnist_letters_10k, "e3cs-emnist-cnn", LETTERS),
+};
+
+/// Mean and deviation of the training images.
+const LETTERS: &[(f32, f32)] = &[(0.1722, 0.3309)];
 
 const EXAMPLE: &str = "clients = 20
 # samples = 200            # a client; without it, all there are
