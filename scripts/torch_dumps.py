@@ -53,6 +53,22 @@ class CharLstm(nn.Module):
         return self.fc(self.lstm(self.embedding(symbols))[0][:, -1])
 
 
+class RowsLstm(nn.Module):
+    """Each row of an image is a step in time, and every step's output counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(28, 12, batch_first=True)
+        self.fc = nn.Linear(28 * 12, 10)
+
+    def forward(self, images):
+        return self.fc(self.lstm(images[:, 0])[0].flatten(1))
+
+
+def squared(scores, labels):
+    return F.mse_loss(scores, F.one_hot(labels, scores.shape[1]).float())
+
+
 def networks():
     mnist, cifar = (1, 28, 28), (3, 32, 32)
     yield "logistic", (60, 1, 1), 10, flat(60, 10)
@@ -67,6 +83,8 @@ def networks():
         pooled(conv(3, 16, 3, 1)) + pooled(conv(16, 32, 3, 1)) + pooled(conv(32, 64, 3, 1)) + flat(1024, 500, 10)
     )
     yield "char-lstm", 20, 80, [CharLstm()]
+    yield "rows-lstm", mnist, 10, [RowsLstm()]
+    yield "symbols-squared", 20, 10, [nn.Embedding(80, 6), nn.Tanh(), nn.Flatten(), nn.Linear(120, 10)]
     yield "fmnist-cnn", mnist, 10, (
         pooled(conv(1, 16, 5, 2), nn.BatchNorm2d(16)) + pooled(conv(16, 32, 5, 2), nn.BatchNorm2d(32)) + flat(1568, 10)
     )
@@ -107,7 +125,7 @@ def sgd(rate, **settings):
     return lambda parameters: torch.optim.SGD(parameters, lr=rate, **settings)
 
 
-def train(layers, samples, labels, steps, optimiser, clip=None):
+def train(layers, samples, labels, steps, optimiser, clip=None, loss_of=F.cross_entropy):
     model = nn.Sequential(*layers)
     start(model)
     model.train()
@@ -115,7 +133,7 @@ def train(layers, samples, labels, steps, optimiser, clip=None):
     first = None
     for _ in range(steps):
         optimiser.zero_grad()
-        loss = F.cross_entropy(model(samples), labels)
+        loss = loss_of(model(samples), labels)
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -129,7 +147,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     for name, shape, n_classes, layers in networks():
-        if name == "char-lstm":
+        if isinstance(shape, int):
             samples = ((number(999, N_ROWS * shape) + 1) * 40).long().reshape(N_ROWS, shape)
         else:
             channels, height, width = shape
@@ -137,8 +155,9 @@ def main():
             # Samples are drawn pixel by pixel, channels last, as our networks store them.
             samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
         labels = (torch.arange(N_ROWS) * 7) % n_classes
-        loss, one = train(layers, samples, labels, 1, sgd(0.1))
-        _, fifty = train(layers, samples, labels, 50, sgd(0.01, momentum=0.9))
+        loss_of = squared if name.endswith("squared") else F.cross_entropy
+        loss, one = train(layers, samples, labels, 1, sgd(0.1), loss_of=loss_of)
+        _, fifty = train(layers, samples, labels, 50, sgd(0.01, momentum=0.9), loss_of=loss_of)
         result = {"torch": torch.__version__, "loss": loss, "one_step": one, "fifty_steps": fifty}
         if name == "mnist-cnn":
             nesterov = sgd(0.05, momentum=0.9, nesterov=True, weight_decay=0.01)

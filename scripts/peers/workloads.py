@@ -259,7 +259,10 @@ def report(
 
 
 def tell(peer: str, variant: str, **facts: Any) -> None:
-    print(json.dumps({"peer": peer, "variant": variant, **facts}), flush=True)
+    # JSON has no word for what is no number: a loss that is none must not hide the figures beside it.
+    if "losses" in facts:
+        facts["losses"] = [loss if math.isfinite(loss) else None for loss in facts["losses"]]
+    print(json.dumps({"peer": peer, "variant": variant, **facts}, allow_nan=False), flush=True)
 
 
 def said(error: Exception) -> str:

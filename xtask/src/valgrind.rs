@@ -14,8 +14,17 @@ const RUNNER: &str =
 /// Kernels are compiled as they ship.
 const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
 
-/// Fifty steps of a large network take longer than all the others; its shapes are among those of the named networks.
-const WHICH: &[&str] = &["--test-threads=1", "kernels::", "net::reference::", "--skip", "smooth_networks"];
+/// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
+/// shapes are among those of the named networks.
+const WHICH: &[&str] = &[
+    "--test-threads=1",
+    "kernels::",
+    "net::reference::",
+    "--skip",
+    "smooth_networks",
+    "--skip",
+    "random_shapes",
+];
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();

@@ -99,15 +99,15 @@ impl<'t> MiniBatches<'t> {
         self.workspace.as_mut().expect("it is given back only when the run ends")
     }
 
-    fn step(&mut self, rule: &StepRule<'_>) {
+    fn step(&mut self) {
         if self.at >= self.order.len() {
             self.batches.shuffle(&mut self.order);
             self.at = 0;
         }
         let end = (self.at + self.batch).min(self.order.len());
         let workspace = self.workspace.as_mut().expect("it is given back only when the run ends");
-        lay(workspace, self.samples, &self.order[self.at..end]);
-        let tally = workspace.step(self.net, rule, self.start, &mut self.dropout);
+        lay(self.net, workspace, self.samples, &self.order[self.at..end]);
+        let tally = workspace.step(self.net, &mut self.dropout);
         self.at = end;
         self.done += 1;
         self.loss += tally.loss / tally.weight;
@@ -125,7 +125,9 @@ impl LocalRun for MiniBatches<'_> {
             return 0;
         }
         let count = count.min(self.limit - self.done);
-        (0..count).for_each(|_| self.step(rule));
+        let (net, start) = (self.net, self.start);
+        self.workspace().follow(net, rule, start);
+        (0..count).for_each(|_| self.step());
         count
     }
 
@@ -137,7 +139,7 @@ impl LocalRun for MiniBatches<'_> {
         for chunk in all.chunks(self.batch.max(1)) {
             let (net, samples) = (self.net, self.samples);
             let workspace = self.workspace();
-            lay(workspace, samples, chunk);
+            lay(net, workspace, samples, chunk);
             let (tally, gradient) = workspace.gradient(net, &mut dropout);
             for (sum, slope) in sum.iter_mut().zip(gradient) {
                 *sum += tally.weight * f64::from(slope);
@@ -172,9 +174,9 @@ impl Drop for MiniBatches<'_> {
 }
 
 /// Lays out a batch.
-fn lay(workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
+fn lay(net: &Net, workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
     let (to, labels) = workspace.batch();
-    samples.fill(idxs.iter().copied(), to, labels);
+    samples.fill(net.path(), idxs.iter().copied(), to, labels);
     samples.fill_aims(idxs.iter().copied(), workspace.aims());
 }
 
@@ -204,7 +206,7 @@ pub fn look(
     workspace.load(net, model);
     let mut tally = Tally::default();
     for chunk in idxs.chunks(at_a_time) {
-        lay(&mut workspace, samples, chunk);
+        lay(net, &mut workspace, samples, chunk);
         tally = tally + workspace.judge(net);
         workspace.scores(net).for_each(|(scores, label)| look(scores, label));
     }

@@ -156,7 +156,8 @@ fn models_trained_here_have_what_pytorch_looks_for() {
         let mut model = start.clone();
         for _ in 0..20 {
             let mut workspace = loaded(&net, &model);
-            workspace.step(&net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+            workspace.follow(&net, &rule, &start);
+            workspace.step(&net, &mut Stream::of_run(1, "dropout"));
             let moved = workspace.minus(&net, &model);
             model.iter_mut().zip(moved).for_each(|(value, moved)| *value += moved);
         }

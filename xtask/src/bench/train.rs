@@ -492,7 +492,13 @@ impl Figures {
             return "no peer was measured, so nothing is compared".to_owned();
         };
         let ratio = self.ratio(ours, fastest);
-        let judged = Judge::ByAim.verdict(ratio, self.aim_of(ours));
+        let missing: Vec<_> =
+            self.outcomes.iter().filter(|one| one.reached.is_err()).map(|one| one.peer).collect();
+        let judged = if missing.is_empty() {
+            Judge::ByAim.verdict(ratio, self.aim_of(ours))
+        } else {
+            format!("not judged, for nothing is known of {}", missing.join(", "))
+        };
         format!("{}: {ratio:.2} times {}, the fastest peer; {judged}", ours.path.name(), fastest.peer)
     }
 
@@ -651,6 +657,18 @@ mod tests {
         check(Some(2.0), ["avx512: 5.00 times JAX, the fastest peer; below the aim of at least 6", half]);
         let none = "no peer was measured, so nothing is compared";
         check(None, [none, none]);
+    }
+
+    #[test]
+    fn nothing_is_met_while_a_peer_is_missing() {
+        let mut figures = figures(Some(2.0));
+        let failed = Err("it ended without a figure".to_owned());
+        figures.outcomes.push(Outcome { peer: "Flower", tried: vec![], reached: failed });
+        let said = figures.verdict(&figures.ours[1]);
+        assert_eq!(
+            said,
+            "avx2: 3.50 times JAX, the fastest peer; not judged, for nothing is known of Flower"
+        );
     }
 
     #[test]

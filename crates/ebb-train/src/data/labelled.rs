@@ -51,6 +51,7 @@ impl Labelled {
                 "a label is beyond the classes"
             );
             assert!(samples.n_aims() == 0 || samples.n_aims() == net.n_classes(), "values a sample");
+            assert!(samples.n_aims() == 0 || net.meets_values(), "values need the squared error");
             if let Input::Sequence { symbols, .. } = net.input() {
                 let below = |largest: f32| (largest as usize) < symbols;
                 assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");

@@ -65,7 +65,8 @@ impl Samples {
     /// When there are not as many values for each row.
     pub fn from_values(rows: Vec<f32>, values: Vec<f32>, width: usize) -> Self {
         let count = rows.len() / width.max(1);
-        assert!(rows.len() == count * width && count > 0 && values.len().is_multiple_of(count), "values");
+        assert!(rows.len() == count * width && count > 0, "rows");
+        assert!(!values.is_empty() && values.len().is_multiple_of(count), "values");
         Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], aims: values, width }
     }
 
@@ -164,13 +165,18 @@ impl Samples {
         self.width
     }
 
-    /// Writes samples one after another, and adds their labels.
+    /// Writes samples one after another, and adds their labels: the same bits on every path.
     ///
     /// # Panics
     /// When there is no room for them.
-    pub fn fill(&self, idxs: impl ExactSizeIterator<Item = u32>, to: &mut [f32], labels: &mut Vec<u32>) {
+    pub fn fill(
+        &self,
+        path: Path,
+        idxs: impl ExactSizeIterator<Item = u32>,
+        to: &mut [f32],
+        labels: &mut Vec<u32>,
+    ) {
         assert!(idxs.len() * self.width <= to.len(), "more samples than fit");
-        let path = Path::chosen().unwrap_or(Path::Portable);
         for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
             labels.push(self.label(idx));
             let (at, width) = (idx as usize, self.width);
@@ -189,7 +195,7 @@ impl Samples {
     /// One sample as numbers.
     pub fn row(&self, idx: u32) -> Vec<f32> {
         let mut row = vec![0.0; self.width];
-        self.fill(std::iter::once(idx), &mut row, &mut Vec::new());
+        self.fill(Path::Portable, std::iter::once(idx), &mut row, &mut Vec::new());
         row
     }
 }
@@ -224,7 +230,7 @@ mod tests {
         assert_eq!((samples.len(), samples.is_empty(), samples.n_aims()), (3, false, 0));
         assert_eq!((samples.max_label(), samples.max_input()), (Some(9), Some(79.0)));
         let (mut rows, mut labels) = (vec![0.0; 6], Vec::new());
-        samples.fill([0, 1, 2].into_iter(), &mut rows, &mut labels);
+        samples.fill(Path::Portable, [0, 1, 2].into_iter(), &mut rows, &mut labels);
         assert_eq!((rows, labels), (vec![0.0, 5.0, 3.0, 79.0, 79.0, 0.0], vec![9, 0, 5]));
         assert_eq!((samples.row(1), samples.label(1)), (vec![3.0, 79.0], 0));
         assert!(Samples::from_text(text, Vec::new(), 2).is_empty());

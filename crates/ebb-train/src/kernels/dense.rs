@@ -30,6 +30,11 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
+    /// Rows of outputs stand next to each other.
+    pub(crate) fn close(n_rows: usize, n_in: usize, in_stride: usize, out_pad: usize) -> Sizes {
+        Sizes { n_rows, n_in, in_stride, out_pad, out_stride: out_pad }
+    }
+
     fn check(&self, inputs: usize, weights: usize, bias: usize, outputs: usize) {
         assert!(inputs >= self.n_rows * self.in_stride + SLACK && self.in_stride >= self.n_in, "inputs");
         assert!(self.out_pad.is_multiple_of(PAD), "padding");
@@ -156,6 +161,20 @@ enum End {
     Add { gradient: *mut f32 },
     Step { weights: *mut f32, rate: f32 },
     Momentum { weights: *mut f32, velocity: *mut f32, rate: f32, momentum: f32 },
+    Corrected { weights: *mut f32, velocity: *mut f32, start: *const f32, push: *const f32, by: Corrections },
+}
+
+/// A step with momentum and corrections of the gradient that are linear in the weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Corrections {
+    pub(crate) rate: f32,
+    pub(crate) momentum: f32,
+    /// The step looks ahead along the momentum.
+    pub(crate) nesterov: bool,
+    /// Pull towards zero.
+    pub(crate) decay: f32,
+    /// Pull towards where the client started.
+    pub(crate) pull: f32,
 }
 
 impl<'b> Sink<'b> {
@@ -192,33 +211,117 @@ impl<'b> Sink<'b> {
         Sink { end: End::Momentum { weights, velocity, rate, momentum }, len, _buffers: PhantomData }
     }
 
+    /// A step is taken at once, with corrections: `start` is where the weights are pulled to, `push` what is added
+    /// to the gradient.
+    pub(crate) fn corrected(
+        weights: &'b mut [f32],
+        velocity: &'b mut [f32],
+        start: &'b [f32],
+        push: &'b [f32],
+        by: Corrections,
+    ) -> Self {
+        let len =
+            [weights.len(), velocity.len(), start.len(), push.len()].into_iter().fold(usize::MAX, usize::min);
+        let (weights, velocity) = (weights.as_mut_ptr(), velocity.as_mut_ptr());
+        let end = End::Corrected { weights, velocity, start: start.as_ptr(), push: push.as_ptr(), by };
+        Sink { end, len, _buffers: PhantomData }
+    }
+
     /// Hands over a gradient that was stored elsewhere, its length a multiple of 16.
     pub(crate) fn take(&self, path: Path, gradient: &[f32], at: usize) {
         assert!(gradient.len().is_multiple_of(PAD) && at + gradient.len() <= self.len, "gradient");
         // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
         unsafe { take_raw(path, gradient.as_ptr(), gradient.len(), self, at) }
     }
+}
 
+/// One way for a gradient to end. Kernels are compiled for the ones they meet most: a choice for every vector would
+/// cost as much as the arithmetic on a small batch.
+trait Ending: Copy {
     /// Takes a vector of the gradient that belongs at `at`.
+    ///
+    /// # Safety
+    /// The unit exists, and all buffers hold a vector at `at`.
+    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V);
+}
+
+#[derive(Clone, Copy)]
+struct Store(*mut f32);
+
+impl Ending for Store {
     #[inline(always)]
-    unsafe fn put<S: Simd>(&self, at: usize, gradient: S::V) {
-        // SAFETY: the caller promises that all buffers hold a vector at `at`.
+    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+        // SAFETY: as promised by the caller.
+        unsafe { S::store(self.0.add(at), gradient) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Step {
+    weights: *mut f32,
+    rate: f32,
+}
+
+impl Ending for Step {
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+        // SAFETY: as promised by the caller.
         unsafe {
-            match self.end {
-                End::Store { gradient: to } => S::store(to.add(at), gradient),
+            let weights = self.weights.add(at);
+            S::store(weights, S::mul_add(S::splat(-self.rate), gradient, S::load(weights)));
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Momentum {
+    weights: *mut f32,
+    velocity: *mut f32,
+    rate: f32,
+    momentum: f32,
+}
+
+impl Ending for Momentum {
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let (weights, velocity) = (self.weights.add(at), self.velocity.add(at));
+            let moved = S::mul_add(S::splat(self.momentum), S::load(velocity), gradient);
+            S::store(velocity, moved);
+            S::store(weights, S::mul_add(S::splat(-self.rate), moved, S::load(weights)));
+        }
+    }
+}
+
+/// Any of them.
+impl Ending for End {
+    #[inline(always)]
+    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match self {
+                End::Store { gradient: to } => Store(to).put::<S>(at, gradient),
+                End::Step { weights, rate } => Step { weights, rate }.put::<S>(at, gradient),
+                End::Momentum { weights, velocity, rate, momentum } => {
+                    Momentum { weights, velocity, rate, momentum }.put::<S>(at, gradient);
+                }
                 End::Add { gradient: to } => {
                     let to = to.add(at);
                     S::store(to, S::add(S::load(to), gradient));
                 }
-                End::Step { weights, rate } => {
-                    let weights = weights.add(at);
-                    S::store(weights, S::mul_add(S::splat(-rate), gradient, S::load(weights)));
-                }
-                End::Momentum { weights, velocity, rate, momentum } => {
+                End::Corrected { weights, velocity, start, push, by } => {
                     let (weights, velocity) = (weights.add(at), velocity.add(at));
-                    let moved = S::mul_add(S::splat(momentum), S::load(velocity), gradient);
+                    let weight = S::load(weights);
+                    let away = S::mul_add(S::splat(-1.0), S::load(start.add(at)), weight);
+                    let slope = S::add(gradient, S::load(push.add(at)));
+                    let slope = S::mul_add(S::splat(by.pull), away, slope);
+                    let slope = S::mul_add(S::splat(by.decay), weight, slope);
+                    let moved = S::mul_add(S::splat(by.momentum), S::load(velocity), slope);
                     S::store(velocity, moved);
-                    S::store(weights, S::mul_add(S::splat(-rate), moved, S::load(weights)));
+                    let step =
+                        if by.nesterov { S::mul_add(S::splat(by.momentum), moved, slope) } else { moved };
+                    S::store(weights, S::mul_add(S::splat(-by.rate), step, weight));
                 }
             }
         }
@@ -233,7 +336,7 @@ by_path! {
 unsafe fn take_on<S: Simd>(gradient: *const f32, len: usize, sink: &Sink<'_>, at: usize) {
     for from in (0..len).step_by(S::LANES) {
         // SAFETY: the length is a multiple of the vector's, and the sink's buffers hold it at `at`.
-        unsafe { sink.put::<S>(at + from, S::load(gradient.add(from))) }
+        unsafe { sink.end.put::<S>(at + from, S::load(gradient.add(from))) }
     }
 }
 
@@ -435,6 +538,48 @@ unsafe fn weight_gradient_on<S: Simd>(
     offset: usize,
     bias_offset: usize,
 ) {
+    macro_rules! to {
+        ($end:expr) => {
+            // SAFETY: as promised by the caller.
+            unsafe {
+                weight_gradient_to::<S, _>(
+                    x,
+                    x_stride,
+                    n_rows,
+                    n_in,
+                    out_pad,
+                    dy,
+                    out_stride,
+                    $end,
+                    offset,
+                    bias_offset,
+                )
+            }
+        };
+    }
+    match sink.end {
+        End::Store { gradient } => to!(Store(gradient)),
+        End::Step { weights, rate } => to!(Step { weights, rate }),
+        End::Momentum { weights, velocity, rate, momentum } => {
+            to!(Momentum { weights, velocity, rate, momentum });
+        }
+        end => to!(end),
+    }
+}
+
+#[inline(always)]
+unsafe fn weight_gradient_to<S: Simd, E: Ending>(
+    x: *const f32,
+    x_stride: usize,
+    n_rows: usize,
+    n_in: usize,
+    out_pad: usize,
+    dy: *const f32,
+    out_stride: usize,
+    end: E,
+    offset: usize,
+    bias_offset: usize,
+) {
     // SAFETY: the loops stay within the sizes that the caller promises.
     unsafe {
         let mut o = 0;
@@ -443,7 +588,7 @@ unsafe fn weight_gradient_on<S: Simd>(
             let width = (out_pad - start).min(PANEL);
             let left = (start + width - o) / S::LANES;
             let to = offset + start * n_in + (o - start);
-            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_stride, width, to, sink };
+            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_stride, width, to, end };
             let taken = if S::MANY {
                 match left {
                     4.. => tile.inputs::<S, 4, 6>(),
@@ -464,14 +609,14 @@ unsafe fn weight_gradient_on<S: Simd>(
             for row in 0..n_rows {
                 sum = S::add(sum, S::load(dy.add(row * out_stride + o)));
             }
-            sink.put::<S>(bias_offset + o, sum);
+            end.put::<S>(bias_offset + o, sum);
         }
     }
 }
 
 /// Some columns of a weight gradient.
 #[derive(Clone, Copy)]
-struct Outer<'s> {
+struct Outer<E> {
     x: *const f32,
     x_stride: usize,
     n_rows: usize,
@@ -480,10 +625,10 @@ struct Outer<'s> {
     out_stride: usize,
     width: usize,
     to: usize,
-    sink: &'s Sink<'s>,
+    end: E,
 }
 
-impl Outer<'_> {
+impl<E: Ending> Outer<E> {
     /// `Z` vectors of columns for all inputs, `I` inputs at a time; returns `Z`.
     #[inline(always)]
     unsafe fn inputs<S: Simd, const Z: usize, const I: usize>(self) -> usize {
@@ -531,7 +676,7 @@ impl Outer<'_> {
             }
             for i in 0..I {
                 for z in 0..Z {
-                    self.sink.put::<S>(self.to + (input + i) * self.width + z * S::LANES, sums[i][z]);
+                    self.end.put::<S>(self.to + (input + i) * self.width + z * S::LANES, sums[i][z]);
                 }
             }
         }

@@ -37,6 +37,8 @@ pub(super) struct Flow {
     pub(super) channels: usize,
     /// Floats from one sample to the next.
     pub(super) stride: usize,
+    /// Rows are steps in time, not of an image: PyTorch then flattens step by step, not channel by channel.
+    pub(super) by_step: bool,
 }
 
 impl Flow {
@@ -45,7 +47,11 @@ impl Flow {
     }
 
     fn image(height: usize, width: usize, channels: usize) -> Flow {
-        Flow { height, width, channels, stride: height * width * channels }
+        Flow { height, width, channels, stride: height * width * channels, by_step: false }
+    }
+
+    fn sequence(steps: usize, channels: usize) -> Flow {
+        Flow { by_step: true, ..Flow::image(steps, 1, channels) }
     }
 }
 
@@ -109,7 +115,7 @@ impl Net {
         let mut flow = match spec.input {
             Input::Image { height, width, channels } => Flow::image(height, width, channels),
             Input::Flat(count) => Flow::image(1, 1, count),
-            Input::Sequence { steps, .. } => Flow::image(steps, 1, 1),
+            Input::Sequence { steps, .. } => Flow::sequence(steps, 1),
         };
         if flow.len() == 0 {
             return Err(NetError { layer: 0, name: "input", message: "a sample has no numbers".to_owned() });
@@ -147,6 +153,11 @@ impl Net {
     /// How many classes it tells apart.
     pub fn n_classes(&self) -> usize {
         self.n_classes
+    }
+
+    /// Whether its outputs can be held against values, not only against classes.
+    pub fn meets_values(&self) -> bool {
+        self.loss == Loss::SquaredError
     }
 
     /// What it takes.
@@ -236,6 +247,9 @@ impl Net {
 /// overflowing.
 const MOST_UNITS: usize = 1 << 20;
 const MOST_WEIGHTS: usize = 1 << 28;
+
+/// The most LSTMs that may stand one upon the other.
+const MOST_STACKED: usize = 64;
 
 #[derive(Default)]
 struct Builder {
@@ -332,7 +346,7 @@ impl Builder {
                 let relu = matches!(layers.get(at + 1), Some(Layer::Relu));
                 let (weights, bias) = self.dense(flow, units);
                 let out_pad = padded(units);
-                let out = Flow { height: 1, width: 1, channels: units, stride: out_pad };
+                let out = Flow { stride: out_pad, ..Flow::image(1, 1, units) };
                 push(Op::Dense { n_in: flow.len(), out_pad, relu, weights, bias }, out);
                 Ok(if relu { 2 } else { 1 })
             }
@@ -374,12 +388,15 @@ impl Builder {
                 }
                 let weights = self.embedding(width);
                 let op = Op::Embedding { symbols: self.symbols, width, weights };
-                push(op, Flow::image(flow.height, 1, width));
+                push(op, Flow::sequence(flow.height, width));
                 Ok(1)
             }
             Layer::Lstm { units, layers: n_layers } => {
                 if units == 0 || n_layers == 0 {
                     return wrong("units and layers must be at least 1".to_owned());
+                }
+                if n_layers > MOST_STACKED {
+                    return wrong(format!("{n_layers} layers; give at most {MOST_STACKED}"));
                 }
                 if flow.stride != flow.len() {
                     return wrong(
@@ -396,7 +413,7 @@ impl Builder {
                     }
                     let last = last && layer + 1 == n_layers;
                     let shape = self.lstm(n_in, units, layer, flow.height, last);
-                    push(Op::Lstm(shape), Flow::image(if last { 1 } else { flow.height }, 1, units));
+                    push(Op::Lstm(shape), Flow::sequence(if last { 1 } else { flow.height }, units));
                     n_in = units;
                 }
                 Ok(if last { 2 } else { 1 })
@@ -476,7 +493,7 @@ impl Builder {
             for outer in 0..n_in {
                 // Outside an image is flattened channel by channel, inside pixel by pixel.
                 let (channel, pixel) = (outer / pixels, outer % pixels);
-                let inner = pixel * flow.channels + channel;
+                let inner = if flow.by_step { outer } else { pixel * flow.channels + channel };
                 self.place.push((weights + dense::at(n_in, out_pad, inner, output)) as u32);
             }
         }
@@ -621,6 +638,10 @@ mod tests {
             (
                 vec![Layer::Lstm { units: 0, layers: 1 }],
                 "layer 0 (lstm): units and layers must be at least 1",
+            ),
+            (
+                vec![Layer::Lstm { units: 1, layers: 1_000_000_000 }],
+                "layer 0 (lstm): 1000000000 layers; give at most 64",
             ),
             (
                 vec![Layer::Dense { units: 10 }, Layer::Lstm { units: 4, layers: 1 }],

@@ -61,7 +61,14 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
         rest = tail;
         head.to_vec()
     };
+    // Whether rows are steps in time, which are flattened one after another.
+    let mut by_step = false;
     for layer in &spec.layers {
+        match layer {
+            Layer::Embedding { .. } | Layer::Lstm { .. } => by_step = true,
+            Layer::Conv { .. } => by_step = false,
+            _ => {}
+        }
         t = match *layer {
             Layer::Embedding { width } => {
                 let Input::Sequence { symbols, .. } = spec.input else { panic!("no symbols") };
@@ -140,15 +147,14 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
             Layer::Dense { units } => {
                 let n_in = t.c * t.h * t.w;
                 let (weights, bias) = (take(units * n_in), take(units));
-                Tensor::map(t.n, units, 1, 1, |n, o, _, _| {
-                    let row = &t.values[n * n_in..(n + 1) * n_in];
-                    bias[o]
-                        + row
-                            .iter()
-                            .zip(&weights[o * n_in..])
-                            .map(|(value, weight)| value * weight)
-                            .sum::<f64>()
-                })
+                let flat = |n: usize, at: usize| {
+                    if by_step { t.at(n, at % t.c, at / t.c, 0) } else { t.values[n * n_in + at] }
+                };
+                let out = Tensor::map(t.n, units, 1, 1, |n, o, _, _| {
+                    bias[o] + (0..n_in).map(|at| flat(n, at) * weights[o * n_in + at]).sum::<f64>()
+                });
+                by_step = false;
+                out
             }
             // Checks of gradients leave dropout out; it has tests of its own.
             Layer::Dropout { .. } | Layer::ChannelDropout { .. } => t,
@@ -187,6 +193,14 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
         sum += total.ln() - scores[label as usize];
     }
     sum / labels.len() as f64
+}
+
+/// The largest distance of two numbers; what is no number is farther than any.
+fn farthest(ones: &[f32], others: &[f32]) -> f32 {
+    assert_eq!(ones.len(), others.len());
+    let distance = |(one, other): (&f32, &f32)| (one - other).abs();
+    let distances = ones.iter().zip(others).map(distance);
+    distances.map(|far| if far.is_nan() { f32::INFINITY } else { far }).fold(0.0, f32::max)
 }
 
 fn without_dropout(spec: &Spec) -> Spec {
@@ -257,7 +271,7 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
         let fast = Net::new(&spec, path).unwrap();
         let (fast_loss, fast) = gradient(&fast, &parameters, &samples, &labels);
         assert!((fast_loss - own_loss).abs() < 1e-5, "{label} on {}: {fast_loss} {own_loss}", path.name());
-        let far = fast.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0_f32, f32::max);
+        let far = farthest(&fast, &own);
         assert!(far <= 1e-5 * largest, "{label} on {}: {far} apart, largest {largest}", path.name());
     }
 }
@@ -365,6 +379,63 @@ fn sequences() {
     check("embedding", &Spec { input: symbols, layers }, 6, 8);
 }
 
+/// A network of sizes that nobody chose.
+fn drawn(stream: &mut Stream) -> Spec {
+    let dense = |stream: &mut Stream, layers: &mut Vec<Layer>| {
+        for _ in 0..stream.below(3) {
+            layers.push(Layer::Dense { units: 1 + stream.below(70) });
+            layers.push([Layer::Relu, Layer::Tanh][stream.below(2)]);
+        }
+        layers.push(Layer::Dense { units: 1 + stream.below(40) });
+        layers.extend([None, Some(Layer::SquaredError)][stream.below(2)]);
+    };
+    let mut layers = Vec::new();
+    let input = match stream.below(4) {
+        0 => Input::Flat(1 + stream.below(150)),
+        1 => {
+            layers.push(Layer::Embedding { width: 1 + stream.below(20) });
+            layers.push(Layer::Lstm { units: 1 + stream.below(40), layers: 1 + stream.below(2) });
+            layers.extend([None, Some(Layer::LastStep)][stream.below(2)]);
+            Input::Sequence { steps: 1 + stream.below(6), symbols: 1 + stream.below(30) }
+        }
+        _ => {
+            let (mut height, mut width) = (4 + stream.below(14), 4 + stream.below(14));
+            let input = Input::Image { height, width, channels: 1 + stream.below(5) };
+            for _ in 0..1 + stream.below(3) {
+                let (padding, stride) = (stream.below(3), 1 + stream.below(2.min(height).min(width)));
+                let kernel = 1 + stream.below(6.min(height + 2 * padding).min(width + 2 * padding));
+                layers.push(conv(1 + stream.below(40), kernel, stride, padding));
+                height = (height + 2 * padding - kernel) / stride + 1;
+                width = (width + 2 * padding - kernel) / stride + 1;
+                let size = 1 + stream.below(3.min(height).min(width));
+                let after = [
+                    vec![Layer::Relu, Layer::MaxPool { size }],
+                    vec![Layer::MaxPool { size }, Layer::Relu],
+                    vec![Layer::AvgPool { size }, Layer::Tanh],
+                    vec![Layer::BatchNorm, Layer::Relu, Layer::MaxPool { size }],
+                ];
+                layers.extend(after[stream.below(4)].clone());
+                (height, width) = (height / size, width / size);
+            }
+            input
+        }
+    };
+    dense(stream, &mut layers);
+    Spec { input, layers }
+}
+
+#[test]
+fn networks_of_random_shapes() {
+    let mut stream = Stream::of_run(2026, "shapes");
+    for number in 0..100 {
+        let spec = drawn(&mut stream);
+        // A batch norm over two or three values has hardly any slope left, only rounding.
+        let fewest = if spec.layers.contains(&Layer::BatchNorm) { 8 } else { 1 };
+        let n_rows = fewest + stream.below(12);
+        check_some(&format!("{number}: {n_rows} x {spec:?}"), &spec, n_rows, number, 1);
+    }
+}
+
 #[test]
 fn squared_error() {
     for (units, n_rows) in [(1, 1), (3, 4), (17, 5)] {
@@ -390,31 +461,83 @@ fn every_named_network() {
     }
 }
 
-/// Steps on one batch, at a rate; gives the parameters' change.
+/// Steps on one batch, at a rate, from weights of a seed; gives the parameters' change.
 fn steps(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usize) -> Vec<f32> {
+    workspace.load(net, &net.initial(seed));
+    go_on(net, workspace, seed, rate, count)
+}
+
+/// The same from the weights that are there; the change is from those of the seed.
+fn go_on(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usize) -> Vec<f32> {
     let start = net.initial(seed);
-    let spec = Spec { input: Input::Flat(net.input_len()), layers: Vec::new() };
+    let spec = Spec { input: net.input(), layers: Vec::new() };
     let (samples, labels) = batch(&spec, net.n_classes(), 4, &mut Stream::of_run(seed, "steps"));
-    workspace.load(net, &start);
     let rule = ebb_round::StepRule { rate, momentum: 0.5, ..Default::default() };
+    workspace.follow(net, &rule, &start);
     for _ in 0..count {
         let (to, own_labels) = workspace.batch();
         to[..samples.len()].copy_from_slice(&samples);
         own_labels.extend(&labels);
-        workspace.step(net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+        workspace.step(net, &mut Stream::of_run(1, "dropout"));
     }
     workspace.minus(net, &start)
 }
 
+/// A network of every kind, small.
+fn all_kinds() -> Vec<(&'static str, Spec)> {
+    let image = Input::Image { height: 12, width: 12, channels: 1 };
+    let symbols = Input::Sequence { steps: 4, symbols: 80 };
+    let layers = vec![Layer::Lstm { units: 5, layers: 2 }, Layer::BatchNorm, Layer::Dense { units: 10 }];
+    vec![
+        ("dense", named("mlp", Input::Flat(30), 10).unwrap()),
+        ("convolutions", named("mcmahan-cnn", image, 10).unwrap()),
+        ("batch norm", named("fmnist-cnn", image, 10).unwrap()),
+        ("symbols", named("char-lstm", symbols, 10).unwrap()),
+        ("rows", Spec { input: image, layers }),
+    ]
+}
+
 #[test]
 fn a_client_that_diverged_leaves_nothing_to_the_next() {
-    for path in Path::available() {
-        let net = Net::new(&named("mlp", Input::Flat(30), 10).unwrap(), path).unwrap();
-        let mut used = Workspace::new(&net, 4);
-        assert!(steps(&net, &mut used, 1, 1e20, 20).iter().any(|value| !value.is_finite()), "it did diverge");
-        let (after, fresh) =
-            (steps(&net, &mut used, 2, 0.1, 3), steps(&net, &mut Workspace::new(&net, 4), 2, 0.1, 3));
-        assert!(after == fresh, "{}", path.name());
+    for (name, spec) in all_kinds() {
+        for path in Path::available() {
+            let net = Net::new(&spec, path).unwrap();
+            let mut used = Workspace::new(&net, 4);
+            // Everything there is becomes none.
+            used.load(&net, &vec![f32::NAN; net.layout().len()]);
+            let lost = go_on(&net, &mut used, 1, 0.1, 2);
+            assert!(lost.iter().all(|value| value.is_nan()), "{name}: it did diverge");
+            let (after, fresh) =
+                (steps(&net, &mut used, 2, 0.1, 3), steps(&net, &mut Workspace::new(&net, 4), 2, 0.1, 3));
+            assert!(
+                after == fresh && after.iter().all(|value| value.is_finite()),
+                "{name} on {}",
+                path.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_batch_leaves_nothing_to_a_smaller_one() {
+    for (name, spec) in all_kinds() {
+        let spec = without_dropout(&spec);
+        for path in Path::available() {
+            let net = Net::new(&spec, path).unwrap();
+            let start = net.initial(3);
+            let (samples, labels) = batch(&spec, 10, 7, &mut Stream::of_run(3, name));
+            let few = (&samples[..2 * net.input_len()], &labels[..2]);
+            let mut used = Workspace::new(&net, 7);
+            used.load(&net, &start);
+            for (samples, labels) in [(samples.as_slice(), labels.as_slice()), few] {
+                let (to, own) = used.batch();
+                to[..samples.len()].copy_from_slice(samples);
+                own.extend(labels);
+                let (tally, slopes) = used.gradient(&net, &mut Stream::of_run(1, "dropout"));
+                let fresh = gradient(&net, &start, samples, labels);
+                assert!((tally.loss / tally.weight, slopes) == fresh, "{name} on {}", path.name());
+            }
+        }
     }
 }
 
@@ -450,27 +573,41 @@ fn steps_go_where_the_gradients_say() {
     let spec = Spec { input: IMAGE, layers };
     let (samples, labels) = batch(&spec, 5, 5, &mut Stream::of_run(6, "steps"));
     for path in Path::available() {
-        for momentum in [0.0, 0.5] {
-            let net = Net::new(&spec, path).unwrap();
-            let start = net.initial(6);
+        let net = Net::new(&spec, path).unwrap();
+        let start = net.initial(6);
+        let push: Vec<f32> = (0..start.len()).map(|at| 0.01 * (at % 7) as f32 - 0.03).collect();
+        let plain = ebb_round::StepRule { rate: 0.1, ..Default::default() };
+        let momentum = ebb_round::StepRule { momentum: 0.5, ..plain };
+        let pulled = ebb_round::StepRule { pull: 0.3, ..plain };
+        let decayed = ebb_round::StepRule { weight_decay: 0.2, ..momentum };
+        let pushed = ebb_round::StepRule { push: Some(&push), ..plain };
+        let all = ebb_round::StepRule { pull: 0.3, push: Some(&push), nesterov: true, ..decayed };
+        for rule in [plain, momentum, pulled, decayed, pushed, all] {
             // Room for more samples than come.
             let mut workspace = Workspace::new(&net, 7);
             workspace.load(&net, &start);
-            let rule = ebb_round::StepRule { rate: 0.1, momentum, ..Default::default() };
+            workspace.follow(&net, &rule, &start);
             let (mut weights, mut velocity) = (start.clone(), vec![0.0; start.len()]);
             for _ in 0..3 {
                 let (_, slopes) = gradient(&net, &weights, &samples, &labels);
-                for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slopes) {
-                    *velocity = momentum * *velocity + slope;
-                    *weight -= rule.rate * *velocity;
+                for at in 0..start.len() {
+                    let push = rule.push.map_or(0.0, |push| push[at]);
+                    let slope = slopes[at]
+                        + push
+                        + rule.pull * (weights[at] - start[at])
+                        + rule.weight_decay * weights[at];
+                    velocity[at] = rule.momentum * velocity[at] + slope;
+                    let ahead =
+                        if rule.nesterov { slope + rule.momentum * velocity[at] } else { velocity[at] };
+                    weights[at] -= rule.rate * ahead;
                 }
                 let (to, own_labels) = workspace.batch();
                 to[..samples.len()].copy_from_slice(&samples);
                 own_labels.extend(&labels);
-                workspace.step(&net, &rule, &start, &mut Stream::of_run(1, "dropout"));
+                workspace.step(&net, &mut Stream::of_run(1, "dropout"));
             }
-            let off = workspace.minus(&net, &weights).into_iter().map(f32::abs).fold(0.0, f32::max);
-            assert!(off < 1e-6, "{}, momentum {momentum}: {off} off", path.name());
+            let off = farthest(&workspace.minus(&net, &weights), &vec![0.0; weights.len()]);
+            assert!(off < 1e-6, "{}, {rule:?}: {off} off", path.name());
         }
     }
 }
@@ -495,7 +632,7 @@ fn smooth_networks_do_not_drift_between_paths() {
     let portable = train(Path::Portable);
     assert!(portable.iter().any(|&moved| moved.abs() > 1e-3), "it did learn");
     for path in Path::available() {
-        let far = train(path).iter().zip(&portable).map(|(a, b)| (a - b).abs()).fold(0.0_f32, f32::max);
+        let far = farthest(&train(path), &portable);
         assert!(far < 1e-6, "{}: {far} apart", path.name());
     }
 }

@@ -76,7 +76,8 @@ pub enum Layer {
     Relu,
     /// The hyperbolic tangent.
     Tanh,
-    /// All inputs to all outputs; an image is flattened channel by channel, as PyTorch does.
+    /// All inputs to all outputs; an image is flattened channel by channel and a sequence step by step, as PyTorch
+    /// does.
     Dense {
         /// Numbers that come out.
         units: usize,

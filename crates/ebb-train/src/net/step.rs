@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ebb_round::{StepRule, Stream};
+use ebb_round::{Adam, StepRule, Stream};
 
 use super::compile::{Flow, Loss, Net, Op};
 use super::{lstm, norm};
@@ -24,6 +24,10 @@ pub struct Workspace {
     /// Parameters in their inner places.
     weights: Vec<f32>,
     velocity: Vec<f32>,
+    /// Where the weights are pulled to, and what is added to their gradient, in inner places.
+    start: Vec<f32>,
+    push: Vec<f32>,
+    rule: Rule,
     /// The squares that Adam remembers, and how many steps it has taken.
     squares: Vec<f32>,
     n_steps: i32,
@@ -38,6 +42,16 @@ pub struct Workspace {
     aims: Vec<f32>,
     /// Whether the copies that forward passes use are older than the weights.
     stale: bool,
+}
+
+/// What every step does until another is followed.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    step: dense::Corrections,
+    /// The gradient is changed by more than a factor: start and push are in place.
+    corrected: bool,
+    adam: Option<Adam>,
+    clip: Option<f32>,
 }
 
 /// What an operation keeps from forward to backward.
@@ -105,6 +119,14 @@ impl Workspace {
             capacity,
             weights: buffer(net.packed_len),
             velocity: Vec::new(),
+            start: Vec::new(),
+            push: Vec::new(),
+            rule: Rule {
+                step: dense::Corrections { rate: 0.0, momentum: 0.0, nesterov: false, decay: 0.0, pull: 0.0 },
+                corrected: false,
+                adam: None,
+                clip: None,
+            },
             squares: Vec::new(),
             n_steps: 0,
             gradient: Vec::new(),
@@ -151,22 +173,40 @@ impl Workspace {
         &mut self.aims
     }
 
-    /// Takes one step on the batch. `start` and `push` of the rule are in the outer order.
-    pub fn step(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32], stream: &mut Stream) -> Tally {
+    /// From now on steps are taken by this rule; `start`, where it pulls to, and its push are in the outer order.
+    pub fn follow(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
+        let &StepRule { rate, momentum, nesterov, adam, weight_decay: decay, pull, push, clip } = rule;
+        let corrected = decay != 0.0 || pull != 0.0 || push.is_some() || nesterov;
+        let step = dense::Corrections { rate, momentum, nesterov, decay, pull };
+        self.rule = Rule { step, corrected, adam, clip };
+        let room = |wanted: bool, room: &mut Vec<f32>| {
+            if wanted && room.is_empty() {
+                *room = buffer(net.packed_len);
+            }
+        };
+        let apart = clip.is_some() || adam.is_some();
+        room(momentum != 0.0 || adam.is_some() || corrected, &mut self.velocity);
+        room(adam.is_some(), &mut self.squares);
+        room(apart, &mut self.gradient);
+        room(corrected || apart, &mut self.start);
+        room(corrected || apart, &mut self.push);
+        if corrected || apart {
+            net.pack(start, &mut self.start);
+            match push {
+                Some(push) => net.pack(push, &mut self.push),
+                None => self.push.fill(0.0),
+            }
+        }
+    }
+
+    /// Takes one step on the batch, by the rule that is followed.
+    pub fn step(&mut self, net: &Net, stream: &mut Stream) -> Tally {
         let tally = self.forward(net, Mode::Train, stream);
-        let uncorrected = rule.weight_decay == 0.0 && rule.pull == 0.0 && rule.push.is_none();
-        let simple = uncorrected && rule.clip.is_none() && rule.adam.is_none() && !rule.nesterov;
-        if (rule.momentum != 0.0 || rule.adam.is_some()) && self.velocity.is_empty() {
-            self.velocity = buffer(net.packed_len);
-        }
-        if rule.adam.is_some() && self.squares.is_empty() {
-            self.squares = buffer(net.packed_len);
-        }
-        if simple {
-            self.backward(net, Some(rule));
+        if self.rule.clip.is_none() && self.rule.adam.is_none() {
+            self.backward(net, Then::Step);
         } else {
-            self.backward(net, None);
-            self.update(net, rule, start);
+            self.backward(net, Then::Store);
+            self.update(net);
         }
         self.stale = true;
         tally
@@ -181,7 +221,7 @@ impl Workspace {
         for (range, kept) in buffers.into_iter().zip(kept) {
             self.weights[range].copy_from_slice(&kept);
         }
-        self.backward(net, None);
+        self.backward(net, Then::Store);
         let trained = |place: u32| net.trained.iter().any(|range| range.contains(&(place as usize)));
         let at = |&place: &u32| if trained(place) { self.gradient[place as usize] } else { 0.0 };
         (tally, net.places().iter().map(at).collect())
@@ -237,13 +277,7 @@ impl Workspace {
                     );
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes {
-                        n_rows,
-                        n_in: *n_in,
-                        in_stride: from.stride,
-                        out_pad: *out_pad,
-                        out_stride: *out_pad,
-                    };
+                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
                     let (weights, bias) = (&self.weights[*weights..], &self.weights[*bias..]);
                     dense::forward(net.path, &sizes, input, weights, bias, output, *relu);
                 }
@@ -328,9 +362,10 @@ impl Workspace {
     }
 
     /// From the slopes of the scores back to the weights: they move at once, or their gradient is stored.
-    fn backward(&mut self, net: &Net, at_once: Option<&StepRule<'_>>) {
+    fn backward(&mut self, net: &Net, then: Then) {
         let n_rows = self.labels.len();
-        if at_once.is_none() && self.gradient.is_empty() {
+        let Rule { step, corrected, .. } = self.rule;
+        if then == Then::Store && self.gradient.is_empty() {
             self.gradient = buffer(net.packed_len);
         }
         for (at, op) in net.ops.iter().enumerate().rev() {
@@ -342,14 +377,21 @@ impl Workspace {
             let wanted = at > 0;
             macro_rules! sink {
                 () => {
-                    match at_once {
-                        None => dense::Sink::store(&mut self.gradient),
-                        Some(rule) if rule.momentum == 0.0 => dense::Sink::step(&mut self.weights, rule.rate),
-                        Some(rule) => dense::Sink::momentum(
+                    match then {
+                        Then::Store => dense::Sink::store(&mut self.gradient),
+                        Then::Step if corrected => dense::Sink::corrected(
                             &mut self.weights,
                             &mut self.velocity,
-                            rule.rate,
-                            rule.momentum,
+                            &self.start,
+                            &self.push,
+                            step,
+                        ),
+                        Then::Step if step.momentum == 0.0 => dense::Sink::step(&mut self.weights, step.rate),
+                        Then::Step => dense::Sink::momentum(
+                            &mut self.weights,
+                            &mut self.velocity,
+                            step.rate,
+                            step.momentum,
                         ),
                     }
                 };
@@ -395,13 +437,7 @@ impl Workspace {
                     sink.take(net.path, &scratch.bias_gradient[..padded(shape.n_out)], *bias);
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes {
-                        n_rows,
-                        n_in: *n_in,
-                        in_stride: from.stride,
-                        out_pad: *out_pad,
-                        out_stride: *out_pad,
-                    };
+                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
                     if *relu {
                         loss::only_alive(net.path, &mut slopes[..n_rows * out_pad], output);
                     }
@@ -476,44 +512,46 @@ impl Workspace {
         }
     }
 
-    /// A step from the stored gradient, with all that a rule adds to it.
-    fn update(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
-        let Workspace { weights, velocity, squares, n_steps, gradient, .. } = self;
-        if rule.pull != 0.0 || rule.push.is_some() {
-            for (at, &place) in net.places().iter().enumerate() {
-                let place = place as usize;
-                let push = rule.push.map_or(0.0, |push| push[at]);
-                gradient[place] += rule.pull * (weights[place] - start[at]) + push;
-            }
-        }
-        if let Some(clip) = rule.clip {
-            let squared = |&slope: &f32| f64::from(slope) * f64::from(slope);
-            let sum: f64 = net.trained.iter().flat_map(|range| &gradient[range.clone()]).map(squared).sum();
-            let scale = (f64::from(clip) / (sum.sqrt() + 1e-6)).min(1.0) as f32;
-            net.trained
-                .iter()
-                .for_each(|range| gradient[range.clone()].iter_mut().for_each(|slope| *slope *= scale));
-        }
-        *n_steps += 1;
+    /// A step from the stored gradient, for rules that must see all of it first, or remember more than velocity.
+    fn update(&mut self, net: &Net) {
+        let Workspace { weights, velocity, squares, n_steps, gradient, start, push, rule, .. } = self;
+        let Rule { step, adam, clip, .. } = *rule;
+        let mut squared = 0.0;
         for range in &net.trained {
             for at in range.clone() {
-                let slope = gradient[at] + rule.weight_decay * weights[at];
-                let step = if let Some(adam) = rule.adam {
+                gradient[at] += step.pull * (weights[at] - start[at]) + push[at];
+                squared += f64::from(gradient[at]) * f64::from(gradient[at]);
+            }
+        }
+        let scale = clip.map_or(1.0, |clip| (f64::from(clip) / (squared.sqrt() + 1e-6)).min(1.0) as f32);
+        *n_steps += 1;
+        let kept = adam.map(|adam| (1.0 - adam.beta1.powi(*n_steps), 1.0 - adam.beta2.powi(*n_steps)));
+        for range in &net.trained {
+            for at in range.clone() {
+                let slope = scale * gradient[at] + step.decay * weights[at];
+                let moved = if let (Some(adam), Some((first, second))) = (adam, kept) {
                     velocity[at] = adam.beta1 * velocity[at] + (1.0 - adam.beta1) * slope;
                     squares[at] = adam.beta2 * squares[at] + (1.0 - adam.beta2) * slope * slope;
-                    let first = velocity[at] / (1.0 - adam.beta1.powi(*n_steps));
-                    let second = squares[at] / (1.0 - adam.beta2.powi(*n_steps));
-                    first / (second.sqrt() + adam.epsilon)
-                } else if rule.momentum != 0.0 {
-                    velocity[at] = rule.momentum * velocity[at] + slope;
-                    if rule.nesterov { slope + rule.momentum * velocity[at] } else { velocity[at] }
+                    (velocity[at] / first) / ((squares[at] / second).sqrt() + adam.epsilon)
+                } else if step.momentum != 0.0 {
+                    velocity[at] = step.momentum * velocity[at] + slope;
+                    if step.nesterov { slope + step.momentum * velocity[at] } else { velocity[at] }
                 } else {
                     slope
                 };
-                weights[at] -= rule.rate * step;
+                weights[at] -= step.rate * moved;
             }
         }
     }
+}
+
+/// What becomes of a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// It is stored.
+    Store,
+    /// The step that is followed is taken at once.
+    Step,
 }
 
 fn pad(n_rows: usize, from: &Flow, padding: usize, input: &[f32], to: &mut [f32]) {

@@ -5,45 +5,63 @@ use ebb_train::net::{Input, Layer, Spec};
 /// Floating-point operations of one training step, a sample: forward, and backward the gradients of weights
 /// and inputs, save those of the network's own input. A multiply-add counts as two; only products count.
 pub(super) fn training(spec: &Spec) -> f64 {
-    let all = products(spec);
-    let forward: f64 = all.iter().sum();
-    let first = all.first().copied().unwrap_or(0.0);
-    2.0 * (3.0 * forward - first)
+    let Products { all, of_the_input } = products(spec);
+    2.0 * (3.0 * all - of_the_input)
 }
 
 /// The same of judging a sample.
 pub(super) fn judging(spec: &Spec) -> f64 {
-    2.0 * products(spec).iter().sum::<f64>()
+    2.0 * products(spec).all
 }
 
-/// Multiply-adds of every layer that has weights, in order.
-fn products(spec: &Spec) -> Vec<f64> {
+/// Multiply-adds forward: all, and those with the network's own input.
+#[derive(Default)]
+struct Products {
+    all: f64,
+    of_the_input: f64,
+}
+
+fn products(spec: &Spec) -> Products {
     let (mut height, mut width, mut channels) = match spec.input {
         Input::Image { height, width, channels } => (height, width, channels),
         Input::Flat(count) => (1, 1, count),
         Input::Sequence { steps, .. } => (steps, 1, 1),
     };
-    let mut products = Vec::new();
+    let mut products = Products::default();
+    // Whether nothing that is learnt came before.
+    let mut first = true;
     for layer in &spec.layers {
+        let mut add = |count: f64, with_input: f64| {
+            products.all += count;
+            products.of_the_input += if first { with_input } else { 0.0 };
+            first = false;
+        };
         match *layer {
             Layer::Conv { channels: out, kernel, stride, padding } => {
                 let moved = |side: usize| (side + 2 * padding - kernel) / stride + 1;
                 (height, width) = (moved(height), moved(width));
-                products.push((height * width * out) as f64 * (kernel * kernel * channels) as f64);
+                let count = (height * width * out) as f64 * (kernel * kernel * channels) as f64;
+                add(count, count);
                 channels = out;
             }
             Layer::MaxPool { size } | Layer::AvgPool { size } => {
                 (height, width) = (height / size, width / size);
             }
             Layer::Dense { units } => {
-                products.push((height * width * channels) as f64 * units as f64);
+                let count = (height * width * channels) as f64 * units as f64;
+                add(count, count);
                 (height, width, channels) = (1, 1, units);
             }
             // Looked up, not multiplied.
-            Layer::Embedding { width } => channels = width,
+            Layer::Embedding { width } => {
+                channels = width;
+                add(0.0, 0.0);
+            }
             Layer::Lstm { units, layers } => {
                 for _ in 0..layers {
-                    products.push((height * 4 * units) as f64 * (width * channels + units) as f64);
+                    // What comes from the step before has a slope to pass on, wherever the inputs came from.
+                    let gates = (height * 4 * units) as f64;
+                    add(gates * (width * channels + units) as f64, gates * (width * channels) as f64);
                     (width, channels) = (1, units);
                 }
             }
@@ -76,5 +94,7 @@ mod tests {
         check("W2", 95.4, 1);
         check("W3", 201.6, 1);
         check("W4", 0.06, 2);
+        // 7,000 sequences of 80 steps: 6 x (1024 x (8 + 256) + 1024 x 512), and 6 x 256 x 80 at the end.
+        check("W7", 2670.8, 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Judging a model: how often a second 10,000 test images go through a network, beside PyTorch.
 
 use std::error::Error;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,22 +22,21 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
     let spec = named("mnist-cnn", MNIST, 10).ok_or("the network has a name")?;
     let gflop = flop::judging(&spec) * IMAGES as f64 / 1e9;
     let samples = Arc::new(samples()?);
-    let mut ours = Vec::new();
+    // The largest number of parts that are equal: as many threads for us, and processes for others.
+    let parts = (1..=bench.threads.get()).rfind(|parts| IMAGES.is_multiple_of(*parts)).unwrap_or(1);
+    let threads = NonZeroUsize::new(parts).unwrap_or(NonZeroUsize::MIN);
+    // As for training: some repeats before the peers, some after.
+    let mut timed = Vec::new();
     for &path in &bench.paths {
-        let (per_second, loss) = judged(&spec, path, &samples, bench)?;
-        let share_of_peak = per_second.median * gflop / bench.peak;
-        ours.push(Ours { path, per_second, losses: vec![loss], share_of_peak });
+        timed.push((path, judged(&spec, path, &samples, threads, bench.repeats.div_ceil(2))?));
     }
     let mut outcomes = Vec::new();
     if let Some(peers) = &bench.peers {
         let folder = tempfile::tempdir()?;
-        // The largest number of parts that are equal.
-        let parts = (1..=bench.threads.get()).rfind(|parts| IMAGES.is_multiple_of(*parts)).unwrap_or(1);
         let about = json!({
             "name": EVALUATION,
             "input": shape(MNIST),
             "layers": spec.layers.iter().map(|layer| described(layer, MNIST)).collect::<Vec<_>>(),
-            // As many parts as there may be processes.
             "samples": IMAGES / parts,
             "batch": IMAGES,
             "epochs": 1,
@@ -50,23 +49,31 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
         write_work(folder.path(), &about, &samples, &initial)?;
         outcomes.push(peers.one("PyTorch", "torch_eval.py", folder.path(), bench.repeats, parts));
     }
+    let mut ours = Vec::new();
+    for (path, (mut figures, loss)) in timed {
+        figures.extend(judged(&spec, path, &samples, threads, bench.repeats / 2)?.0);
+        let per_second = Spread::of(figures);
+        let share_of_peak = per_second.median * gflop / bench.peak;
+        ours.push(Ours { path, per_second, losses: vec![loss], share_of_peak });
+    }
     let about = format!("MNIST CNN judged on {IMAGES} images; {} GFLOP each time", figure(gflop));
     Ok(Figures { name: EVALUATION, about, gflop, aim: AIM, ours, outcomes })
 }
 
-/// How often a second the images are judged, and the loss.
+/// How often a second the images are judged in each repeat, and the loss.
 fn judged(
     spec: &Spec,
     path: Path,
     samples: &Arc<Samples>,
-    bench: &Bench,
-) -> Result<(Spread, f64), Box<dyn Error>> {
+    threads: NonZeroUsize,
+    repeats: usize,
+) -> Result<(Vec<f64>, f64), Box<dyn Error>> {
     let held = || Held { samples: Arc::clone(samples), by_client: Vec::new() };
     let task = Arc::new(Labelled::new(Net::new(spec, path)?, 1, held(), held(), None));
     let model = task.initial();
     let evaluation =
         Evaluation { every: NonZeroU32::MIN, oracle_per_client: false, per_class: false, top_k: Vec::new() };
-    let evaluator = TaskEvaluator::new(task, evaluation, 1, bench.threads);
+    let evaluator = TaskEvaluator::new(task, evaluation, 1, threads);
     // Once to make workspaces, once to see how many times make a repeat.
     evaluator.judge(&model);
     let began = Instant::now();
@@ -79,7 +86,7 @@ fn judged(
         }
         f64::from(count) / began.elapsed().as_secs_f64()
     };
-    Ok((Spread::of((0..bench.repeats).map(repeat)), loss))
+    Ok(((0..repeats).map(repeat).collect(), loss))
 }
 
 /// The test images of MNIST where they are, and noise otherwise.

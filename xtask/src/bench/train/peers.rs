@@ -67,6 +67,10 @@ impl Peers {
         println!("installing the peers");
         let mut whole = true;
         if peers.pip(&["-r".as_ref(), list.as_os_str()]).is_err() {
+            // One by one, at the same versions; constraints must not name extras.
+            let list = folder.join("constraints.txt");
+            std::fs::write(&list, without_extras(&wanted))
+                .map_err(|error| format!("{}: {error}", list.display()))?;
             for one in wanted.lines().filter(|line| !line.starts_with('#')) {
                 if let Err(error) = peers.pip(&[one.as_ref(), "-c".as_ref(), list.as_os_str()]) {
                     println!("  {one} could not be installed: {error}");
@@ -125,6 +129,15 @@ impl Reached {
             "losses": losses,
         })
     }
+}
+
+/// Requirements without what stands in brackets.
+fn without_extras(requirements: &str) -> String {
+    let line = |line: &str| match (line.find('['), line.find(']')) {
+        (Some(from), Some(to)) if from < to => format!("{}{}\n", &line[..from], &line[to + 1..]),
+        _ => format!("{line}\n"),
+    };
+    requirements.lines().map(line).collect()
 }
 
 /// The fastest of those that reached anything.
@@ -262,6 +275,11 @@ mod tests {
         let all = [outcome("slow", 1.0), failed, outcome("fast", 2.0)];
         assert_eq!(fastest(&all).unwrap().peer, "fast");
         assert!(fastest(&all[1..2]).is_none());
+    }
+
+    #[test]
+    fn constraints_have_no_extras() {
+        assert_eq!(without_extras("a[b,c]==1.0\nd==2\n"), "a==1.0\nd==2\n");
     }
 
     #[test]
