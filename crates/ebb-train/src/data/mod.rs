@@ -1,9 +1,11 @@
 //! Data sets: what `[data]` can name.
 
+mod dealt;
 pub mod images;
 mod labelled;
 pub mod quadratic;
 mod samples;
+pub mod shakespeare;
 pub mod synthetic;
 
 use std::sync::Arc;
@@ -15,8 +17,16 @@ pub use labelled::{Held, Labelled};
 pub use samples::Samples;
 
 /// Everything that `[data]` can name.
-pub const ALL: &[Entry<dyn Task>] =
-    &[synthetic::ENTRY, quadratic::ENTRY, images::MNIST, images::FASHION_MNIST, images::CIFAR_10];
+pub const ALL: &[Entry<dyn Task>] = &[
+    synthetic::ENTRY,
+    quadratic::ENTRY,
+    images::MNIST,
+    images::FASHION_MNIST,
+    images::CIFAR_10,
+    images::EMNIST_LETTERS,
+    images::EMNIST_LETTERS_10K,
+    shakespeare::ENTRY,
+];
 
 /// The task that the `[data]` table names.
 pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
