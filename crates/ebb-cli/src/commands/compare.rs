@@ -15,7 +15,7 @@ use crate::progress::interruption;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.data.as_deref())?;
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
     let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let grid = Grid::new(&tree, &base, &folder)?;

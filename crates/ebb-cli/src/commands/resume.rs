@@ -12,7 +12,8 @@ use crate::output::note;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
-    let (mut assembled, writer) = reopen(registry, &args.run, args.how.data.as_deref(), args.how.threads())?;
+    let (mut assembled, writer) =
+        reopen(registry, &args.run, args.how.place.data.as_deref(), args.how.threads())?;
     if !args.how.json && !args.how.quiet {
         let (done, all) = (assembled.engine.next(), assembled.run.rounds);
         note(&format!("going on after round {done} of {all}"));

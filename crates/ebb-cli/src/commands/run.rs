@@ -13,7 +13,7 @@ use crate::output::{bold, bytes, count, duration, ending, figure, note, resume_c
 use crate::progress::{Progress, interruption};
 
 pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
-    let (mut tree, base) = read_settings(&args.file, &args.changes.set, args.how.data.as_deref())?;
+    let (mut tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     if tree.has("grid") {
         let file = args.file.display();
         return Err(tree

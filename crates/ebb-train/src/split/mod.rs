@@ -20,7 +20,7 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
 pub use sizes::Sizes;
-pub use skew::{Skew, distance};
+pub use skew::{Skew, distance, law};
 
 /// A way to split samples among clients.
 pub trait Splitter {

@@ -15,16 +15,11 @@ pub struct Skew {
 impl Skew {
     /// Of clients that hold so many samples of each class; `None` where nobody holds any.
     pub fn of(counts: &[Vec<u32>]) -> Option<Skew> {
-        let n_classes = counts.iter().map(Vec::len).max()?;
         let total = counts.iter().flatten().map(|&count| f64::from(count)).sum::<f64>();
         if total == 0.0 {
             return None;
         }
-        let law: Vec<f64> = (0..n_classes)
-            .map(|class| {
-                counts.iter().filter_map(|own| own.get(class)).map(|&n| f64::from(n)).sum::<f64>() / total
-            })
-            .collect();
+        let law = law(counts);
         let sum = |distance: &dyn Fn(&[u32]) -> f64| {
             counts.iter().map(|own| f64::from(own.iter().sum::<u32>()) * distance(own)).sum::<f64>() / total
         };
@@ -34,6 +29,16 @@ impl Skew {
             most: 1.0 - law.iter().map(|share| share * share).sum::<f64>(),
         })
     }
+}
+
+/// The share that each class has in all that is held.
+pub fn law(counts: &[Vec<u32>]) -> Vec<f64> {
+    let n_classes = counts.iter().map(Vec::len).max().unwrap_or(0);
+    let of =
+        |class: usize| counts.iter().filter_map(|own| own.get(class)).map(|&count| f64::from(count)).sum();
+    let sums: Vec<f64> = (0..n_classes).map(of).collect();
+    let total: f64 = sums.iter().sum();
+    sums.into_iter().map(|sum| sum / total.max(1.0)).collect()
 }
 
 /// Total variation between what a client holds and a law over classes.
