@@ -43,12 +43,18 @@ pub fn class_names(kind: &str, n_classes: usize) -> Vec<String> {
     (0..n_classes)
         .map(|class| match (set, symbols()) {
             (Some(set), _) => set.classes.get(class).map(|name| (*name).to_owned()),
-            (None, Some(symbols)) => {
-                symbols.get(class).map(|&symbol| char::from(symbol).escape_default().to_string())
-            }
+            (None, Some(symbols)) => symbols.get(class).map(|&symbol| symbol_name(char::from(symbol))),
             (None, None) => None,
         })
         .enumerate()
         .map(|(class, name)| name.unwrap_or_else(|| class.to_string()))
         .collect()
+}
+
+fn symbol_name(symbol: char) -> String {
+    match symbol {
+        ' ' => "space".to_owned(),
+        '\n' => "line end".to_owned(),
+        other => other.to_string(),
+    }
 }
