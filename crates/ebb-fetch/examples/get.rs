@@ -35,17 +35,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let (folder, names) = arguments.split_first().ok_or("usage: get FOLDER SET...")?;
     let folder = DataFolder::choose(Some(Path::new(folder)))?;
-    let data = folder.create()?;
+
     let mut progress = Printed { begun: Instant::now(), n_bytes: 0 };
     for name in names {
         let known = set(name).ok_or_else(|| format!("{name}: not known"))?;
         let begun = Instant::now();
         println!("{name}:");
-        let fetched = get(known, data, WrongFiles::Refuse, &mut progress)?.fetched;
+        let fetched = get(known, &folder, WrongFiles::Refuse, &mut progress)?.fetched;
         println!("  {} files fetched in {:.1} s", fetched.len(), begun.elapsed().as_secs_f64());
     }
     for known in sets() {
-        let found = found(known, data);
+        let found = found(known, &folder.path);
         let state = match (found.complete(), found.there.len()) {
             (true, _) => "complete".to_owned(),
             (false, 0) => "not there".to_owned(),

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::error::{Doing, Trouble};
 use crate::found::stored_file;
-use crate::known::{Known, KnownFile, Layout, Member, Pin, Place};
+use crate::known::{Known, KnownFile, Layout, Member, Place};
 use crate::verify::{Mismatch, mismatch};
 use crate::{FetchError, Progress, WrongFiles};
 
@@ -136,9 +136,7 @@ pub(crate) fn wrong(name: &str, Mismatch { expected, found }: &Mismatch) -> Trou
 
 /// No form of the file has more bytes: what cannot be compressed grows by a header and a little for each block.
 pub(crate) fn at_most(file: &KnownFile) -> u64 {
-    match file.pin {
-        Pin::Plain(_) | Pin::Gzip(_) => file.n_bytes + file.n_bytes / 1000 + 1024,
-    }
+    file.n_bytes + file.n_bytes / 1000 + 1024
 }
 
 /// Which side of a copy failed.

@@ -155,6 +155,16 @@ pub(crate) enum Trouble {
     Here(FetchError),
 }
 
+impl Trouble {
+    /// Adds which file it was about, if another source may have it.
+    pub(crate) fn at(self, name: &str) -> Self {
+        match self {
+            Trouble::There(reason) => Trouble::There(format!("{name}: {reason}")),
+            here => here,
+        }
+    }
+}
+
 impl From<FetchError> for Trouble {
     fn from(error: FetchError) -> Self {
         Trouble::Here(error)

@@ -25,7 +25,8 @@ impl DataFolder {
         choose(explicit, env::consts::OS, |name| env::var_os(name).filter(|value| !value.is_empty()))
     }
 
-    /// Makes the folder if need be, and makes sure that it can be written.
+    /// Makes the folder if need be, and makes sure that it can be written. [`get`](crate::get) does so by itself,
+    /// once it has something to write.
     pub fn create(&self) -> Result<&Path, FetchError> {
         fs::create_dir_all(&self.path)
             .and_then(|()| tempfile::tempfile_in(&self.path))

@@ -11,8 +11,8 @@ use crate::error::{Doing, Trouble};
 use crate::found::{Found, found, found_at, stored, stored_file};
 use crate::known::{Known, Layout, Place, Sheet};
 use crate::source::{Net, deliver};
-use crate::verify::{mismatch, mismatch_of_bytes};
-use crate::{Failure, FetchError, Progress, cifar};
+use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
+use crate::{DataFolder, Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,24 +32,25 @@ pub struct Got {
     pub fetched: Vec<&'static str>,
 }
 
-/// Gets a set into the data folder, which must be there: [`DataFolder::create`](crate::DataFolder::create).
+/// Gets a set into the data folder, which is made if need be.
 ///
 /// Files that are there and right stay. What is missing comes from the first source that has it; sources that fail
 /// are named to `progress` with the reason, and all together in the error if none is left.
 pub fn get(
     known: &Known,
-    data: &Path,
+    folder: &DataFolder,
     wrong_files: WrongFiles,
     progress: &mut dyn Progress,
 ) -> Result<Got, FetchError> {
-    if let Some(found) = whole_and_right(known, data, wrong_files, progress)? {
+    if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
         progress.says(&format!("{} is already there, and right: {}", known.name, found.folder.display()));
         return Ok(Got { found, fetched: Vec::new() });
     }
     let (Some(place), false) = (known.places.first(), known.sources.is_empty()) else {
-        let (name, folder) = (known.name, data.join(known.folder()));
+        let (name, folder) = (known.name, folder.path.join(known.folder()));
         return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
     };
+    let data = folder.create()?;
     let mut delivery = Delivery::begin(known, place, data, wrong_files, progress)?;
     let mut net = Net::new();
     let mut failures = Vec::new();
@@ -57,7 +58,12 @@ pub fn get(
         if delivery.missing().is_empty() {
             break;
         }
-        match deliver(source, &mut delivery, &mut net, progress) {
+        let n_missing = delivery.missing().len();
+        let done = deliver(source, &mut delivery, &mut net, progress);
+        if delivery.missing().len() < n_missing {
+            progress.says(&format!("{} files from {source}", n_missing - delivery.missing().len()));
+        }
+        match done {
             Ok(()) => {}
             Err(Trouble::Here(error)) => return Err(error),
             Err(Trouble::There(reason)) => {
@@ -147,7 +153,7 @@ fn check_sheet(
         return Ok(());
     };
     let wrong = |path: &Path, found: String| {
-        let expected = format!("what makes {}", file.name);
+        let expected = format!("the images and labels of {}", file.name);
         FetchError::Wrong { file: path.to_owned(), expected, found }
     };
     let content = decompressed(&labels.path, labels.packed)?
@@ -162,8 +168,9 @@ fn check_sheet(
     progress.moved(file.n_bytes);
     match mismatch_of_bytes(&batch, file) {
         None => Ok(()),
-        Some(mismatch) => {
-            Err(wrong(&path, format!("what makes {} in its stead of {}", mismatch.found, mismatch.expected)))
+        Some(Mismatch { expected, found }) => {
+            let expected = format!("the images of {} ({expected} with their labels)", file.name);
+            Err(FetchError::Wrong { file: path, expected, found })
         }
     }
 }

@@ -17,6 +17,6 @@ pub(super) fn files(
     // Without a network it should say so soon.
     let options = ["-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=0"];
     let arguments = [&options[..], &["download", package]].concat();
-    let deb = program::download("apt-get", &arguments, scratch.path(), "deb", progress)?;
+    let deb = program::download(package, "apt-get", &arguments, scratch.path(), "deb", progress)?;
     unpack(files, delivery, progress, |wanted, take| from_deb(&deb, wanted, take))
 }

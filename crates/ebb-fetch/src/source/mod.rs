@@ -57,3 +57,6 @@ fn unpack(
 fn is_packed(member: &Member) -> bool {
     member.at.ends_with(".gz")
 }
+
+#[cfg(test)]
+mod tests;

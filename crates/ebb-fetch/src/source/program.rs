@@ -11,8 +11,9 @@ use crate::error::{Doing, Trouble};
 /// Lines of a failed program's complaint that are passed on.
 const N_LINES: usize = 3;
 
-/// Has a program download one file into a folder, and finds it by its ending.
+/// Has a program download a package into a folder, and finds the file by its ending.
 pub(super) fn download(
+    package: &str,
     program: &str,
     arguments: &[&str],
     folder: &Path,
@@ -20,7 +21,7 @@ pub(super) fn download(
     progress: &mut dyn Progress,
 ) -> Result<PathBuf, Trouble> {
     let what = format!("{program} {}", arguments.join(" "));
-    progress.begins(&what, None);
+    progress.begins(&format!("{package}, downloaded by {program}"), None);
     let output = Command::new(program)
         .args(arguments)
         .current_dir(folder)
@@ -61,7 +62,7 @@ mod tests {
 
     fn check(program: &str, arguments: &[&str], expected: &str) {
         let folder = tempfile::tempdir().unwrap();
-        match download(program, arguments, folder.path(), "tgz", &mut Silent) {
+        match download("some", program, arguments, folder.path(), "tgz", &mut Silent) {
             Err(Trouble::There(reason)) => assert_eq!(reason, expected),
             other => panic!("{other:?}"),
         }
@@ -91,7 +92,7 @@ mod tests {
     fn what_came_is_found_by_its_ending() {
         let folder = tempfile::tempdir().unwrap();
         let arguments = ["-c", "touch a.log b.tgz"];
-        let path = download("sh", &arguments, folder.path(), "tgz", &mut Silent).unwrap();
+        let path = download("some", "sh", &arguments, folder.path(), "tgz", &mut Silent).unwrap();
         assert_eq!(path, folder.path().join("b.tgz"));
     }
 }

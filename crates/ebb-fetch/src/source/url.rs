@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,7 +34,9 @@ pub(super) fn files(
         let url = format!("{base}{}", member.at);
         let part = part_of(delivery, &url);
         loop {
-            let came = net.download(&url, &part, at_most(file), progress)?;
+            let came = net
+                .download(&url, &part, at_most(file), progress)
+                .map_err(|trouble| trouble.at(member.at))?;
             let Err(mismatch) = delivery.settle(file, is_packed(member), &part)? else { break };
             discard(&part)?;
             // What was continued may have begun as another file: once more, from the start.
@@ -120,7 +123,7 @@ impl Net {
                 discard(part)?;
                 return self.download(url, part, at_most, progress);
             }
-            status => return Err(Trouble::There(format!("{url}: answered {status}"))),
+            status => return Err(Trouble::There(format!("the server answered {status}"))),
         };
         let n_coming = response.body().content_length();
         let total = n_coming.map(|n_coming| start + n_coming);
@@ -128,28 +131,25 @@ impl Net {
         progress.moved(start);
         let done = receive(response, part, start, at_most, total, progress);
         progress.ends();
-        match done {
-            Ok(()) if start == 0 => Ok(Came::Whole),
-            Ok(()) => Ok(Came::Continued),
-            Err(Trouble::There(reason)) => Err(Trouble::There(format!("{url}: {reason}"))),
-            Err(here) => Err(here),
-        }
+        done.map(|()| if start == 0 { Came::Whole } else { Came::Continued })
     }
 
     fn request(&mut self, url: &str, n_have: u64) -> Result<Response<Body>, Trouble> {
         let host = host_of(url);
         if let Some(reason) = self.dead.get(host) {
-            return Err(Trouble::There(format!(
-                "{url}: not asked again, for {host} failed before: {reason}"
-            )));
+            return Err(Trouble::There(format!("{host} is not asked again, for it failed before: {reason}")));
         }
         let mut request = self.agent.get(url);
         if n_have > 0 {
             request = request.header(header::RANGE, format!("bytes={n_have}-"));
         }
+        if is_loopback(host) {
+            // A proxy would look for it on its own machine.
+            request = request.config().proxy(None).build();
+        }
         request.call().map_err(|error| {
             self.dead.insert(host.to_owned(), error.to_string());
-            Trouble::There(format!("{url}: {error}"))
+            Trouble::There(format!("{host} cannot be reached: {error}"))
         })
     }
 }
@@ -210,6 +210,10 @@ fn discard(part: &Path) -> Result<(), FetchError> {
 fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split('/').next().unwrap_or(rest)
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback())
 }
 
 /// Where the part that is sent begins, of `bytes 5-9/10`.
