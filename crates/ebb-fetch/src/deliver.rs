@@ -4,11 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use crate::error::{Doing, Trouble};
 use crate::found::stored_file;
 use crate::known::{Known, KnownFile, Layout, Member, Place};
+use crate::scratch::{self, Scratch};
 use crate::verify::{Mismatch, mismatch};
 use crate::{FetchError, Progress, WrongFiles};
 
@@ -31,6 +30,7 @@ impl Delivery {
     ) -> Result<Self, FetchError> {
         let folder = data.join(place.folder);
         fs::create_dir_all(&folder).doing("making", &folder)?;
+        scratch::sweep(&folder);
         let mut missing = Vec::new();
         for file in known.files {
             let Some(stored) = stored_file(&folder, place.layout, file) else {
@@ -76,8 +76,8 @@ impl Delivery {
     }
 
     /// A folder for what is not yet checked, on the same disk. It goes when it is let go.
-    pub(crate) fn scratch(&self) -> Result<TempDir, FetchError> {
-        tempfile::Builder::new().prefix(".fetching-").tempdir_in(&self.folder).doing("making", &self.folder)
+    pub(crate) fn scratch(&self) -> Result<Scratch, FetchError> {
+        Scratch::within(&self.folder)
     }
 
     /// Takes a file from a reader, by way of the scratch folder.

@@ -60,8 +60,9 @@ pub fn get(
         }
         let n_missing = delivery.missing().len();
         let done = deliver(source, &mut delivery, &mut net, progress);
-        if delivery.missing().len() < n_missing {
-            progress.says(&format!("{} files from {source}", n_missing - delivery.missing().len()));
+        let n_came = n_missing - delivery.missing().len();
+        if n_came > 0 {
+            progress.says(&format!("{n_came} of {n_missing} missing files came from {source}"));
         }
         match done {
             Ok(()) => {}

@@ -17,6 +17,7 @@ mod found;
 mod get;
 mod known;
 mod progress;
+mod scratch;
 mod sets;
 mod source;
 mod verify;

@@ -105,6 +105,18 @@ fn a_part_that_is_already_whole_is_used() {
 }
 
 #[test]
+fn a_part_that_another_process_writes_is_left_alone() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images.gz.part", b"");
+    let held = fs::File::open(trial.path("images.gz.part")).unwrap();
+    held.lock().unwrap();
+    trial.check_failures(&[(&server.base(), "images.gz: another process is writing ")]);
+    drop(held);
+    trial.get().unwrap();
+}
+
+#[test]
 fn after_a_missing_page_the_next_source_is_asked_for_the_rest() {
     let without_labels = Server::start(|request| match request.path.as_str() {
         "/labels" => not_found(),
@@ -117,9 +129,9 @@ fn after_a_missing_page_the_next_source_is_asked_for_the_rest() {
     assert_eq!(good.asked(), [request("/labels", None)]);
     let (first, second) = (without_labels.base(), good.base());
     let expected = [
-        format!("1 files from {first}"),
+        format!("1 of 2 missing files came from {first}"),
         format!("{first}: labels: the server answered 404 Not Found"),
-        format!("1 files from {second}"),
+        format!("1 of 1 missing files came from {second}"),
     ];
     assert_eq!(said, expected);
 }
