@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use ebb_fetch::{DataFolder, Progress, WrongFiles, found, get, set, sets};
@@ -31,7 +32,17 @@ impl Progress for Printed {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let (folder, names) = arguments.split_first().ok_or("usage: get FOLDER SET...")?;
     let folder = DataFolder::choose(Some(Path::new(folder)))?;

@@ -133,7 +133,7 @@ fn only_wanted_files_are_taken_out_of_a_zip() {
     assert!(error.starts_with("data/three: "), "{error}");
 }
 
-/// Tries the archive cut off at every length up to where all that is wanted has come.
+/// Tries the archive cut off at many lengths up to where all that is wanted has come.
 fn check_cut(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
     for n_left in (0..archive.len() - n_last).step_by(step) {
         assert!(unpacked(unpack, &archive[..n_left], &WANTED).is_err(), "{n_left} of {}", archive.len());
@@ -145,12 +145,12 @@ fn an_archive_that_breaks_off_is_refused_wherever_it_does() {
     let tar = some_tar();
     // Two empty blocks end a tar, and the last file is filled up to a block.
     let filling = 2 * 512 + 512 - "second".len();
-    check_cut(from_tgz, &gzip(&tar), 1, 40);
-    check_cut(from_deb, &deb("data.tar", &tar), 13, filling);
-    check_cut(from_deb, &deb("data.tar.gz", &gzip(&tar)), 1, 40);
-    check_cut(from_deb, &deb("data.tar.xz", &xz(&tar)), 13, 4);
-    check_cut(from_deb, &deb("data.tar.zst", &zstd(&tar)), 1, 8);
-    check_cut(from_zip, &zip(&TAKEN), 1, 1);
+    check_cut(from_tgz, &gzip(&tar), 3, 40);
+    check_cut(from_deb, &deb("data.tar", &tar), 61, filling);
+    check_cut(from_deb, &deb("data.tar.gz", &gzip(&tar)), 3, 40);
+    check_cut(from_deb, &deb("data.tar.xz", &xz(&tar)), 61, 4);
+    check_cut(from_deb, &deb("data.tar.zst", &zstd(&tar)), 3, 8);
+    check_cut(from_zip, &zip(&TAKEN), 3, 1);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn no_damaged_byte_makes_an_unpacker_panic() {
     ];
     for (unpack, archive) in archives {
         // What is stored as it is makes a long archive in which most bytes matter alike.
-        for byte_idx in (0..archive.len()).step_by(1 + archive.len() / 250) {
+        for byte_idx in (0..archive.len()).step_by(1 + archive.len() / 100) {
             let mut flipped = archive.clone();
             flipped[byte_idx] ^= 1 << (byte_idx % 8);
             let _ = unpacked(unpack, &flipped, &WANTED);
