@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ureq::http::{Response, StatusCode, header};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 use super::{is_packed, unpack};
@@ -97,6 +98,8 @@ impl Net {
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE))
+            // Who runs a proxy of its own has told the machine, not Mozilla.
+            .tls_config(TlsConfig::builder().root_certs(trusted()).build())
             .user_agent(concat!("ebbflow/", env!("CARGO_PKG_VERSION")))
             .build();
         Net { agent: config.new_agent(), dead: BTreeMap::new() }
@@ -151,6 +154,15 @@ impl Net {
             self.dead.insert(host.to_owned(), error.to_string());
             Trouble::There(format!("{host} cannot be reached: {error}"))
         })
+    }
+}
+
+/// The authorities that the machine trusts; Mozilla's, where it names none, as in a bare container.
+fn trusted() -> RootCerts {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    match certificates.is_empty() {
+        true => RootCerts::WebPki,
+        false => certificates.iter().map(|found| Certificate::from_der(found).to_owned()).into(),
     }
 }
 
