@@ -19,8 +19,11 @@ pub(crate) fn from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, String
     if (info.color_type, info.bit_depth, info.interlaced) != (ColorType::Rgb, BitDepth::Eight, false) {
         return Err("a picture that is not plain 8-bit RGB".to_owned());
     }
+    if info.width as usize != SIDE * SIDE {
+        return Err(format!("a picture whose rows have {} pixels, not {}", info.width, SIDE * SIDE));
+    }
     check_count(info.height as usize, labels)?;
-    let mut batch = Vec::with_capacity(labels.len() * (1 + info.width as usize * CHANNELS));
+    let mut batch = Vec::with_capacity(labels.len() * (1 + SIDE * SIDE * CHANNELS));
     for &label in labels {
         let row = reader.next_row().map_err(refused)?.ok_or("a picture that ends early")?;
         batch.push(label);
@@ -161,6 +164,16 @@ mod tests {
         assert_eq!(part(&[5, 6, 7], 1, 2).unwrap(), [6, 7]);
         assert_eq!(part(&[5, 6, 7], 2, 2).unwrap_err(), "3 labels, where 2 from 2 on are needed");
         assert!(part(&[5], usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn a_picture_of_another_width_is_refused() {
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, 1 << 20, 1);
+        encoder.set_color(ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(&vec![0; 3 << 20]).unwrap();
+        let message = "a picture whose rows have 1048576 pixels, not 1024";
+        assert_eq!(from_rows(&file, &[0]).unwrap_err(), message);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::TcpListener;
 
 use ebb_fetch::{FetchError, Format, Silent, Source, WrongFiles, check};
-use server::{Server, broken, not_found, ranged, whole};
+use server::{Server, answer, broken, not_found, ranged, whole};
 use trial::{IMAGES, LABELS, MEMBERS, Trial, archive, gzip, published, request, sha256, tgz, urls};
 
 #[test]
@@ -144,6 +144,16 @@ fn what_never_ends_is_cut_off() {
     let reason = "images.gz: sends more than 6029 bytes, which is another file";
     trial.check_failures(&[(&server.base(), reason)]);
     assert_eq!(trial.files(), [""; 0]);
+}
+
+#[test]
+fn a_length_beyond_all_bounds_is_an_error() {
+    let range = "Content-Range: bytes 4-9/10\r\n";
+    let server = Server::start(move |_| answer("206 Partial Content", range, usize::MAX, b"456789"));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images", IMAGES);
+    trial.put("labels.part", b"0123");
+    trial.check_failures(&[(&server.base(), "labels: broke off after 10 of 18446744073709551615 bytes")]);
 }
 
 #[test]

@@ -12,11 +12,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-settings", &[]),
     ("ebb-fetch", &[]),
     ("ebb-round", &[]),
+    ("ebb-plot", &[]),
     ("ebb-methods", &["ebb-round", "ebb-settings"]),
     ("ebb-train", &["ebb-round", "ebb-settings"]),
     ("ebb-record", &["ebb-round"]),
     ("ebb-sim", &["ebb-round", "ebb-settings", "ebb-train"]),
-    ("ebb-cli", &["ebb-methods", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"]),
+    (
+        "ebb-cli",
+        &["ebb-methods", "ebb-plot", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],
+    ),
     (
         "ebbflow",
         &["ebb-cli", "ebb-methods", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],

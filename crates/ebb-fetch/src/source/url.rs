@@ -129,7 +129,7 @@ impl Net {
             status => return Err(Trouble::There(format!("the server answered {status}"))),
         };
         let n_coming = response.body().content_length();
-        let total = n_coming.map(|n_coming| start + n_coming);
+        let total = n_coming.map(|n_coming| start.saturating_add(n_coming));
         progress.begins(url, total);
         progress.moved(start);
         let done = receive(response, part, start, at_most, total, progress);

@@ -100,7 +100,8 @@ pub(crate) fn not_found() -> Vec<u8> {
     answer("404 Not Found", "", 4, b"none")
 }
 
-fn answer(status: &str, header: &str, length: usize, body: &[u8]) -> Vec<u8> {
+/// Bytes behind a head that may promise anything.
+pub(crate) fn answer(status: &str, header: &str, length: usize, body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{header}Connection: close\r\n\r\n");
     [head.as_bytes(), body].concat()
 }

@@ -1,9 +1,11 @@
-//! Data sets and how they are split among clients: what `[data]` can name.
+//! Data sets: what `[data]` can name.
 
+mod dealt;
 pub mod images;
 mod labelled;
 pub mod quadratic;
 mod samples;
+pub mod shakespeare;
 pub mod synthetic;
 
 use std::sync::Arc;
@@ -11,16 +13,42 @@ use std::sync::Arc;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
 use crate::Task;
+use crate::read::Roles;
 pub use labelled::{Held, Labelled};
 pub use samples::Samples;
 
 /// Everything that `[data]` can name.
-pub const ALL: &[Entry<dyn Task>] =
-    &[synthetic::ENTRY, quadratic::ENTRY, images::MNIST, images::FASHION_MNIST, images::CIFAR_10];
+pub const ALL: &[Entry<dyn Task>] = &[
+    synthetic::ENTRY,
+    quadratic::ENTRY,
+    images::MNIST,
+    images::FASHION_MNIST,
+    images::CIFAR_10,
+    images::EMNIST_LETTERS,
+    images::EMNIST_LETTERS_10K,
+    shakespeare::ENTRY,
+];
 
 /// The task that the `[data]` table names.
 pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
     let entry = find(ALL, settings, None)?;
     settings.resolve_kind(entry.name);
     Ok(Arc::from((entry.build)(settings)?))
+}
+
+/// What the classes of a data set are called: as published, or by their numbers.
+pub fn class_names(kind: &str, n_classes: usize) -> Vec<String> {
+    let set = images::SETS.iter().find(|set| set.name == kind);
+    let symbols = || (kind == "shakespeare").then_some(Roles::SYMBOLS);
+    (0..n_classes)
+        .map(|class| match (set, symbols()) {
+            (Some(set), _) => set.classes.get(class).map(|name| (*name).to_owned()),
+            (None, Some(symbols)) => {
+                symbols.get(class).map(|&symbol| char::from(symbol).escape_default().to_string())
+            }
+            (None, None) => None,
+        })
+        .enumerate()
+        .map(|(class, name)| name.unwrap_or_else(|| class.to_string()))
+        .collect()
 }

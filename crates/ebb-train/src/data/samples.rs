@@ -1,11 +1,14 @@
 //! Labelled samples, loaded once and shared by all clients as lists of indices.
 
+use std::sync::Arc;
+
 use crate::kernels::{Path, bytes};
 
 /// Labelled samples.
 #[derive(Debug)]
 pub struct Samples {
     inputs: Inputs,
+    /// One a sample; none where the inputs are a text, which goes on with the labels.
     labels: Vec<u32>,
     /// Where samples have values instead of labels: one row of them a sample.
     aims: Vec<f32>,
@@ -18,6 +21,8 @@ enum Inputs {
     Floats(Vec<f32>),
     /// Pixels stay bytes in memory; each channel has a scale and an offset.
     Bytes { pixels: Vec<u8>, meaning: Meaning },
+    /// Sequences that share a text, and where in it each of them begins.
+    Text { symbols: Arc<[u8]>, starts: Vec<u32>, meaning: Meaning },
 }
 
 /// Pixels scaled together: as many times the channels, so that the compiler makes vectors of them.
@@ -75,6 +80,17 @@ impl Samples {
         Samples { inputs: Inputs::Bytes { pixels: symbols, meaning }, labels, aims: Vec::new(), width }
     }
 
+    /// Sequences of `width` symbols that share a text, each with the symbol behind it as its label.
+    ///
+    /// # Panics
+    /// When a sequence, or the symbol behind it, is beyond the end of the text.
+    pub fn from_text(symbols: Arc<[u8]>, starts: Vec<u32>, width: usize) -> Self {
+        let within = |&start: &u32| start as usize + width < symbols.len();
+        assert!(starts.iter().all(within), "a sequence is beyond the text");
+        let inputs = Inputs::Text { symbols, starts, meaning: Meaning::new(&[(1.0, 0.0)]) };
+        Samples { inputs, labels: Vec::new(), aims: Vec::new(), width }
+    }
+
     /// Images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) / deviation`.
     ///
     /// # Panics
@@ -89,22 +105,30 @@ impl Samples {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        match &self.inputs {
+            Inputs::Text { starts, .. } => starts.len(),
+            _ => self.labels.len(),
+        }
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.len() == 0
     }
 
     /// The label of one.
     pub fn label(&self, idx: u32) -> u32 {
-        self.labels[idx as usize]
+        match &self.inputs {
+            Inputs::Text { symbols, starts, .. } => {
+                u32::from(symbols[starts[idx as usize] as usize + self.width])
+            }
+            _ => self.labels[idx as usize],
+        }
     }
 
     /// The largest label.
     pub fn max_label(&self) -> Option<u32> {
-        self.labels.iter().max().copied()
+        (0..self.len() as u32).map(|idx| self.label(idx)).max()
     }
 
     /// The largest number among the inputs, if there is any.
@@ -118,6 +142,8 @@ impl Samples {
                 };
                 pixels.iter().enumerate().map(value).reduce(f32::max)
             }
+            // All that is said, the last labels included: they are symbols like the others.
+            Inputs::Text { symbols, .. } => symbols.iter().max().map(|&symbol| f32::from(symbol)),
         }
     }
 
@@ -152,11 +178,16 @@ impl Samples {
     ) {
         assert!(idxs.len() * self.width <= to.len(), "more samples than fit");
         for (idx, to) in idxs.zip(to.chunks_exact_mut(self.width)) {
-            labels.push(self.labels[idx as usize]);
-            let range = idx as usize * self.width..(idx as usize + 1) * self.width;
+            labels.push(self.label(idx));
+            let (at, width) = (idx as usize, self.width);
             match &self.inputs {
-                Inputs::Floats(rows) => to.copy_from_slice(&rows[range]),
-                Inputs::Bytes { pixels, meaning } => meaning.write(path, &pixels[range], to),
+                Inputs::Floats(rows) => to.copy_from_slice(&rows[at * width..][..width]),
+                Inputs::Bytes { pixels, meaning } => {
+                    meaning.write(path, &pixels[at * width..][..width], to);
+                }
+                Inputs::Text { symbols, starts, meaning } => {
+                    meaning.write(path, &symbols[starts[at] as usize..][..width], to);
+                }
             }
         }
     }
@@ -190,5 +221,24 @@ mod tests {
         }
         let symbols = Samples::from_symbols(vec![3, 79, 0, 255], vec![5, 6], 2);
         assert_eq!((symbols.row(0), symbols.max_input()), (vec![3.0, 79.0], Some(255.0)));
+    }
+
+    #[test]
+    fn sequences_share_a_text() {
+        let text: Arc<[u8]> = vec![3, 79, 0, 5, 9].into();
+        let samples = Samples::from_text(text.clone(), vec![2, 0, 1], 2);
+        assert_eq!((samples.len(), samples.is_empty(), samples.n_aims()), (3, false, 0));
+        assert_eq!((samples.max_label(), samples.max_input()), (Some(9), Some(79.0)));
+        let (mut rows, mut labels) = (vec![0.0; 6], Vec::new());
+        samples.fill(Path::Portable, [0, 1, 2].into_iter(), &mut rows, &mut labels);
+        assert_eq!((rows, labels), (vec![0.0, 5.0, 3.0, 79.0, 79.0, 0.0], vec![9, 0, 5]));
+        assert_eq!((samples.row(1), samples.label(1)), (vec![3.0, 79.0], 0));
+        assert!(Samples::from_text(text, Vec::new(), 2).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "a sequence is beyond the text")]
+    fn a_sequence_needs_a_symbol_behind_it() {
+        Samples::from_text(vec![1, 2, 3].into(), vec![0, 1], 2);
     }
 }

@@ -3,23 +3,14 @@
 //! All numbers are big-endian: two zero bytes, the type (08 for unsigned bytes), the number of dimensions, 32
 //! bits a dimension, then the values, last dimension fastest.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
-
+use super::content::{Content, LIMIT};
 use super::{Images, ReadError, check_labels};
-
-/// The most bytes that a header may declare: 4 GiB, ninety times MNIST.
-pub(super) const LIMIT: u64 = 1 << 32;
-
-/// Deflate cannot grow a byte to more than this, so a small file that declares much is found out unread.
-const MOST_PER_COMPRESSED_BYTE: u64 = 1032;
 
 /// Reads grey images and their labels from two IDX files, each plain or compressed by gzip.
 pub fn idx_images(images: &Path, labels: &Path, n_classes: usize) -> Result<Images, ReadError> {
-    let ([n_images, height, width], pixels) = read(images)?;
+    let ([n_images, height, width], pixels) = idx_bytes(images)?;
     let label_values = idx_labels(labels, n_classes)?;
     if label_values.len() != n_images {
         return Err(ReadError::Unpaired {
@@ -34,23 +25,23 @@ pub fn idx_images(images: &Path, labels: &Path, n_classes: usize) -> Result<Imag
 
 /// Reads labels below `n_classes` from an IDX file, plain or compressed by gzip.
 pub(super) fn idx_labels(file: &Path, n_classes: usize) -> Result<Vec<u8>, ReadError> {
-    let ([_], labels) = read(file)?;
+    let ([_], labels) = idx_bytes(file)?;
     check_labels(file, &labels, n_classes)?;
     Ok(labels)
 }
 
-/// The sizes and the values of a file with `N` dimensions, none of them zero.
-fn read<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>), ReadError> {
+/// The sizes and the values of a file with `N` dimensions, none of them zero, plain or compressed by gzip.
+pub(super) fn idx_bytes<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>), ReadError> {
     let mut content = Content::open(path)?;
 
-    let magic = content.take(4)?;
+    let magic = content.next_bytes(4)?;
     let expected_magic = [0, 0, 8, N as u8];
     if magic != expected_magic {
         let expected = format!("an IDX file of bytes in {N} dimensions, starting {}", hex(&expected_magic));
         let found = if magic.is_empty() { "nothing".to_owned() } else { hex(&magic) };
         return Err(ReadError::damaged(path, expected, found));
     }
-    let header = content.take(4 * N)?;
+    let header = content.next_bytes(4 * N)?;
     if header.len() < 4 * N {
         let found = format!("{} bytes", 4 + header.len());
         return Err(ReadError::damaged(path, format!("an IDX header of {} bytes", 4 + 4 * N), found));
@@ -74,65 +65,15 @@ fn read<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>), ReadError>
         return Err(ReadError::damaged(path, expected(), content.size()));
     }
 
-    let values = content.take(n_declared)?;
+    let values = content.next_bytes(n_declared)?;
     if values.len() < n_declared {
         return Err(ReadError::damaged(path, expected(), format!("{}", values.len())));
     }
     // Reading to the end also makes gzip compare its checksum.
-    if !content.take(1)?.is_empty() {
+    if !content.next_bytes(1)?.is_empty() {
         return Err(ReadError::damaged(path, expected(), "more"));
     }
     Ok((sizes.map(|size| size as usize), values))
-}
-
-/// A file's content, decompressed where it is compressed.
-struct Content<'p> {
-    path: &'p Path,
-    reader: Box<dyn Read>,
-    n_stored: u64,
-    /// The content cannot be longer than this.
-    most: u64,
-}
-
-impl<'p> Content<'p> {
-    fn open(path: &'p Path) -> Result<Self, ReadError> {
-        let open = || {
-            let mut file = File::open(path)?;
-            let n_stored = file.metadata()?.len();
-            let mut start = Vec::new();
-            file.by_ref().take(2).read_to_end(&mut start)?;
-            file.rewind()?;
-            let (reader, most): (Box<dyn Read>, u64) = if start == [0x1f, 0x8b] {
-                let decoder = MultiGzDecoder::new(BufReader::with_capacity(1 << 16, file));
-                (Box::new(decoder), n_stored.saturating_mul(MOST_PER_COMPRESSED_BYTE))
-            } else {
-                (Box::new(file), n_stored)
-            };
-            Ok(Content { path, reader, n_stored, most })
-        };
-        open().map_err(|source: io::Error| ReadError::io(path, source))
-    }
-
-    /// The next bytes: fewer than `n_bytes` only where the content ends.
-    fn take(&mut self, n_bytes: usize) -> Result<Vec<u8>, ReadError> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(n_bytes).map_err(|source| ReadError::io(self.path, source))?;
-        match self.reader.by_ref().take(n_bytes as u64).read_to_end(&mut bytes) {
-            Ok(_) => Ok(bytes),
-            // What the decompressor says of content it cannot make sense of; the system says other things.
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(ReadError::damaged(self.path, "a whole gzip file", "one that breaks off"))
-            }
-            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
-                Err(ReadError::damaged(self.path, "an intact gzip file", e.to_string()))
-            }
-            Err(source) => Err(ReadError::io(self.path, source)),
-        }
-    }
-
-    fn size(&self) -> String {
-        format!("a file of {} bytes", self.n_stored)
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,7 +1,10 @@
-//! Published image sets, read from the files they are published in.
+//! Published sets, read from the files they are published in.
 
 mod cifar;
+mod content;
+mod emnist;
 mod idx;
+mod shakespeare;
 
 use std::env;
 use std::ffi::OsString;
@@ -10,7 +13,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use cifar::cifar10;
+pub use emnist::{emnist_letters, emnist_letters_10k};
 pub use idx::idx_images;
+pub use shakespeare::{Role, Roles, shakespeare};
 
 /// The environment variable that names the folder of the data sets.
 pub const DATA_VARIABLE: &str = "EBBFLOW_DATA";
@@ -182,7 +187,7 @@ impl fmt::Display for ReadError {
                 write!(f, "{file}: expected {expected}, found {found}; fetch the file again")
             }
             ReadError::TooLarge { file, n_bytes } => {
-                let (file, limit) = (file.display(), idx::LIMIT);
+                let (file, limit) = (file.display(), content::LIMIT);
                 write!(f, "{file}: declares {n_bytes} bytes, expected at most {limit}; ")?;
                 write!(f, "fetch the file again, or split it")
             }
@@ -237,11 +242,15 @@ fn like_mnist(folder: &Path, part: Part) -> Result<Images, ReadError> {
 
 /// An IDX file under its published name, or that name without `.gz`.
 fn idx_file(folder: &Path, name: &str) -> Result<PathBuf, ReadError> {
-    let names = vec![format!("{name}.gz"), name.to_owned()];
-    match names.iter().map(|name| folder.join(name)).find(|file| file.is_file()) {
-        Some(file) => Ok(file),
-        None => Err(ReadError::Missing { folder: folder.to_owned(), names }),
-    }
+    first_of(folder, &[&format!("{name}.gz"), name])
+}
+
+/// The first file of these names that is there.
+fn first_of(folder: &Path, names: &[&str]) -> Result<PathBuf, ReadError> {
+    names.iter().map(|name| folder.join(name)).find(|file| file.is_file()).ok_or_else(|| {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        ReadError::Missing { folder: folder.to_owned(), names }
+    })
 }
 
 fn check_labels(file: &Path, labels: &[u8], n_classes: usize) -> Result<(), ReadError> {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 
 /// The folder of the data sets if it holds this set. Else the test is skipped, but never in CI.
-fn real(set: &str) -> Option<PathBuf> {
+pub(crate) fn real(set: &str) -> Option<PathBuf> {
     if env::var_os(DATA_VARIABLE).is_some() {
         // Named but not there: a mistake worth hearing of anywhere.
         let folder = data_folder(None).unwrap();
@@ -111,6 +111,61 @@ fn real_cifar10() {
     for (batch_idx, published) in published.into_iter().enumerate() {
         assert_eq!(batch_digest(&train, batch_idx), published, "batch {batch_idx}");
     }
+}
+
+/// The digest of a file as it is stored.
+fn file_digest(data: &Path, file: &str) -> String {
+    digest(&fs::read(data.join(file)).unwrap())
+}
+
+#[test]
+fn real_emnist_letters_10k() {
+    let Some(data) = real("emnist") else { return };
+    let published = "627f3597150a92efef0017ba075cfb219e0696075c7b939cbb69577209de16ee";
+    let name = "emnist/emnist-letters-train-first10000-images-idx3-ubyte.gz";
+    assert_eq!(file_digest(&data, name), published);
+    let published = "9759af91ea6bccdf07a6040fd085861f2ec88e37f7c3f5760f6feb57106fbe5c";
+    assert_eq!(file_digest(&data, "emnist/emnist-letters-train-labels-idx1-ubyte.gz"), published);
+
+    let train = emnist_letters_10k(&data, Part::Train).unwrap();
+    let test = emnist_letters_10k(&data, Part::Test).unwrap();
+    assert_eq!(format!("{train:?}"), "9000 images of 28 x 28 x 1 in 26 classes");
+    assert_eq!(format!("{test:?}"), "1000 images of 28 x 28 x 1 in 26 classes");
+    let counts: Vec<_> =
+        class_counts(&train).iter().zip(class_counts(&test)).map(|(train, test)| train + test).collect();
+    let published = [
+        390, 349, 402, 374, 369, 362, 385, 391, 395, 408, 383, 388, 399, 371, 376, 401, 373, 356, 407, 372,
+        407, 406, 396, 374, 390, 376,
+    ];
+    assert_eq!(counts, published);
+
+    // An upright U is closed below, and a T has its bar above; swapped, they would differ from side to side.
+    let inked = |class: u8, places: fn(usize, usize) -> bool| -> f64 {
+        let mut ink = 0.0;
+        for idx in (0..train.n_samples()).filter(|&idx| train.labels[idx] == class) {
+            for (at, &pixel) in train.sample(idx).iter().enumerate() {
+                ink += if places(at / 28, at % 28) { f64::from(pixel) } else { 0.0 };
+            }
+        }
+        ink
+    };
+    let upper = |class| inked(class, |y, _| y < 14);
+    let lower = |class| inked(class, |y, _| y >= 14);
+    let (t, u) = (b'T' - b'A', b'U' - b'A');
+    assert!(upper(t) > 1.4 * lower(t) && lower(u) > 1.3 * upper(u));
+}
+
+#[test]
+fn real_shakespeare() {
+    let Some(data) = real("shakespeare") else { return };
+    let published = "f108d3a03d0fcce85535a76a7ad9d840aa7c40f33045b9bd83932cf041cc71cf";
+    assert_eq!(file_digest(&data, "shakespeare/leaf-roles.jsonl.gz"), published);
+    let roles = shakespeare(&data).unwrap();
+    assert_eq!(format!("{roles:?}"), "4226158 sequences of 1129 roles");
+    assert!(roles.roles.is_sorted_by(|one, next| one.name < next.name));
+    assert_eq!(roles.text.len(), 4_226_158 + 1129 * Roles::STEPS, "the text is held once");
+    let used: std::collections::BTreeSet<_> = roles.text.iter().collect();
+    assert_eq!((used.len(), used.first()), (79, Some(&&1)), "all but the end of a line");
 }
 
 #[test]

@@ -1,0 +1,206 @@
+//! Heat maps: a value for each row and column, as a colour.
+
+use std::ops::Range;
+
+use plotters::style::text_anchor::{HPos, VPos};
+
+use crate::axis::{exact, shown, span, within};
+use crate::canvas::{Canvas, TEXT_PX, hang, picture, upward};
+use crate::cells::Cells;
+use crate::error::PlotError;
+use crate::frame::{Axis, Frame, Plane, value_axis};
+use crate::svg::{Size, Svg};
+use crate::theme::{Colour, Theme};
+
+/// A table of values as colours, from dark to light, with its scale beside it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeatMap {
+    /// What the picture shows.
+    pub title: String,
+    /// What the columns are.
+    pub x_label: String,
+    /// What the rows are.
+    pub y_label: String,
+    /// What the values are.
+    pub value_label: String,
+    /// The rows' names, from above.
+    pub rows: Vec<String>,
+    /// The columns' names, from left to right.
+    pub columns: Vec<String>,
+    /// For each row, the value in each column; what is not a number stays empty. Where there are more values than
+    /// pixels, neighbours are averaged.
+    pub values: Vec<Vec<f64>>,
+}
+
+impl HeatMap {
+    /// Draws it.
+    ///
+    /// # Errors
+    /// When no value can be shown, rows and columns do not fit their names, or there is no room.
+    pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
+        self.check()?;
+        let values = span(self.values.iter().flatten().copied());
+        let range = exact(values.ok_or_else(|| PlotError::nothing(&self.title))?);
+        picture(&self.title, theme, size, |canvas| {
+            let scale = Scale::new(canvas, range, &self.value_label);
+            let frame = Frame {
+                title: &self.title,
+                x_label: &self.x_label,
+                y_label: &self.y_label,
+                keys: Vec::new(),
+                bottom: Axis::names(&self.columns),
+                left: Axis::names(&self.rows),
+                right_px: scale.width,
+            };
+            let plane = frame.draw(canvas)?;
+            self.draw_cells(canvas, &plane, &scale);
+            scale.draw(canvas, &plane);
+            Ok(())
+        })
+    }
+
+    fn check(&self) -> Result<(), PlotError> {
+        let uneven = |message: String| Err(PlotError::uneven(&self.title, message));
+        if self.values.len() != self.rows.len() {
+            return uneven(format!("{} rows of values for {} names", self.values.len(), self.rows.len()));
+        }
+        let n_columns = self.columns.len();
+        match self.values.iter().zip(&self.rows).find(|(row, _)| row.len() != n_columns) {
+            Some((row, name)) => {
+                uneven(format!("row \"{name}\" has {} values for {n_columns} columns", row.len()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
+        let across = Cells::across(plane, self.columns.len());
+        let along = Cells::along(plane, self.rows.len());
+        for row in 0..along.n_cells() {
+            let (top, bottom) = (along.edge(row), along.edge(row + 1));
+            for column in 0..across.n_cells() {
+                let (left, right) = (across.edge(column), across.edge(column + 1));
+                let value = self.mean(along.values(row), across.values(column));
+                let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
+                canvas.rect((left, top), (right, bottom), colour);
+                let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
+                if bottom - top >= TEXT_PX + 4.0 && right - left >= canvas.width_of(&name, TEXT_PX) + 4.0 {
+                    let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
+                    canvas.text(&name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
+                }
+            }
+        }
+    }
+
+    fn mean(&self, rows: Range<usize>, columns: Range<usize>) -> Option<f64> {
+        let values = self.values[rows].iter().flat_map(|row| &row[columns.clone()]);
+        let (sum, n_values) = values
+            .filter(|value| shown(**value))
+            .fold((0.0, 0_usize), |(sum, n_values), value| (sum + value, n_values + 1));
+        (n_values > 0).then(|| sum / n_values as f64)
+    }
+}
+
+const BAR_PX: f64 = 14.0;
+const BEFORE_BAR_PX: f64 = 12.0;
+
+/// Which colour means which value.
+struct Scale<'p> {
+    range: Range<f64>,
+    ticks: Vec<(f64, String)>,
+    label: &'p str,
+    /// What it needs right of the data.
+    width: f64,
+}
+
+impl<'p> Scale<'p> {
+    fn new(canvas: &Canvas<'_>, range: Range<f64>, label: &'p str) -> Self {
+        let (ticks, names) = value_axis(canvas, &range);
+        let title = if label.is_empty() { 0.0 } else { TEXT_PX + 8.0 };
+        Scale { range, ticks, label, width: BEFORE_BAR_PX + BAR_PX + 6.0 + names + title - 10.0 }
+    }
+
+    fn share(&self, value: f64) -> f64 {
+        (value - self.range.start) / (self.range.end - self.range.start)
+    }
+
+    fn colour(&self, value: f64) -> Colour {
+        Colour::of_share(self.share(value))
+    }
+
+    fn draw(&self, canvas: &Canvas<'_>, plane: &Plane) {
+        let (left, right) = (plane.right + BEFORE_BAR_PX, plane.right + BEFORE_BAR_PX + BAR_PX);
+        let steps = Cells::along(plane, 128);
+        for step in 0..steps.n_cells() {
+            let share = 1.0 - (step as f64 + 0.5) / steps.n_cells() as f64;
+            canvas.rect((left, steps.edge(step)), (right, steps.edge(step + 1)), Colour::of_share(share));
+        }
+        let theme = canvas.theme;
+        for (value, name) in &self.ticks {
+            let y = plane.bottom - (plane.bottom - plane.top) * self.share(*value);
+            canvas.line(&[(right, y), (right + 3.0, y)], theme.soft_ink(), 1.0);
+            canvas.text(name, (right + 6.0, y), TEXT_PX, theme.soft_ink(), hang(HPos::Left, VPos::Center));
+        }
+        if !self.label.is_empty() {
+            let name = canvas.fit(self.label, TEXT_PX, plane.bottom - plane.top);
+            let at = (canvas.width - 14.0, (plane.top + plane.bottom) / 2.0);
+            canvas.text(&name, at, TEXT_PX, theme.ink(), upward(HPos::Center, VPos::Center));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(values: &[&[f64]]) -> HeatMap {
+        HeatMap {
+            title: "Similarity".into(),
+            rows: (0..values.len()).map(|at| format!("r{at}")).collect(),
+            columns: (0..values[0].len()).map(|at| format!("c{at}")).collect(),
+            values: values.iter().map(|row| row.to_vec()).collect(),
+            ..HeatMap::default()
+        }
+    }
+
+    #[test]
+    fn a_cell_has_the_colour_of_its_value() {
+        let svg = map(&[&[0.0, 1.0], &[f64::NAN, 0.5]]).draw(Theme::Light, Size::default()).unwrap();
+        let large = |colour: &str| {
+            let rows = svg.as_str().lines().filter(|row| row.starts_with("<rect") && row.contains(colour));
+            rows.filter(|row| !row.contains("width=\"140\"")).count()
+        };
+        assert_eq!(["#440154", "#FDE725", "#21918C", "#E2E5E9"].map(large), [1; 4]);
+        let pixmap = svg.pixels(1).unwrap();
+        let at = |x, y| {
+            let pixel = pixmap.pixel(x, y).unwrap();
+            (pixel.red(), pixel.green(), pixel.blue())
+        };
+        assert_eq!(
+            (at(100, 100), at(500, 60), at(500, 350)),
+            ((0x44, 1, 0x54), (0xFD, 0xE7, 0x25), (0x21, 0x91, 0x8C))
+        );
+        assert!(!svg.as_str().contains("NaN"));
+    }
+
+    #[test]
+    fn more_values_than_pixels_are_averaged() {
+        let row: Vec<_> = (0..5000).map(|at| f64::from(at % 2)).collect();
+        let map = map(&[&row, &row]);
+        assert_eq!(map.mean(0..2, 0..4), Some(0.5));
+        let svg = map.draw(Theme::Light, Size::default()).unwrap();
+        assert!(svg.as_str().matches("<rect").count() < 2 * 360 + 200);
+    }
+
+    #[test]
+    fn errors_and_no_panics() {
+        let draw = |map: &HeatMap| map.draw(Theme::Dark, Size::default()).map(|_| ());
+        assert_eq!(draw(&HeatMap::default()), Err(PlotError::nothing("")));
+        assert_eq!(draw(&map(&[&[f64::NAN]])), Err(PlotError::nothing("Similarity")));
+        let message = "row \"r1\" has 1 values for 2 columns";
+        assert_eq!(draw(&map(&[&[1.0, 2.0], &[1.0]])), Err(PlotError::uneven("Similarity", message)));
+        let rows = HeatMap { rows: vec![], ..map(&[&[1.0]]) };
+        assert_eq!(draw(&rows), Err(PlotError::uneven("Similarity", "1 rows of values for 0 names")));
+        assert_eq!(draw(&map(&[&[3.0]])), Ok(()));
+    }
+}

@@ -1,0 +1,51 @@
+//! Pictures as SVG and PNG, with one look.
+//!
+//! A picture is plain data ([`Lines`], [`Bars`], [`Boxes`], [`Raster`], [`HeatMap`], [`Mosaic`]); `draw` makes an
+//! [`Svg`] of it in a [`Theme`] and a [`Size`], and [`Svg::png`] makes pixels of that. [`ContactSheet`] shows
+//! images and knows pixels only.
+//!
+//! - The same data give the same bytes. No font of the system is asked for: one is part of the program.
+//! - Whatever is told apart by colour is also told apart by a marker, a place or a word, and the colours
+//!   stay apart for eyes that confuse red and green.
+//! - A value that is not a number is a gap. Data with nothing to show are an error, never a panic.
+//!
+//! ```
+//! use ebb_plot::{Lines, Series, Size, Theme};
+//!
+//! let lines = Lines {
+//!     title: "Accuracy".into(),
+//!     x_label: "round".into(),
+//!     y_label: "accuracy".into(),
+//!     series: vec![Series { name: "fedavg".into(), points: vec![(1.0, 0.4), (2.0, 0.6)], band: None }],
+//! };
+//! let svg = lines.draw(Theme::Light, Size::default())?;
+//! assert!(svg.as_str().contains("fedavg"));
+//! let _png: Vec<u8> = svg.png(2)?;
+//! # Ok::<(), ebb_plot::PlotError>(())
+//! ```
+
+mod axis;
+mod bars;
+mod boxes;
+mod canvas;
+mod cells;
+mod error;
+mod frame;
+mod heat;
+mod lines;
+mod mosaic;
+mod raster;
+mod sheet;
+mod svg;
+mod theme;
+
+pub use bars::{BarSeries, Bars};
+pub use boxes::{Boxes, Group};
+pub use error::PlotError;
+pub use heat::HeatMap;
+pub use lines::{Lines, Series};
+pub use mosaic::Mosaic;
+pub use raster::{Raster, RasterRow};
+pub use sheet::{Channels, ContactSheet, SheetRow};
+pub use svg::{Size, Svg};
+pub use theme::{Colour, Theme};

@@ -1,0 +1,200 @@
+//! Rasters: in which state each row was, step by step. Who answered in which round, say.
+
+use std::ops::Range;
+
+use crate::canvas::{Canvas, picture};
+use crate::cells::Cells;
+use crate::error::PlotError;
+use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::svg::{Size, Svg};
+use crate::theme::Theme;
+
+/// Rows of cells, each in one of a few states.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Raster {
+    /// What the picture shows.
+    pub title: String,
+    /// What the columns are.
+    pub x_label: String,
+    /// What the rows are.
+    pub y_label: String,
+    /// The number of the first column.
+    pub first_column: u64,
+    /// The states' names.
+    pub states: Vec<String>,
+    /// The rows, from above.
+    pub rows: Vec<RasterRow>,
+}
+
+/// One row of a [`Raster`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RasterRow {
+    /// Its name.
+    pub name: String,
+    /// Its state in each column, as an index into the states; none stays empty. Where there are more cells than
+    /// pixels, neighbours show what most of them are.
+    pub cells: Vec<Option<u8>>,
+}
+
+impl Raster {
+    /// Draws it.
+    ///
+    /// # Errors
+    /// When there is no cell, rows differ in length, a state has no name, or there is no room.
+    pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
+        let n_columns = self.check()?;
+        let keys = self.states.iter().enumerate().map(|(idx, name)| Key {
+            name,
+            colour: theme.series(idx),
+            swatch: Swatch::Box,
+        });
+        let first = self.first_column as f64 - 0.5;
+        let frame = Frame {
+            title: &self.title,
+            x_label: &self.x_label,
+            y_label: &self.y_label,
+            keys: keys.collect(),
+            bottom: Axis::Whole(first..first + n_columns as f64),
+            left: Axis::names(self.rows.iter().map(|row| &row.name)),
+            right_px: 0.0,
+        };
+        picture(&self.title, theme, size, |canvas| {
+            let plane = frame.draw(canvas)?;
+            self.draw_cells(canvas, &plane, n_columns);
+            Ok(())
+        })
+    }
+
+    /// How many columns there are, once all rows agree.
+    fn check(&self) -> Result<usize, PlotError> {
+        let n_columns = self.rows.first().map_or(0, |row| row.cells.len());
+        if n_columns == 0 {
+            return Err(PlotError::nothing(&self.title));
+        }
+        for RasterRow { name, cells } in &self.rows {
+            if cells.len() != n_columns {
+                let message = format!("row \"{name}\" has {} cells, the first {n_columns}", cells.len());
+                return Err(PlotError::uneven(&self.title, message));
+            }
+            if let Some(state) =
+                cells.iter().flatten().find(|state| usize::from(**state) >= self.states.len())
+            {
+                let message = format!("row \"{name}\": state {state} has no name");
+                return Err(PlotError::uneven(&self.title, message));
+            }
+        }
+        Ok(n_columns)
+    }
+
+    fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, n_columns: usize) {
+        let across = Cells::across(plane, n_columns);
+        let along = Cells::along(plane, self.rows.len());
+        let n_rows = along.n_cells();
+        for row in 0..n_rows {
+            let (top, bottom) = (along.edge(row), along.edge(row + 1));
+            let gap = if bottom - top >= 5.0 { 1.0 } else { 0.0 };
+            let states: Vec<_> =
+                (0..across.n_cells()).map(|cell| self.most(along.values(row), across.values(cell))).collect();
+            let mut from = 0;
+            for run in states.chunk_by(|one, next| one == next) {
+                let to = from + run.len();
+                if let Some(state) = run[0] {
+                    let colour = canvas.theme.series(state);
+                    canvas.rect((across.edge(from), top), (across.edge(to), bottom - gap), colour);
+                }
+                from = to;
+            }
+        }
+    }
+
+    /// What most of these cells are; of as many, what is named first, and nothing last.
+    fn most(&self, rows: Range<usize>, columns: Range<usize>) -> Option<usize> {
+        let mut counts = vec![0_usize; self.states.len() + 1];
+        for row in &self.rows[rows] {
+            for cell in &row.cells[columns.clone()] {
+                counts[cell.map_or(self.states.len(), usize::from)] += 1;
+            }
+        }
+        let most = counts.iter().copied().max().expect("there is a count for nothing");
+        counts.iter().position(|&count| count == most).filter(|&state| state < self.states.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raster(rows: &[&str]) -> Raster {
+        let state = |letter| match letter {
+            'u' => Some(0),
+            'l' => Some(1),
+            _ => None,
+        };
+        Raster {
+            title: "Availability".into(),
+            x_label: "round".into(),
+            first_column: 1,
+            states: vec!["up".into(), "late".into()],
+            rows: rows
+                .iter()
+                .enumerate()
+                .map(|(at, row)| RasterRow {
+                    name: format!("client {at}"),
+                    cells: row.chars().map(state).collect(),
+                })
+                .collect(),
+            ..Raster::default()
+        }
+    }
+
+    fn widths(svg: &Svg, colour: &str) -> Vec<i32> {
+        let rows = svg.as_str().lines().filter(|row| row.starts_with("<rect") && row.contains(colour));
+        let width =
+            |row: &str| row.split_once(" width=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap();
+        // The first is the swatch in the legend.
+        rows.skip(1).map(width).collect()
+    }
+
+    #[test]
+    fn neighbours_in_one_state_are_one_rectangle() {
+        let svg = raster(&["uuuu.ull", "........"]).draw(Theme::Light, Size::default()).unwrap();
+        let (up, late) = (widths(&svg, "#0072B2"), widths(&svg, "#D55E00"));
+        assert_eq!((up.len(), late.len()), (2, 1));
+        assert!((up[0] - 4 * up[1]).abs() <= 50 && (late[0] - 2 * up[1]).abs() <= 30, "{up:?} {late:?}");
+        for word in ["\nup\n", "\nlate\n", "\nclient 1\n", "\nround\n", "\n8\n"] {
+            assert!(svg.as_str().contains(word), "{word}");
+        }
+        assert!(!svg.as_str().contains("\n1.5\n"));
+    }
+
+    #[test]
+    fn crowded_cells_show_what_most_are() {
+        let raster = raster(&["uul.", "lll."]);
+        assert_eq!(raster.most(0..1, 0..3), Some(0));
+        assert_eq!(raster.most(0..2, 0..3), Some(1));
+        assert_eq!(raster.most(0..2, 3..4), None);
+        assert_eq!(raster.most(0..1, 2..4), Some(1));
+    }
+
+    #[test]
+    fn a_large_raster_stays_a_small_file() {
+        let row = "uul.".repeat(1000);
+        let rows = vec![row.as_str(); 400];
+        let svg = raster(&rows).draw(Theme::Light, Size::default()).unwrap();
+        assert!(svg.as_str().len() < 5_000_000, "{}", svg.as_str().len());
+        assert!(svg.as_str().matches("<text").count() < 60);
+    }
+
+    #[test]
+    fn errors_and_no_panics() {
+        let draw = |raster: &Raster| raster.draw(Theme::Dark, Size::default()).map(|_| ());
+        assert_eq!(draw(&Raster::default()), Err(PlotError::nothing("")));
+        assert_eq!(draw(&raster(&[""])), Err(PlotError::nothing("Availability")));
+        let message = "row \"client 1\" has 1 cells, the first 2";
+        assert_eq!(draw(&raster(&["uu", "u"])), Err(PlotError::uneven("Availability", message)));
+        let unnamed = Raster { states: vec!["up".into()], ..raster(&["ul"]) };
+        let message = "row \"client 0\": state 1 has no name";
+        assert_eq!(draw(&unnamed), Err(PlotError::uneven("Availability", message)));
+        assert_eq!(draw(&raster(&["."])), Ok(()));
+    }
+}

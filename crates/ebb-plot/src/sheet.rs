@@ -1,0 +1,225 @@
+//! Contact sheets: many small images at once, in named rows.
+
+use plotters::style::text_anchor::{HPos, VPos};
+
+use crate::canvas::{Canvas, TEXT_PX, TITLE_PX, hang, picture};
+use crate::error::PlotError;
+use crate::svg::Size;
+use crate::theme::Theme;
+
+/// Images of one size in rows, each pixel a square of `zoom` pixels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContactSheet {
+    /// What the sheet shows.
+    pub title: String,
+    /// An image's width.
+    pub width_px: u32,
+    /// An image's height.
+    pub height_px: u32,
+    /// What the bytes of a pixel are.
+    pub channels: Channels,
+    /// How many pixels across and along show one of an image.
+    pub zoom: u32,
+    /// The rows, from above.
+    pub rows: Vec<SheetRow>,
+}
+
+/// What the bytes of a pixel are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channels {
+    /// One: from black to white.
+    Grey,
+    /// Three: red, green and blue.
+    Rgb,
+}
+
+/// One row of a [`ContactSheet`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SheetRow {
+    /// Its name, left of the images.
+    pub name: String,
+    /// Its images, pixel by pixel, row by row from above.
+    pub images: Vec<Vec<u8>>,
+}
+
+const MARGIN: u32 = 12;
+const GAP: u32 = 3;
+const TITLE_LINE: u32 = 26;
+
+impl ContactSheet {
+    /// Draws it as a PNG file.
+    ///
+    /// # Errors
+    /// When there is no image, one has another number of bytes than its size says, or the sheet would be larger
+    /// than pictures may be.
+    pub fn png(&self, theme: Theme) -> Result<Vec<u8>, PlotError> {
+        self.check()?;
+        let n_columns = self.rows.iter().map(|row| row.images.len()).max().unwrap_or(0);
+        if n_columns == 0 || self.width_px == 0 || self.height_px == 0 || self.zoom == 0 {
+            return Err(PlotError::nothing(&self.title));
+        }
+        let mut place = Place::default();
+        // Words are measured on a canvas of any size, and drawn on one that fits them.
+        picture(&self.title, theme, Size { width_px: 1, height_px: 1 }, |canvas| {
+            place = self.place(canvas, n_columns);
+            Ok(())
+        })?;
+        let words = picture(&self.title, theme, place.sheet, |canvas| {
+            self.draw_words(canvas, &place);
+            Ok(())
+        })?;
+        let mut pixmap = words.pixels(1)?;
+        self.draw_images(pixmap.data_mut(), &place);
+        pixmap.encode_png().map_err(PlotError::pixels)
+    }
+
+    fn check(&self) -> Result<(), PlotError> {
+        let n_channels: u64 = match self.channels {
+            Channels::Grey => 1,
+            Channels::Rgb => 3,
+        };
+        let expected = u64::from(self.width_px) * u64::from(self.height_px);
+        for row in &self.rows {
+            let wrong = |image: &&Vec<u8>| Some(image.len() as u64) != expected.checked_mul(n_channels);
+            if let Some(image) = row.images.iter().find(wrong) {
+                let message = format!(
+                    "an image of row \"{}\" has {} bytes, which are not {} x {} pixels of {n_channels}",
+                    row.name,
+                    image.len(),
+                    self.width_px,
+                    self.height_px
+                );
+                return Err(PlotError::uneven(&self.title, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, canvas: &Canvas<'_>, n_columns: usize) -> Place {
+        let names = canvas.widest(self.rows.iter().map(|row| row.name.as_str())).ceil() as u32;
+        let left = MARGIN + if names > 0 { names + 8 } else { 0 };
+        let top = MARGIN + if self.title.is_empty() { 0 } else { TITLE_LINE };
+        let across = self.width_px.saturating_mul(self.zoom).saturating_add(GAP);
+        // A row is at least as high as its name.
+        let along = self.height_px.saturating_mul(self.zoom).saturating_add(GAP).max(TEXT_PX as u32 + GAP);
+        let length = |step: u32, count: usize| step.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
+        let title = canvas.width_of(&self.title, TITLE_PX).ceil() as u32;
+        let images = left.saturating_add(length(across, n_columns));
+        let sheet = Size {
+            width_px: images.max(MARGIN + title).saturating_add(MARGIN),
+            height_px: top.saturating_add(length(along, self.rows.len())).saturating_add(MARGIN),
+        };
+        Place { left, top, across, along, sheet }
+    }
+
+    fn draw_words(&self, canvas: &Canvas<'_>, place: &Place) {
+        if !self.title.is_empty() {
+            let title = (f64::from(MARGIN), f64::from(MARGIN));
+            canvas.text(&self.title, title, TITLE_PX, canvas.theme.ink(), hang(HPos::Left, VPos::Top));
+        }
+        for (at, row) in self.rows.iter().enumerate() {
+            let middle =
+                f64::from(place.top) + f64::from(place.along) * (at as f64 + 0.5) - f64::from(GAP) / 2.0;
+            let at = (f64::from(place.left) - 8.0, middle);
+            canvas.text(&row.name, at, TEXT_PX, canvas.theme.soft_ink(), hang(HPos::Right, VPos::Center));
+        }
+    }
+
+    /// Onto red, green, blue and opacity, pixel by pixel.
+    fn draw_images(&self, pixels: &mut [u8], place: &Place) {
+        let sheet_width = place.sheet.width_px as usize;
+        let (width, zoom) = (self.width_px as usize, self.zoom as usize);
+        for (row_idx, row) in self.rows.iter().enumerate() {
+            for (column_idx, image) in row.images.iter().enumerate() {
+                let top = place.top as usize + row_idx * place.along as usize;
+                let left = place.left as usize + column_idx * place.across as usize;
+                for y in 0..self.height_px as usize * zoom {
+                    for x in 0..width * zoom {
+                        let from = (y / zoom) * width + x / zoom;
+                        let to = 4 * ((top + y) * sheet_width + left + x);
+                        pixels[to..to + 4].copy_from_slice(&self.pixel(image, from));
+                    }
+                }
+            }
+        }
+    }
+
+    fn pixel(&self, image: &[u8], at: usize) -> [u8; 4] {
+        match self.channels {
+            Channels::Grey => [image[at], image[at], image[at], 255],
+            Channels::Rgb => [image[3 * at], image[3 * at + 1], image[3 * at + 2], 255],
+        }
+    }
+}
+
+/// Where the images lie: the first one's corner, and from one to the next.
+struct Place {
+    left: u32,
+    top: u32,
+    across: u32,
+    along: u32,
+    sheet: Size,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place { left: 0, top: 0, across: 0, along: 0, sheet: Size { width_px: 0, height_px: 0 } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resvg::tiny_skia::Pixmap;
+
+    use super::*;
+
+    fn sheet(channels: Channels, images: &[&[u8]]) -> ContactSheet {
+        let images = images.iter().map(|image| image.to_vec()).collect();
+        let rows = vec![SheetRow::default(), SheetRow { name: "shirt".into(), images }];
+        ContactSheet { title: "Data".into(), width_px: 2, height_px: 1, channels, zoom: 10, rows }
+    }
+
+    #[test]
+    fn every_pixel_is_a_square_of_its_colour() {
+        let check = |channels, images: &[&[u8]], expected: &[(u8, u8, u8)]| {
+            let png = sheet(channels, images).png(Theme::Light).unwrap();
+            let pixmap = Pixmap::decode_png(&png).unwrap();
+            let count = |colour: &(u8, u8, u8)| {
+                let same = |pixel: &&resvg::tiny_skia::PremultipliedColorU8| {
+                    (pixel.red(), pixel.green(), pixel.blue()) == *colour
+                };
+                pixmap.pixels().iter().filter(same).count()
+            };
+            expected.iter().for_each(|colour| assert_eq!(count(colour), 100, "{colour:?}"));
+        };
+        check(Channels::Grey, &[&[7, 100], &[9, 60]], &[(7, 7, 7), (100, 100, 100), (9, 9, 9), (60, 60, 60)]);
+        check(Channels::Rgb, &[&[255, 0, 1, 2, 0, 255]], &[(255, 0, 1), (2, 0, 255)]);
+    }
+
+    #[test]
+    fn names_and_title_are_written() {
+        let dark = |sheet: &ContactSheet| {
+            let pixmap = Pixmap::decode_png(&sheet.png(Theme::Light).unwrap()).unwrap();
+            pixmap.pixels().iter().filter(|pixel| pixel.red() < 200).count()
+        };
+        let plain = ContactSheet { title: String::new(), ..sheet(Channels::Grey, &[&[255, 255]]) };
+        let titled = ContactSheet { title: "Data".into(), ..plain.clone() };
+        let mut unnamed = plain.clone();
+        unnamed.rows[1].name.clear();
+        assert_eq!(dark(&unnamed), 0);
+        assert!(dark(&plain) > 20 && dark(&titled) > dark(&plain) + 20);
+    }
+
+    #[test]
+    fn errors_and_no_panics() {
+        let png = |sheet: &ContactSheet| sheet.png(Theme::Dark).map(|_| ());
+        let good = sheet(Channels::Grey, &[&[1, 2]]);
+        assert_eq!(png(&good), Ok(()));
+        assert_eq!(png(&sheet(Channels::Grey, &[])), Err(PlotError::nothing("Data")));
+        assert_eq!(png(&ContactSheet { zoom: 0, ..good.clone() }), Err(PlotError::nothing("Data")));
+        let message = "an image of row \"shirt\" has 2 bytes, which are not 2 x 1 pixels of 3";
+        assert_eq!(png(&sheet(Channels::Rgb, &[&[1, 2]])), Err(PlotError::uneven("Data", message)));
+        let found = png(&ContactSheet { zoom: u32::MAX, ..good.clone() });
+        assert!(matches!(found, Err(PlotError::Size { .. })), "{found:?}");
+    }
+}

@@ -1,0 +1,122 @@
+//! A finished picture: text that scales, or pixels.
+
+use std::sync::{Arc, OnceLock};
+
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::{Options, Tree, fontdb};
+
+use crate::error::PlotError;
+
+/// No side of a picture has more pixels than this.
+pub(crate) const MAX_SIDE_PX: u32 = 16_384;
+
+/// The font of all pictures, and what stands in for it where an SVG is shown without it: the widest first,
+/// so that no label grows beyond its place.
+pub(crate) const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
+
+/// The font's file, which is part of the program.
+pub(crate) fn font() -> &'static [u8] {
+    dejavu::sans::regular()
+}
+
+/// How large a picture is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Width.
+    pub width_px: u32,
+    /// Height.
+    pub height_px: u32,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Size { width_px: 720, height_px: 440 }
+    }
+}
+
+impl Size {
+    /// This size, so many times as large, unless no picture is.
+    pub(crate) fn times(self, scale: u32) -> Result<Size, PlotError> {
+        let [width_px, height_px] =
+            [self.width_px, self.height_px].map(|side| u64::from(side) * u64::from(scale));
+        let allowed = 1..=u64::from(MAX_SIDE_PX);
+        if allowed.contains(&width_px) && allowed.contains(&height_px) {
+            Ok(Size { width_px: self.width_px * scale, height_px: self.height_px * scale })
+        } else {
+            Err(PlotError::Size { width_px, height_px })
+        }
+    }
+}
+
+/// A picture as SVG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Svg {
+    pub(crate) text: String,
+    pub(crate) size: Size,
+}
+
+impl Svg {
+    /// The SVG file's text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// How large the picture is where nothing scales it.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// A PNG file, `scale` times as large.
+    ///
+    /// # Errors
+    /// When `scale` is zero or the picture would be larger than pictures may be.
+    pub fn png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
+        self.pixels(scale)?.encode_png().map_err(PlotError::pixels)
+    }
+
+    pub(crate) fn pixels(&self, scale: u32) -> Result<Pixmap, PlotError> {
+        let size = self.size.times(scale)?;
+        let options = Options { fontdb: fonts(), ..Options::default() };
+        let tree = Tree::from_str(&self.text, &options).map_err(PlotError::pixels)?;
+        let mut pixmap = Pixmap::new(size.width_px, size.height_px).expect("the size has just been checked");
+        resvg::render(&tree, Transform::from_scale(scale as f32, scale as f32), &mut pixmap.as_mut());
+        Ok(pixmap)
+    }
+}
+
+/// One font and no other, so that pictures do not depend on the machine.
+fn fonts() -> Arc<fontdb::Database> {
+    static FONTS: OnceLock<Arc<fontdb::Database>> = OnceLock::new();
+    let load = || {
+        let mut fonts = fontdb::Database::new();
+        fonts.load_font_data(font().to_vec());
+        Arc::new(fonts)
+    };
+    FONTS.get_or_init(load).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_no_picture_has_are_refused() {
+        let size = Size { width_px: 100, height_px: 50 };
+        assert_eq!(size.times(3), Ok(Size { width_px: 300, height_px: 150 }));
+        assert_eq!(size.times(0), Err(PlotError::Size { width_px: 0, height_px: 0 }));
+        assert_eq!(
+            size.times(u32::MAX),
+            Err(PlotError::Size { width_px: 100 * u64::from(u32::MAX), height_px: 50 * u64::from(u32::MAX) })
+        );
+        assert!(Size { width_px: MAX_SIDE_PX, height_px: 1 }.times(1).is_ok());
+        assert!(Size { width_px: MAX_SIDE_PX + 1, height_px: 1 }.times(1).is_err());
+    }
+
+    #[test]
+    fn the_font_of_the_program_is_the_one_that_is_named() {
+        let fonts = fonts();
+        let names: Vec<_> =
+            fonts.faces().flat_map(|face| face.families.iter().map(|family| &family.0)).collect();
+        assert_eq!(names, [FAMILY.split(',').next().unwrap()]);
+    }
+}

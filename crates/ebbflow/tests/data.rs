@@ -1,0 +1,99 @@
+//! Runs on data from files, as the program reads them: small files of each kind, whole and damaged.
+
+mod common;
+
+use std::fs;
+
+use common::{ebbflow, succeed, write};
+use serde_json::Value;
+
+/// A run of one step on data of this kind, in a folder of files; its rounds, or what is said against it.
+fn run(files: &[(&str, &[u8])], data: &str, model: &str) -> Result<Vec<Value>, String> {
+    let place = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        let file = place.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content).unwrap();
+    }
+    let text = format!(
+        "recipe = \"full\"\n[run]\nrounds = 2\n[data]\n{data}\n[local]\nrate = 0.1\nsteps = 2\nbatch = 4\n{model}"
+    );
+    let config = write(place.path(), "a.toml", &text);
+    let out = place.path().join("run");
+    let words = ["run", &config, "--json", "--out", out.to_str().unwrap()];
+    let output = ebbflow().args(words).env("EBBFLOW_DATA", place.path()).output().unwrap();
+    if !output.status.success() {
+        assert!(!out.exists(), "a refused run leaves no folder");
+        let error = String::from_utf8(output.stderr).unwrap();
+        return Err(error.replace(&place.path().display().to_string(), "DIR").trim_end().to_owned());
+    }
+    let lines = String::from_utf8(output.stdout).unwrap();
+    Ok(lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+#[track_caller]
+fn refused(files: &[(&str, &[u8])], data: &str, expected: &str) {
+    assert_eq!(run(files, data, "").unwrap_err(), format!("error: {expected}"));
+}
+
+/// Two roles of 500 and 450 sequences, and one that says too little to be judged.
+fn roles() -> String {
+    let speech = |n_sequences: usize| {
+        "To be, or not to be: that is the question. ".repeat(20)[..n_sequences + 80].to_owned()
+    };
+    let line =
+        |user: &str, n| format!("{{\"user\": \"{user}\", \"play\": \"P\", \"text\": \"{}\"}}\n", speech(n));
+    line("HAMLET", 500) + &line("OPHELIA", 450) + &line("GHOST", 100)
+}
+
+/// A network small enough for a test.
+const SMALL_LSTM: &str = "[model]\nkind = \"layers\"\nlayers = [{ kind = \"embedding\", width = 2 }, \
+                          { kind = \"lstm\", units = 4 }, { kind = \"last-step\" }]";
+
+#[test]
+fn a_role_of_shakespeare_is_a_client() {
+    let roles = roles();
+    let files: &[(&str, &[u8])] = &[("shakespeare/leaf-roles.jsonl", roles.as_bytes())];
+    let rows = run(files, "kind = \"shakespeare\"", SMALL_LSTM).unwrap();
+    assert_eq!(rows[0]["whole"], serde_json::json!([0, 1]), "{}", rows[0]);
+    assert!(rows[1]["accuracy"].is_number());
+
+    let only = "only 2 roles have 1 sequences or more, and some to be judged on; \
+                give at most 2, or another samples_min or test_share";
+    refused(
+        files,
+        "kind = \"shakespeare\"\nclients = 3",
+        &format!("DIR/a.toml:6:1: data.clients = 3: {only}"),
+    );
+    let cut = &roles.as_bytes()[..roles.len() - 20];
+    let error = run(&[("shakespeare/leaf-roles.jsonl", cut)], "kind = \"shakespeare\"", "").unwrap_err();
+    let expected = "error: DIR/a.toml:5:1: data.kind = \"shakespeare\": DIR/shakespeare/leaf-roles.jsonl: \
+                    expected an object with `user` and `text` in line 3, found EOF while parsing a string";
+    assert!(error.starts_with(expected), "{error}");
+    refused(
+        &[],
+        "kind = \"shakespeare\"",
+        "DIR/a.toml:5:1: data.kind = \"shakespeare\": DIR/shakespeare: expected leaf-roles.jsonl.gz or \
+         leaf-roles.jsonl or all_data.json.gz or all_data.json, found neither; put the published file there",
+    );
+}
+
+#[test]
+fn letters_without_their_images_are_missed_by_name() {
+    let labels = [0, 0, 8, 1, 0, 0, 0, 1, 7];
+    refused(
+        &[("emnist/emnist-letters-train-labels-idx1-ubyte", &labels)],
+        "kind = \"emnist-letters\"\nclients = 1",
+        "DIR/a.toml:5:1: data.kind = \"emnist-letters\": DIR/emnist: expected \
+         emnist-letters-train-images-idx3-ubyte.gz or emnist-letters-train-images-idx3-ubyte, found neither; \
+         put the published file there",
+    );
+}
+
+#[test]
+fn every_kind_of_data_is_described() {
+    for kind in ["shakespeare", "emnist-letters", "emnist-letters-10k"] {
+        let text = succeed(&["describe", kind]);
+        assert!(text.contains(&format!("kind = \"{kind}\"")), "{text}");
+    }
+}
