@@ -1,4 +1,4 @@
-//! Real images, dealt out evenly at random: MNIST, Fashion-MNIST and CIFAR-10.
+//! Images, dealt out evenly at random; from files MNIST, Fashion-MNIST and CIFAR-10.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub const MNIST: Entry<dyn Task> = Entry {
     name: "mnist",
     about: "MNIST from the folder that EBBFLOW_DATA names, dealt out evenly at random",
     example: EXAMPLE,
-    build: |settings| build(settings, read::mnist, "mnist-cnn", &[(0.1307, 0.3081)]),
+    build: |settings| from_files(settings, read::mnist, "mnist-cnn", &[(0.1307, 0.3081)]),
 };
 
 /// The registry's line.
@@ -26,7 +26,7 @@ pub const FASHION_MNIST: Entry<dyn Task> = Entry {
     name: "fashion-mnist",
     about: "Fashion-MNIST from the folder that EBBFLOW_DATA names, dealt out evenly at random",
     example: EXAMPLE,
-    build: |settings| build(settings, read::fashion_mnist, "fast-fashion-cnn", &[(0.5, 0.5)]),
+    build: |settings| from_files(settings, read::fashion_mnist, "fast-fashion-cnn", &[(0.5, 0.5)]),
 };
 
 /// The registry's line.
@@ -34,7 +34,7 @@ pub const CIFAR_10: Entry<dyn Task> = Entry {
     name: "cifar-10",
     about: "CIFAR-10 from the folder that EBBFLOW_DATA names, dealt out evenly at random",
     example: EXAMPLE,
-    build: |settings| build(settings, read::cifar10, "lenet", &[(0.5, 0.5); 3]),
+    build: |settings| from_files(settings, read::cifar10, "lenet", &[(0.5, 0.5); 3]),
 };
 
 const EXAMPLE: &str = "clients = 20
@@ -42,33 +42,49 @@ const EXAMPLE: &str = "clients = 20
 # test_samples = 2000      # without it, the whole test set
 # seed = 1                 # fixes who holds what when the run's seed varies";
 
+/// How images are dealt out.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Dealt {
-    clients: NonZeroU32,
-    samples: Option<NonZeroU32>,
-    test_samples: Option<NonZeroU32>,
-    seed: Option<u64>,
+pub(super) struct Dealt {
+    pub(super) clients: NonZeroU32,
+    pub(super) samples: Option<NonZeroU32>,
+    pub(super) test_samples: Option<NonZeroU32>,
+    pub(super) seed: Option<u64>,
 }
 
 type Reader = fn(&Path, Part) -> Result<Images, ReadError>;
 
-fn build(
+fn from_files(
     settings: &Settings<'_>,
     read: Reader,
     default_model: &str,
     scaling: &[(f32, f32)],
 ) -> Result<Box<dyn Task>, SettingsError> {
-    let dealt: Dealt = settings.parse()?;
     let wrong = |error: ReadError| settings.error("kind", error.to_string());
-    let folder = read::data_folder(None).map_err(wrong)?;
-    let (train, mut test) =
-        (read(&folder, Part::Train).map_err(wrong)?, read(&folder, Part::Test).map_err(wrong)?);
+    let source = |part| read(&read::data_folder(None)?, part);
+    build(settings, settings.parse()?, |part| source(part).map_err(wrong), default_model, scaling)
+}
+
+/// The task of telling images apart, wherever they come from.
+pub(super) fn build(
+    settings: &Settings<'_>,
+    dealt: Dealt,
+    source: impl Fn(Part) -> Result<Images, SettingsError>,
+    default_model: &str,
+    scaling: &[(f32, f32)],
+) -> Result<Box<dyn Task>, SettingsError> {
+    let (train, mut test) = (source(Part::Train)?, source(Part::Test)?);
     let n_clients = dealt.clients.get() as usize;
     let per_client = dealt.samples.map_or(train.n_samples() / n_clients, |samples| samples.get() as usize);
-    if per_client == 0 || per_client * n_clients > train.n_samples() {
-        let message = format!("{n_clients} x {per_client} samples, but there are {}", train.n_samples());
-        return Err(settings.error(if dealt.samples.is_some() { "samples" } else { "clients" }, message));
+    if n_clients > train.n_samples() {
+        let message = format!("more than the {} samples; give at most that", train.n_samples());
+        return Err(settings.error("clients", message));
+    }
+    if per_client * n_clients > train.n_samples() {
+        let (there, most) = (train.n_samples(), train.n_samples() / n_clients);
+        let message =
+            format!("{n_clients} x {per_client} samples, but there are {there}; give at most {most}");
+        return Err(settings.error("samples", message));
     }
     let seed = dealt.seed.unwrap_or(settings.facts().seed);
     let mut order: Vec<u32> = (0..train.n_samples() as u32).collect();
