@@ -1,6 +1,7 @@
 //! Data sets: what `[data]` can name.
 
 mod dealt;
+pub mod digits;
 pub mod images;
 mod labelled;
 pub mod quadratic;
@@ -21,6 +22,7 @@ pub use samples::Samples;
 pub const ALL: &[Entry<dyn Task>] = &[
     synthetic::ENTRY,
     quadratic::ENTRY,
+    digits::ENTRY,
     images::MNIST,
     images::FASHION_MNIST,
     images::CIFAR_10,
