@@ -178,7 +178,8 @@ impl fmt::Display for ReadError {
             }
             ReadError::Missing { folder, names } => {
                 let (folder, names) = (folder.display(), names.join(" or "));
-                write!(f, "{folder}: expected {names}, found neither; put the published file there")
+                write!(f, "{folder}: expected {names}, found neither; ")?;
+                write!(f, "see: ebbflow data list, or put the published file there")
             }
             ReadError::Io { file, source } => {
                 write!(f, "{}: cannot be read: {source}; check the path and who may read it", file.display())

@@ -505,7 +505,9 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let error = shakespeare(data.path()).unwrap_err().to_string();
         let names = "leaf-roles.jsonl.gz or leaf-roles.jsonl or all_data.json.gz or all_data.json";
-        let message = format!("expected {names}, found neither; put the published file there");
+        let message = format!(
+            "expected {names}, found neither; see: ebbflow data list, or put the published file there"
+        );
         assert_eq!(error, format!("{}: {message}", folder.display()));
         fs::write(folder.join(LEAF), "broken").unwrap();
         fs::write(folder.join(LINES), line("A", &speech(0, 90))).unwrap();

@@ -197,7 +197,7 @@ fn mnist_may_be_compressed_or_not_and_is_28_x_28() {
     };
     fs::create_dir(&folder).unwrap();
     let missing = "at: expected t10k-images-idx3-ubyte.gz or t10k-images-idx3-ubyte, found neither; \
-                   put the published file there";
+                   see: ebbflow data list, or put the published file there";
     assert_eq!(told(), missing);
 
     let images = |side: u8| {
@@ -225,7 +225,7 @@ fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
         error.replace(data.path().to_str().unwrap(), "at")
     };
     let missing = "at/cifar10: expected test_batch.bin or test_batch.webp, found neither; \
-                   put the published file there";
+                   see: ebbflow data list, or put the published file there";
     assert_eq!(told(Part::Test), missing);
 
     let unpacked = data.path().join("cifar-10-batches-bin");

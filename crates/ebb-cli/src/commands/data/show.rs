@@ -53,6 +53,10 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
         });
         return say(&all.to_string());
     }
+    // The file first: whoever reads the output may stop reading.
+    let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
+    let png = sheet(set, train).png(Theme::Light).map_err(|error| CliError::Usage(error.to_string()))?;
+    write(&file, &png)?;
     let Images { height, width, channels, n_classes, .. } = train;
     let colours = if *channels == 1 { "grey" } else { "colour" };
     say(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;
@@ -64,9 +68,6 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     }
     table.row(["all".to_owned(), train.n_samples().to_string(), test.n_samples().to_string()]);
     table.print()?;
-    let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
-    let png = sheet(set, train).png(Theme::Light).map_err(|error| CliError::Usage(error.to_string()))?;
-    write(&file, &png)?;
     say(&format!("\nsheet  {}: the first {PER_CLASS} training images of each class", file.display()))
 }
 

@@ -55,23 +55,14 @@ pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
     if args.json {
         return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
     }
-    holdings.print()?;
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let table = folder.join("clients.csv");
-    write(&table, &holdings.csv())?;
-    say(&format!("\ntable    {}", table.display()))?;
-    if holdings.classes.is_empty() {
-        return say("no picture: these samples have no classes");
-    }
     let theme = if args.dark { Theme::Dark } else { Theme::Light };
-    let svg = holdings.draw(theme).map_err(|error| CliError::Usage(error.to_string()))?;
-    let png = svg.png(2).map_err(|error| CliError::Usage(error.to_string()))?;
-    for (name, bytes) in [("split.svg", svg.as_str().as_bytes()), ("split.png", &png)] {
-        let file = folder.join(name);
-        write(&file, bytes)?;
-        say(&format!("picture  {}", file.display()))?;
-    }
-    Ok(())
+    // Files first: whoever reads the output may stop reading.
+    let files = holdings.write(&folder, theme)?;
+    holdings.print()?;
+    say("")?;
+    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))?;
+    if holdings.classes.is_empty() { say("no picture: these samples have no classes") } else { Ok(()) }
 }
 
 /// Below `runs`, named after the configuration.
@@ -126,6 +117,23 @@ impl Holdings {
             seed,
             classes,
         })
+    }
+
+    /// Writes the table and, where there are classes, the pictures; says what is where.
+    fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
+        let table = folder.join("clients.csv");
+        write(&table, &self.csv())?;
+        let mut files = vec![("table", table)];
+        if !self.classes.is_empty() {
+            let wrong = |error: PlotError| CliError::Usage(error.to_string());
+            let svg = self.draw(theme).map_err(wrong)?;
+            let png = svg.png(2).map_err(wrong)?;
+            for (name, bytes) in [("split.svg", svg.as_str().as_bytes()), ("split.png", &png)] {
+                files.push(("picture", folder.join(name)));
+                write(&folder.join(name), bytes)?;
+            }
+        }
+        Ok(files)
     }
 
     fn print(&self) -> Result<(), CliError> {

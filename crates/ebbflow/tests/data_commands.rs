@@ -1,0 +1,182 @@
+//! `ebbflow data` as its user sees it: listed, looked at, split, refused with a remedy. No test asks the network.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{ebbflow, fail, shipped, succeed, write};
+use serde_json::Value;
+
+const CLUSTERED: &str =
+    "[data]\nkind = \"digits\"\nclients = 20\ntrain_samples = 2000\n[data.split]\nkind = \"clustered\"\n";
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&succeed(words)).unwrap()
+}
+
+/// Width and height of a PNG file.
+fn size_of_png(file: &Path) -> (u32, u32) {
+    let bytes = fs::read(file).unwrap();
+    assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
+    let side = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    (side(16), side(20))
+}
+
+#[test]
+fn sets_are_listed_with_where_they_are() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().to_str().unwrap();
+    let all = json(&["data", "list", "--json", "--data", folder]);
+    let names: Vec<_> = all.as_array().unwrap().iter().map(|set| set["name"].as_str().unwrap()).collect();
+    assert_eq!(names[..3], ["mnist", "fashion-mnist", "cifar-10"]);
+    assert!(all.as_array().unwrap().iter().all(|set| set["complete"] == false), "{all}");
+    assert_eq!(all[0]["bytes"], 4 * (8 + 8) - 16 + 70_000 * 785);
+    fs::create_dir(place.path().join("mnist")).unwrap();
+    fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 8]).unwrap();
+    let list = succeed(&["data", "list", "--data", folder]);
+    assert!(list.starts_with(&format!("data folder  {folder} (named by --data)\n")), "{list}");
+    assert!(
+        list.contains("mnist lacks train-images-idx3-ubyte, t10k-images-idx3-ubyte, t10k-labels"),
+        "{list}"
+    );
+    assert!(list.contains("not there; fetch it with: ebbflow data get cifar-10\n"), "{list}");
+    assert!(list.contains("Licence: MIT, Copyright 2017 Zalando SE"), "{list}");
+}
+
+#[test]
+fn digits_are_shown_without_a_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let output = ebbflow()
+        .args(["data", "show", "digits"])
+        .env_remove("EBBFLOW_DATA")
+        .current_dir(place.path())
+        .output();
+    let said = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(said.starts_with("digits: images of 28 x 28 in grey, 10 classes\n"), "{said}");
+    assert!(said.contains("\n7        600   200\n") && said.contains("\nall     6000  2000\n"), "{said}");
+    let (width, height) = size_of_png(&place.path().join("runs/data-digits.png"));
+    assert!(width >= 20 * 28 && height >= 10 * 28, "{width} x {height}");
+    let shown = json(&["data", "show", "digits", "--json"]);
+    assert_eq!(shown["train"]["by_class"], serde_json::json!(vec![600; 10]));
+}
+
+#[test]
+fn what_cannot_be_shown_is_named_with_the_remedy() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().to_str().unwrap();
+    let error = fail(&["data", "show", "cifar", "--data", folder]);
+    assert!(
+        error.starts_with("error: there is no set \"cifar\" to show; did you mean \"cifar-10\"? sets: "),
+        "{error}"
+    );
+    let error = fail(&["data", "show", "mnist", "--data", folder]);
+    let expected = format!(
+        "error: {folder}/mnist: expected train-images-idx3-ubyte.gz or train-images-idx3-ubyte, found neither; see: \
+         ebbflow data list, or put the published file there\n"
+    );
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn who_holds_what_is_a_table_and_a_picture() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", CLUSTERED);
+    let out = place.path().join("out");
+    let said = succeed(&["data", "split", &config, "--out", out.to_str().unwrap()]);
+    let expected = "digits, seed 1: 20 clients\nto train on  1600 samples: 80 each\nheld out     200 samples\n\
+                    label skew   0.800  (0 where all are alike; ";
+    assert!(said.starts_with(expected), "{said}");
+    assert!(said.contains("\nnote         200 samples are set aside for validation\n"), "{said}");
+    let table = fs::read_to_string(out.join("clients.csv")).unwrap();
+    let mut rows = table.lines();
+    assert_eq!(rows.next().unwrap(), "client,cluster,samples,held_out,label_skew,0,1,2,3,4,5,6,7,8,9");
+    let rows: Vec<Vec<f64>> =
+        rows.map(|row| row.split(',').map(|cell| cell.parse().unwrap()).collect()).collect();
+    assert_eq!(rows.len(), 20);
+    for (client, row) in rows.iter().enumerate() {
+        assert_eq!(row[..4], [client as f64, (client / 4) as f64, 80.0, 10.0]);
+        assert_eq!(row[5..].iter().sum::<f64>(), 80.0);
+        assert_eq!(row[5..].iter().filter(|count| **count > 0.0).count(), 2);
+    }
+    assert_eq!(size_of_png(&out.join("split.png")), (1920, 960));
+    let svg = |more: &[&str]| {
+        let words = [&["data", "split", &config, "--out", out.to_str().unwrap()], more].concat();
+        succeed(&words);
+        fs::read_to_string(out.join("split.svg")).unwrap()
+    };
+    let first = svg(&[]);
+    assert!(first == svg(&["--seed", "1"]) && first != svg(&["--seed", "2"]) && first != svg(&["--dark"]));
+}
+
+#[test]
+fn grids_and_data_without_classes_have_holdings_too() {
+    let place = tempfile::tempdir().unwrap();
+    let split = |text: &str| {
+        let config = write(place.path(), "a.toml", text);
+        json(&["data", "split", &config, "--json"])
+    };
+    let grid = split(&format!("{CLUSTERED}[grid]\nseeds = [5, 6]\nrecipes = [\"full\"]"));
+    assert_eq!((&grid["seed"], grid["clients"].as_array().unwrap().len()), (&5.into(), 20));
+    assert!((grid["label_skew"].as_f64().unwrap() - 0.8).abs() < 0.01);
+    let plain = split("[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\nsamples = [3, 4]");
+    assert_eq!(plain["clients"][1], serde_json::json!({ "client": 1, "samples": 4, "held_out": 0 }));
+    assert_eq!(plain["label_skew"], Value::Null);
+}
+
+#[test]
+fn what_cannot_be_fetched_is_named_with_the_remedy() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().to_str().unwrap();
+    let check = |name: &str, data: &str, expected: &str| {
+        let error = fail(&["data", "get", name, "--data", data]);
+        assert!(error.contains(expected), "{error}");
+    };
+    check("minst", folder, "there is no set \"minst\"; did you mean \"mnist\"? sets: mnist, ");
+    check("shakespeare", folder, "shakespeare cannot be fetched: take the text from ");
+    let file = write(place.path(), "file", "");
+    let below = format!("{file}/data");
+    check("mnist", &below, &format!("{below}: data cannot be put there: "));
+    check("mnist", &below, "--data names this folder: make it writable, or name another with --data");
+
+    // Files that are there and are not MNIST: nothing is fetched, and nothing overwritten.
+    fs::create_dir(place.path().join("mnist")).unwrap();
+    for part in ["train", "t10k"] {
+        for kind in ["images-idx3", "labels-idx1"] {
+            fs::write(place.path().join(format!("mnist/{part}-{kind}-ubyte")), "mine").unwrap();
+        }
+    }
+    check("mnist", folder, "mnist/train-images-idx3-ubyte: expected sha256 ba891046e6505d7aadcbbe25680a0738");
+    check("mnist", folder, "move the file away, or have it replaced with --force");
+    assert_eq!(fs::read(place.path().join("mnist/train-images-idx3-ubyte")).unwrap(), b"mine");
+}
+
+#[test]
+fn the_pictures_of_the_documentation_are_what_is_drawn() {
+    let (data, ci) = (std::env::var_os("EBBFLOW_DATA"), std::env::var_os("CI"));
+    if data.is_none() {
+        assert!(ci.is_none_or(|ci| ci != "true"), "EBBFLOW_DATA names no folder, which CI must have");
+        eprintln!("skipped: the pictures of splits need real data (EBBFLOW_DATA names no folder)");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let text = fs::read_to_string(shipped("docs/configuration.md")).unwrap();
+    let mut n_pictures = 0;
+    for entry in fs::read_dir(shipped("experiments/splits")).unwrap() {
+        let config = entry.unwrap().path();
+        let name = config.file_stem().unwrap().to_str().unwrap();
+        succeed(&["data", "split", config.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);
+        let drawn = fs::read_to_string(place.path().join("split.svg")).unwrap();
+        let picture = format!("pictures/split-{name}.svg");
+        assert!(text.contains(&picture), "{picture} is not in the documentation");
+        let kept = fs::read_to_string(shipped(&format!("docs/{picture}"))).unwrap();
+        assert!(kept == drawn, "docs/{picture} is not what `ebbflow data split` draws of {name}.toml");
+        n_pictures += 1;
+    }
+    assert_eq!(n_pictures, text.matches("](pictures/split-").count());
+    // The digits of the README need no data, but belong here.
+    let config = shipped("experiments/demo.toml");
+    succeed(&["data", "split", config.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);
+    let drawn = fs::read_to_string(place.path().join("split.svg")).unwrap();
+    assert!(drawn == fs::read_to_string(shipped("docs/pictures/split-demo.svg")).unwrap());
+}
