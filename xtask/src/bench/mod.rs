@@ -1,5 +1,6 @@
 //! Measures what is promised of speed: one file a benchmark, and what they have in common.
 
+mod data;
 mod machine;
 mod null;
 mod rounds;
@@ -32,6 +33,8 @@ pub(crate) struct Args {
 enum What {
     /// Local training on the papers' networks
     Train(train::Args),
+    /// Loading CIFAR-10, and making batches of it
+    Data(data::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -44,6 +47,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if args.json {
             let figures: Vec<_> = figures.iter().map(train::Figures::json).collect();
             println!("{}", json!({ "machine": machine.json(), "threads": threads, "train": figures }));
+        }
+        return Ok(());
+    }
+    if let Some(What::Data(asked)) = &args.what {
+        let figures = data::measure(asked)?;
+        figures.print();
+        if args.json {
+            println!("{}", json!({ "machine": machine.json(), "data": figures.json() }));
         }
         return Ok(());
     }

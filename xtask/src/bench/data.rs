@@ -1,0 +1,148 @@
+//! Data: how long CIFAR-10 takes to load and how much memory, and how fast batches are made of bytes beside how
+//! fast they are trained on.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_round::{Amount, ClientId, Job, Parcel, StepRule, Work};
+use ebb_train::data::{Held, Labelled, Samples};
+use ebb_train::net::{Input, Net, named};
+use ebb_train::read::{self, Images, Part};
+use ebb_train::{Path, Task};
+use serde_json::{Value, json};
+
+use super::{Judge, Spread};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Timed repeats of each
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+}
+
+/// Loading takes at most so many seconds, and the process so much memory.
+const MOST_S: f64 = 3.0;
+const MOST_MB: f64 = 300.0;
+
+/// A batch is trained on for so many times as long as it is made.
+const FACTOR: f64 = 20.0;
+
+const BATCH: u32 = 128;
+
+/// The networks for CIFAR-10, of which the first is the smallest.
+const NETWORKS: [&str; 3] = ["lenet", "fast-cifar-cnn", "e3cs-cifar-cnn"];
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Figures {
+    load_s: Spread,
+    peak_mb: Option<f64>,
+    networks: Vec<(&'static str, Spread, Spread, Spread)>,
+}
+
+pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+    let folder = read::data_folder(None)?;
+    let mut load_s = Vec::new();
+    let mut images = None;
+    for _ in 0..args.repeats {
+        // What the last repeat loaded must not lie beside what this one does.
+        drop(images.take());
+        let began = Instant::now();
+        let parts = (read::cifar10(&folder, Part::Train)?, read::cifar10(&folder, Part::Test)?);
+        load_s.push(began.elapsed().as_secs_f64());
+        images = Some(parts);
+    }
+    let peak_mb = peak_mb();
+    let (train, _) = images.expect("at least one repeat");
+    let samples = Arc::new(into_samples(train));
+    let networks = NETWORKS.map(|network| batches(network, &samples, args.repeats.into()));
+    let networks = networks.into_iter().collect::<Result<_, _>>()?;
+    Ok(Figures { load_s: Spread::of(load_s), peak_mb, networks })
+}
+
+fn into_samples(images: Images) -> Samples {
+    let labels = images.labels.iter().map(|&label| u32::from(label)).collect();
+    let width = images.sample_len();
+    Samples::from_bytes(images.pixels, labels, width, &[(0.5, 0.5); 3])
+}
+
+/// How long a batch is made, how long it is trained on, and the one over the other, turn by turn.
+fn batches(
+    network: &'static str,
+    samples: &Arc<Samples>,
+    repeats: usize,
+) -> Result<(&'static str, Spread, Spread, Spread), Box<dyn Error>> {
+    let path = Path::chosen()?;
+    let input = Input::Image { height: 32, width: 32, channels: 3 };
+    let net = Net::new(&named(network, input, 10).ok_or("no such network")?, path)?;
+    let n_batches = 20;
+    // From all over the set, as shuffled clients ask for them.
+    let order: Vec<u32> = (0..n_batches * BATCH).map(|at| at * 7919 % samples.len() as u32).collect();
+    let held = Held { samples: Arc::clone(samples), by_client: vec![order.clone()] };
+    let test = Held { samples: Arc::clone(samples), by_client: Vec::new() };
+    let task = Labelled::new(net, 1, held, test, None);
+    let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(BATCH) };
+    let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), rate: 0.001, work };
+    let mut room = vec![0.0; BATCH as usize * samples.width()];
+    let mut turns = Vec::new();
+    // The first turn is not counted: it brings everything in.
+    for _ in 0..=repeats {
+        let began = Instant::now();
+        for batch in order.chunks(BATCH as usize) {
+            let mut labels = Vec::with_capacity(BATCH as usize);
+            samples.fill(path, batch.iter().copied(), &mut room, &mut labels);
+            black_box((&mut room, labels));
+        }
+        let made_s = began.elapsed().as_secs_f64() / f64::from(n_batches);
+        let mut run = task.begin(ClientId::new(0), &job, 1, NonZeroU32::MAX);
+        let began = Instant::now();
+        run.steps(n_batches, &StepRule { rate: 0.001, ..StepRule::default() });
+        // Steps make their batches too.
+        let trained_s = began.elapsed().as_secs_f64() / f64::from(n_batches) - made_s;
+        turns.push((made_s, trained_s));
+    }
+    let turns = &turns[1..];
+    let spread = |of: fn(&(f64, f64)) -> f64| Spread::of(turns.iter().map(of));
+    Ok((network, spread(|turn| 1e3 * turn.0), spread(|turn| 1e3 * turn.1), spread(|turn| turn.1 / turn.0)))
+}
+
+/// The most memory that this process ever held, where the system says so.
+fn peak_mb() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024.0 / 1e6)
+}
+
+impl Figures {
+    pub(super) fn print(&self) {
+        let within = |figure: f64, most: f64| {
+            if figure <= most { format!("within {most}") } else { format!("above the aim of at most {most}") }
+        };
+        println!("CIFAR-10, both parts");
+        println!("  load, s        {}: {}", self.load_s, within(self.load_s.median, MOST_S));
+        match self.peak_mb {
+            Some(peak) => println!("  peak memory    {peak:.0} MB: {}", within(peak, MOST_MB)),
+            None => println!("  peak memory    this system does not say"),
+        }
+        for (network, made, trained, factor) in &self.networks {
+            println!("{network}: a batch of {BATCH}");
+            println!("  made, ms       {made}");
+            println!("  trained on, ms {trained}");
+            println!("  factor         {factor}: {}", Judge::ByAim.verdict(factor.median, FACTOR));
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let network = |(name, made, trained, factor): &(&str, Spread, Spread, Spread)| json!({ "network": name, "made_ms": made.json(), "trained_ms": trained.json(), "factor": factor.json() });
+        json!({
+            "load_s": self.load_s.json(),
+            "peak_mb": self.peak_mb,
+            "batches": self.networks.iter().map(network).collect::<Vec<_>>(),
+        })
+    }
+}
