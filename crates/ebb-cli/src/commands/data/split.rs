@@ -48,6 +48,9 @@ struct Client {
     by_class: Vec<u32>,
 }
 
+/// A column's name, and what stands in it.
+type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
+
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
     let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
     put_seed(&mut tree, args.seed);
@@ -181,8 +184,8 @@ impl Holdings {
     }
 
     /// What the table on the terminal shows of a client.
-    fn columns(&self) -> Vec<(String, Box<dyn Fn(&Client) -> String + '_>)> {
-        let mut columns: Vec<(String, Box<dyn Fn(&Client) -> String + '_>)> =
+    fn columns(&self) -> Vec<Column<'_>> {
+        let mut columns: Vec<Column<'_>> =
             vec![("client".to_owned(), Box::new(|client| client.client.to_string()))];
         if self.clients.iter().any(|client| client.cluster.is_some()) {
             let cluster =
