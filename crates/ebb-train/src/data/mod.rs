@@ -1,11 +1,15 @@
 //! Data sets and how they are split among clients: what `[data]` can name.
 
+mod deal;
+mod encode;
 pub mod images;
 mod labelled;
+pub mod npz;
 pub mod quadratic;
 mod samples;
 pub mod shakespeare;
 pub mod synthetic;
+pub mod table;
 
 use std::sync::Arc;
 
@@ -25,6 +29,8 @@ pub const ALL: &[Entry<dyn Task>] = &[
     images::EMNIST_LETTERS,
     images::EMNIST_LETTERS_10K,
     shakespeare::ENTRY,
+    table::ENTRY,
+    npz::ENTRY,
 ];
 
 /// The task that the `[data]` table names.
