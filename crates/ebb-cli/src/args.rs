@@ -31,6 +31,9 @@ pub(crate) enum Command {
     List(List),
     /// Say what a recipe or method does, and its settings
     Describe(Describe),
+    /// Data sets: what there is, get them, look at them, see who holds what
+    #[command(subcommand)]
+    Data(Data),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -122,6 +125,57 @@ pub(crate) struct Describe {
     pub(crate) name: String,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Data {
+    /// Look at a data set: counts, classes, and a sheet of its images
+    Show(DataShow),
+    /// Show who holds what in a configuration: a table and a picture
+    Split(DataSplit),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataShow {
+    /// Name of the set, as in data.kind
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// File for the sheet of images (PNG) [default: runs/data-NAME.png]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON instead of tables, and draw nothing
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataSplit {
+    /// Configuration or grid (TOML), or the folder of a run
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    /// Seed of the split; the same as --set run.seed=N
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Folder for the table and the picture [default: runs/split-NAME]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Light on dark
+    #[arg(long)]
+    pub(crate) dark: bool,
+    /// Print JSON instead of tables, and draw nothing
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataPlace {
+    /// Folder of the data sets [default: what EBBFLOW_DATA names, or ebbflow in your cache folder]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Changes {
     /// Change one setting, for example --set local.rate=0.1; may be given again
@@ -134,6 +188,8 @@ pub(crate) struct How {
     /// Threads to train on; no result depends on it [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
     /// Print one JSON object a line instead of text
     #[arg(long)]
     pub(crate) json: bool,

@@ -79,12 +79,18 @@ struct Top {
     recipe: Option<String>,
 }
 
-/// Reads settings from a file, or from the folder of a run, and lays changes over them.
-pub fn read_settings(file: &Path, changes: &[String]) -> Result<(Tree, PathBuf), CliError> {
+/// Reads settings from a file, or from the folder of a run, and lays changes over them. Data sets are looked for in
+/// `data`, if it is given.
+pub fn read_settings(
+    file: &Path,
+    changes: &[String],
+    data: Option<&Path>,
+) -> Result<(Tree, PathBuf), CliError> {
     let file =
         if file.is_dir() { RunFolder::open(file)?.folder().join("settings.toml") } else { file.to_owned() };
     let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
     let mut tree = Tree::parse(&text, &file.display().to_string())?;
+    tree.find_data_in(data);
     for change in changes {
         tree.set(change)?;
     }

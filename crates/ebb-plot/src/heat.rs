@@ -76,6 +76,8 @@ impl HeatMap {
     fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
         let across = Cells::across(plane, self.columns.len());
         let along = Cells::along(plane, self.rows.len());
+        // Rows differ by a pixel; either all are high enough for words or none.
+        let room = (plane.bottom - plane.top) / along.n_cells() as f64;
         for row in 0..along.n_cells() {
             let (top, bottom) = (along.edge(row), along.edge(row + 1));
             for column in 0..across.n_cells() {
@@ -84,7 +86,7 @@ impl HeatMap {
                 let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
                 canvas.rect((left, top), (right, bottom), colour);
                 let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
-                if bottom - top >= TEXT_PX + 4.0 && right - left >= canvas.width_of(&name, TEXT_PX) + 4.0 {
+                if room >= TEXT_PX + 4.0 && right - left >= canvas.width_of(&name, TEXT_PX) + 4.0 {
                     let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
                     canvas.text(&name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
                 }

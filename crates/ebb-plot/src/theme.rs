@@ -56,15 +56,16 @@ impl Theme {
     }
 
     /// How many series have a colour of their own.
-    pub const N_COLOURS: usize = 8;
+    pub const N_COLOURS: usize = 10;
 
-    /// Okabe and Ito's colours, "Color Universal Design" (2008); the black one follows the ground.
+    /// Okabe and Ito's colours, "Color Universal Design" (2008); the black one follows the ground. Two
+    /// more, for the ten classes that most sets of images have.
     fn palette(self) -> [u32; Theme::N_COLOURS] {
         let last = match self {
             Theme::Light => 0x333333,
             Theme::Dark => 0xF2F2F2,
         };
-        [0x0072B2, 0xD55E00, 0x009E73, 0xCC79A7, 0xE69F00, 0x56B4E9, last, 0xF0E442]
+        [0x0072B2, 0xD55E00, 0x009E73, 0xCC79A7, 0xE69F00, 0x56B4E9, last, 0xF0E442, 0x7F2704, 0x5500CC]
     }
 
     fn pick(self, light: u32, dark: u32) -> Colour {

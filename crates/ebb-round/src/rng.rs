@@ -135,6 +135,48 @@ impl Stream {
         radius * libm::cos(angle)
     }
 
+    /// A gamma variate of this shape and scale 1.
+    ///
+    /// # Panics
+    /// When the shape is not a finite number above 0.
+    pub fn gamma(&mut self, shape: f64) -> f64 {
+        libm::exp(self.ln_gamma(shape))
+    }
+
+    /// `count` shares that add up to 1, drawn from the symmetric Dirichlet law with this `alpha`.
+    ///
+    /// # Panics
+    /// When `alpha` is not a finite number above 0.
+    pub fn dirichlet(&mut self, alpha: f64, count: usize) -> Vec<f64> {
+        let logarithms: Vec<_> = (0..count).map(|_| self.ln_gamma(alpha)).collect();
+        shares(&logarithms)
+    }
+
+    /// The logarithm of a gamma variate (Marsaglia and Tsang): at a shape of 0.001 most variates themselves are
+    /// below the smallest number. The functions come from `libm`, so the bits are the same on every platform.
+    ///
+    /// # Panics
+    /// When the shape is not a finite number above 0.
+    pub fn ln_gamma(&mut self, shape: f64) -> f64 {
+        assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
+        if shape < 1.0 {
+            return self.ln_gamma(shape + 1.0) + libm::log(1.0 - self.unit()) / shape;
+        }
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / libm::sqrt(9.0 * d);
+        loop {
+            let x = self.normal();
+            let root = 1.0 + c * x;
+            if root <= 0.0 {
+                continue;
+            }
+            let (cube, ln_cube) = (root * root * root, 3.0 * libm::log(root));
+            if libm::log(1.0 - self.unit()) < 0.5 * x * x + d * (1.0 - cube + ln_cube) {
+                return libm::log(d) + ln_cube;
+            }
+        }
+    }
+
     /// Puts the items in random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
@@ -162,6 +204,14 @@ impl Stream {
         let [block] = philox([[block as u32, (block >> 32) as u32, self.client, self.round]], self.key);
         block
     }
+}
+
+/// Numbers, given as logarithms, in proportion to their sum.
+pub fn shares(logarithms: &[f64]) -> Vec<f64> {
+    let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let relative: Vec<_> = logarithms.iter().map(|logarithm| libm::exp(logarithm - largest)).collect();
+    let sum: f64 = relative.iter().sum();
+    relative.into_iter().map(|number| number / sum).collect()
 }
 
 /// Ten rounds over some counters side by side.
@@ -271,5 +321,49 @@ mod tests {
         assert!((sum / n).abs() < 5.0 / n.sqrt());
         assert!((squares / n - 1.0).abs() < 5.0 * (2.0 / n).sqrt());
         assert!((fourth / n - 3.0).abs() < 5.0 * (96.0 / n).sqrt());
+    }
+
+    #[test]
+    fn gamma_variates_have_the_moments_of_a_gamma_law() {
+        let n = 200_000;
+        for shape in [0.05, 0.5, 1.0, 2.5, 40.0] {
+            let mut stream = Stream::of_run(7, "gamma");
+            let (mut sum, mut squares) = (0.0, 0.0);
+            for _ in 0..n {
+                let x = stream.gamma(shape);
+                sum += x;
+                squares += (x - shape) * (x - shape);
+            }
+            let n = f64::from(n);
+            // Mean and variance are the shape; five standard errors.
+            assert!((sum / n - shape).abs() < 5.0 * (shape / n).sqrt(), "{shape}: {}", sum / n);
+            let error = ((2.0 * shape * shape + 6.0 * shape) / n).sqrt();
+            assert!((squares / n - shape).abs() < 5.0 * error, "{shape}: {}", squares / n);
+        }
+        // The digamma and trigamma functions at 0.05.
+        let mut stream = Stream::of_run(8, "gamma");
+        let mean = (0..n).map(|_| stream.ln_gamma(0.05)).sum::<f64>() / f64::from(n);
+        assert!((mean + 20.4978).abs() < 5.0 * (401.5 / f64::from(n)).sqrt(), "{mean}");
+    }
+
+    #[test]
+    fn dirichlet_shares_add_up_and_spread_as_the_law_says() {
+        let (n, count, alpha) = (20_000, 10, 0.1);
+        let mut stream = Stream::of_run(9, "dirichlet");
+        let (mut first, mut squares) = (0.0, 0.0);
+        for _ in 0..n {
+            let drawn = stream.dirichlet(alpha, count);
+            assert!(drawn.len() == count && (drawn.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+            first += drawn[0];
+            squares += (drawn[0] - 0.1) * (drawn[0] - 0.1);
+        }
+        let n = f64::from(n);
+        // Variance (k - 1) / (k^2 (k alpha + 1)); that of the squares is below 0.045.
+        assert!((first / n - 0.1).abs() < 5.0 * (0.045 / n).sqrt());
+        assert!((squares / n - 0.045).abs() < 5.0 * (0.045 / n).sqrt());
+        for alpha in [1e-6, 1e6] {
+            let drawn = stream.dirichlet(alpha, 5);
+            assert!((drawn.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{alpha}: {drawn:?}");
+        }
     }
 }

@@ -55,6 +55,12 @@ checked!(
     |value| value >= 0.0 && value.is_finite(),
     "0 or a number above it"
 );
+checked!(
+    /// A part of something of which a rest is left.
+    Share,
+    |value| (0.0..1.0).contains(&value),
+    "a share from 0 to below 1"
+);
 
 #[cfg(test)]
 mod tests {
@@ -66,5 +72,6 @@ mod tests {
         assert!(Chance::new(0.0).is_some() && Chance::new(1.0).is_some());
         assert!(Positive::new(0.0).is_none() && Positive::new(f64::INFINITY).is_none());
         assert!(NonNegative::new(0.0).is_some() && NonNegative::new(-1e-9).is_none());
+        assert!(Share::new(0.0).is_some() && Share::new(1.0).is_none() && Share::new(-0.1).is_none());
     }
 }

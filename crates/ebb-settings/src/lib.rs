@@ -11,7 +11,7 @@ mod entry;
 mod error;
 mod tree;
 
-pub use checked::{Chance, NonNegative, Positive};
+pub use checked::{Chance, NonNegative, Positive, Share};
 pub use entry::{Entry, find};
 pub use error::{Place, SettingsError, nearest};
 pub use tree::{Facts, Settings, Tree};

@@ -1,6 +1,7 @@
 //! The tree of all settings of a run, and the view of one table of it.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub struct Tree {
     file: Option<String>,
     /// Tables as they were parsed, with their defaults, by path.
     resolved: Resolved,
+    /// Where data sets lie on this machine, if the user said so. No setting: it changes no result.
+    data_folder: Option<PathBuf>,
 }
 
 impl Tree {
@@ -51,7 +54,7 @@ impl Tree {
         let root: Table = text.parse().map_err(broken)?;
         let mut places = BTreeMap::new();
         note_places(DeTable::parse(text).map_err(broken)?.get_ref(), "", &place, &mut places);
-        Ok(Tree { root, places, file: Some(file.to_owned()), resolved: Resolved::default() })
+        Ok(Tree { root, places, file: Some(file.to_owned()), ..Tree::default() })
     }
 
     /// The settings that a recipe brings.
@@ -121,6 +124,17 @@ impl Tree {
         }
         self.places.extend(other.places);
         self.file = other.file.or(self.file.take());
+        self.data_folder = other.data_folder.or(self.data_folder.take());
+    }
+
+    /// Says where data sets lie, if the user did.
+    pub fn find_data_in(&mut self, folder: Option<&Path>) {
+        self.data_folder = folder.map(Path::to_path_buf);
+    }
+
+    /// Where data sets lie, if the user said so.
+    pub fn data_folder(&self) -> Option<&Path> {
+        self.data_folder.as_deref()
     }
 
     /// The view of the table at `path`, empty if nobody wrote it.
@@ -290,6 +304,11 @@ impl<'t> Settings<'t> {
     /// What is known of the run.
     pub fn facts(&self) -> Facts {
         self.facts
+    }
+
+    /// Where data sets lie, if the user said so.
+    pub fn data_folder(&self) -> Option<&'t Path> {
+        self.tree.data_folder()
     }
 
     /// An error about `key` of this table.

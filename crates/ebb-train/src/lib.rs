@@ -10,6 +10,7 @@ mod kernels;
 pub mod net;
 pub mod read;
 pub mod run;
+pub mod split;
 mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};

@@ -14,6 +14,18 @@ pub trait Task: Send + Sync {
     fn oracle_cluster(&self, _client: ClientId) -> Option<u32> {
         None
     }
+    /// What the user should know of how the data was split.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+    /// How many samples of each class a client trains on, where samples have classes.
+    fn class_counts(&self, _client: ClientId) -> Option<Vec<u32>> {
+        None
+    }
+    /// How many samples a client keeps as test data of its own.
+    fn held_out(&self, _client: ClientId) -> u32 {
+        0
+    }
     /// The pieces of the model.
     fn layout(&self) -> &Layout;
     /// The model before the first round.

@@ -34,6 +34,6 @@ pub use ebb_cli as cli;
 pub use ebb_methods::{Addition, Recipe, Registry};
 pub use ebb_record as record;
 pub use ebb_round::*;
-pub use ebb_settings::{Chance, Entry, Facts, NonNegative, Positive, Settings, SettingsError, Tree};
+pub use ebb_settings::{Chance, Entry, Facts, NonNegative, Positive, Settings, SettingsError, Share, Tree};
 pub use ebb_sim as sim;
 pub use ebb_train as train;

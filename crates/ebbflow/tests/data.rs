@@ -100,6 +100,10 @@ fn a_table_is_dealt_out() {
     assert_eq!(rows[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", rows[0]);
     assert!(rows[1]["accuracy"].is_number());
 
+    let one_label = run(&[("t.csv", table.as_bytes())], data, "[data.split]\nkind = \"one-label\"").unwrap();
+    assert_eq!(one_label[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", one_label[0]);
+    assert_ne!(one_label[1], rows[1]);
+
     let values = data.replace("label = \"class\"", "values = [\"size\"]\nleave_out = [\"class\"]");
     let model = "[model]\nloss = \"squared-error\"";
     let rows = run(&[("t.csv", table.as_bytes())], &values, model).unwrap();

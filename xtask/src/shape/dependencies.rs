@@ -10,6 +10,7 @@ use crate::cargo;
 /// The crates of the workspace, and which others each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-settings", &[]),
+    ("ebb-fetch", &[]),
     ("ebb-round", &[]),
     ("ebb-plot", &[]),
     ("ebb-methods", &["ebb-round", "ebb-settings"]),

@@ -18,7 +18,7 @@ fn every_shipped_configuration_assembles() {
 
 /// Builds the run that a file describes. A grid is only read: it is not one run but many.
 fn assemble(file: &Path) -> Result<(), String> {
-    let (tree, folder) = read_settings(file, &[]).map_err(|error| error.to_string())?;
+    let (tree, folder) = read_settings(file, &[], None).map_err(|error| error.to_string())?;
     if tree.has("grid") {
         return Ok(());
     }

@@ -15,7 +15,7 @@ use crate::progress::interruption;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set)?;
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
     let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let grid = Grid::new(&tree, &base, &folder)?;
@@ -28,7 +28,10 @@ pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
 
 /// Runs what is left of a grid and prints its table.
 pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usize) -> Result<(), CliError> {
-    grid.check(registry)?;
+    let notes = grid.check(registry)?;
+    if !how.quiet && !how.json {
+        notes.iter().for_each(|line| note(line));
+    }
     let before = grid.finished()?;
     let known = before.iter().flatten().count();
     let todo = (grid.cells.len() - known).min(at_most);

@@ -16,6 +16,7 @@ const GRID: &str = include_str!("../../../../experiments/demo.toml");
 
 pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
     let mut tree = Tree::parse(GRID, "demo.toml").expect("the demo's grid is part of the program");
+    tree.find_data_in(args.how.place.data.as_deref());
     for change in &args.changes.set {
         tree.set(change)?;
     }

@@ -86,6 +86,19 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             named("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
         }),
     );
+    all.extend(ebb_train::split::ALL.iter().map(|entry| {
+        named("splits", "data.split", "who holds which samples", entry.name, entry.about, entry.example)
+    }));
+    all.extend(ebb_train::split::sizes::ALL.iter().map(|entry| {
+        named(
+            "sizes",
+            "data.sizes",
+            "how many samples a client holds",
+            entry.name,
+            entry.about,
+            entry.example,
+        )
+    }));
     all.extend(ebb_train::net::NAMES.iter().map(|&(name, about)| {
         named(
             "models",

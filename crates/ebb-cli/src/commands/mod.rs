@@ -2,6 +2,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod completions;
+pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod describe;
 pub(crate) mod export;

@@ -1,16 +1,19 @@
 //! `ebbflow resume`: goes on with a run that was interrupted.
 
+use std::path::Path;
+
 use ebb_methods::Registry;
 use ebb_record::{RunFolder, RunWriter};
 
 use crate::args::Resume;
-use crate::assemble::Assembled;
+use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::finish;
 use crate::output::note;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
-    let (mut assembled, writer) = reopen(registry, &args.run, args.how.threads())?;
+    let (mut assembled, writer) =
+        reopen(registry, &args.run, args.how.place.data.as_deref(), args.how.threads())?;
     if !args.how.json && !args.how.quiet {
         let (done, all) = (assembled.engine.next(), assembled.run.rounds);
         note(&format!("going on after round {done} of {all}"));
@@ -21,11 +24,12 @@ pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
 /// Takes up an unfinished run where its last checkpoint stands.
 pub(crate) fn reopen(
     registry: &Registry,
-    folder: &std::path::Path,
+    folder: &Path,
+    data: Option<&Path>,
     threads: std::num::NonZeroUsize,
 ) -> Result<(Assembled, RunWriter), CliError> {
     let record = RunFolder::open(folder)?;
-    let (tree, base) = crate::assemble::read_settings(folder, &[])?;
+    let (tree, base) = read_settings(folder, &[], data)?;
     let mut assembled = Assembled::new(registry, tree, &base, threads)?;
     let (found, ours) = (record.header(), assembled.header());
     let finished = record.summary()?.is_some();

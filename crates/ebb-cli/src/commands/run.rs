@@ -13,7 +13,7 @@ use crate::output::{bold, bytes, count, duration, ending, figure, note, resume_c
 use crate::progress::{Progress, interruption};
 
 pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
-    let (mut tree, base) = read_settings(&args.file, &args.changes.set)?;
+    let (mut tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     if tree.has("grid") {
         let file = args.file.display();
         return Err(tree
@@ -42,6 +42,9 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
 /// Runs what is left and says how it ended.
 pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Result<(), CliError> {
     let folder = writer.folder().to_owned();
+    if !how.json && !how.quiet {
+        run.task.notes().iter().for_each(|line| note(&format!("data: {line}")));
+    }
     let stop = interruption();
     let mut progress = Progress::new(how, run.engine.next(), run.run.rounds.get());
     let ended = drive(run, writer, &stop, &mut progress);

@@ -184,17 +184,24 @@ impl Grid {
         write_csv(&self.csv, &self.varied, results.iter().flatten().chain(&others))
     }
 
-    /// Checks that every cell's settings can be used, before the first is run.
-    pub(crate) fn check(&self, registry: &Registry) -> Result<(), CliError> {
-        let mut seen = Vec::new();
+    /// Checks that every cell's settings can be used, before the first is run, and gives what there is to say of
+    /// their data.
+    pub(crate) fn check(&self, registry: &Registry) -> Result<Vec<String>, CliError> {
+        let (mut seen, mut notes) = (Vec::new(), Vec::new());
         for cell in &self.cells {
             // Seeds change nothing about what is valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
-                Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
+                let run = Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
+                for note in run.task.notes() {
+                    let note = format!("data, seed {}: {note}", cell.seed);
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
+                }
                 seen.push((&cell.method, &cell.values));
             }
         }
-        Ok(())
+        Ok(notes)
     }
 
     /// Runs the cells that have no row yet, at most so many, several at once. After every cell the CSV is
@@ -264,7 +271,7 @@ impl Grid {
             Some(summary) => summary,
             None => {
                 let (mut run, writer) = if folder.exists() {
-                    reopen(registry, &folder, threads)?
+                    reopen(registry, &folder, cell.tree.data_folder(), threads)?
                 } else {
                     let run = Assembled::new(registry, cell.tree.clone(), &self.base, threads)?;
                     let writer = create(&run, &folder)?;

@@ -1,48 +1,127 @@
-//! Real images, dealt out evenly at random: MNIST, Fashion-MNIST, CIFAR-10 and EMNIST Letters.
+//! Sets of labelled images, split among clients: MNIST, Fashion-MNIST, CIFAR-10 and EMNIST Letters.
 
 use std::num::NonZeroU32;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::deal::evenly;
-use super::{Held, Labelled, Samples};
+use super::Samples;
+use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
 use crate::Task;
-use crate::net::{self, Input};
+use crate::net::Input;
 use crate::read::{self, Images, Part, ReadError};
+
+/// A published set of labelled images.
+#[derive(Debug)]
+pub struct ImageSet {
+    /// What `[data]` calls it.
+    pub name: &'static str,
+    /// The names of its classes.
+    pub classes: &'static [&'static str],
+    /// Reads a part of it from the data folder.
+    pub read: fn(&Path, Part) -> Result<Images, ReadError>,
+    default_model: &'static str,
+    /// Mean and deviation of each channel.
+    scaling: &'static [(f32, f32)],
+}
+
+/// The sets there are.
+pub const SETS: &[&ImageSet] =
+    &[&MNIST_SET, &FASHION_MNIST_SET, &CIFAR_10_SET, &EMNIST_LETTERS_SET, &EMNIST_LETTERS_10K_SET];
+
+static MNIST_SET: ImageSet = ImageSet {
+    name: "mnist",
+    classes: DIGITS,
+    read: read::mnist,
+    default_model: "mnist-cnn",
+    scaling: &[(0.1307, 0.3081)],
+};
+
+static FASHION_MNIST_SET: ImageSet = ImageSet {
+    name: "fashion-mnist",
+    classes: &[
+        "T-shirt/top",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ],
+    read: read::fashion_mnist,
+    default_model: "fast-fashion-cnn",
+    scaling: &[(0.5, 0.5)],
+};
+
+static CIFAR_10_SET: ImageSet = ImageSet {
+    name: "cifar-10",
+    classes: &["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+    read: read::cifar10,
+    default_model: "lenet",
+    scaling: &[(0.5, 0.5); 3],
+};
+
+static EMNIST_LETTERS_SET: ImageSet = ImageSet {
+    name: "emnist-letters",
+    classes: LETTERS,
+    read: read::emnist_letters,
+    default_model: "e3cs-emnist-cnn",
+    scaling: LETTERS_SCALING,
+};
+
+static EMNIST_LETTERS_10K_SET: ImageSet = ImageSet {
+    name: "emnist-letters-10k",
+    classes: LETTERS,
+    read: read::emnist_letters_10k,
+    default_model: "e3cs-emnist-cnn",
+    scaling: LETTERS_SCALING,
+};
+
+pub(super) const DIGITS: &[&str] = &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+
+const LETTERS: &[&str] = &[
+    "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S", "T", "U",
+    "V", "W", "X", "Y", "Z",
+];
+
+/// Mean and deviation of the 9,000 training images of the small part; a test measures them.
+const LETTERS_SCALING: &[(f32, f32)] = &[(0.1722, 0.3310)];
 
 /// The registry's line.
 pub const MNIST: Entry<dyn Task> = Entry {
     name: "mnist",
-    about: "MNIST from the folder that EBBFLOW_DATA names, dealt out evenly at random",
+    about: "MNIST, from the data folder: ebbflow data get mnist",
     example: EXAMPLE,
-    build: |settings| build(settings, read::mnist, "mnist-cnn", &[(0.1307, 0.3081)]),
+    build: |settings| build(settings, &MNIST_SET),
 };
 
 /// The registry's line.
 pub const FASHION_MNIST: Entry<dyn Task> = Entry {
     name: "fashion-mnist",
-    about: "Fashion-MNIST from the folder that EBBFLOW_DATA names, dealt out evenly at random",
+    about: "Fashion-MNIST, from the data folder: ebbflow data get fashion-mnist",
     example: EXAMPLE,
-    build: |settings| build(settings, read::fashion_mnist, "fast-fashion-cnn", &[(0.5, 0.5)]),
+    build: |settings| build(settings, &FASHION_MNIST_SET),
 };
 
 /// The registry's line.
 pub const CIFAR_10: Entry<dyn Task> = Entry {
     name: "cifar-10",
-    about: "CIFAR-10 from the folder that EBBFLOW_DATA names, dealt out evenly at random",
+    about: "CIFAR-10, from the data folder: ebbflow data get cifar-10",
     example: EXAMPLE,
-    build: |settings| build(settings, read::cifar10, "lenet", &[(0.5, 0.5); 3]),
+    build: |settings| build(settings, &CIFAR_10_SET),
 };
 
 /// The registry's line.
 pub const EMNIST_LETTERS: Entry<dyn Task> = Entry {
     name: "emnist-letters",
-    about: "EMNIST Letters from the folder that EBBFLOW_DATA names, dealt out evenly at random",
+    about: "EMNIST Letters, from the data folder: ebbflow data get emnist-letters",
     example: EXAMPLE,
-    build: |settings| build(settings, read::emnist_letters, "e3cs-emnist-cnn", LETTERS),
+    build: |settings| build(settings, &EMNIST_LETTERS_SET),
 };
 
 /// The registry's line.
@@ -50,16 +129,16 @@ pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
     name: "emnist-letters-10k",
     about: "the first 10,000 training images of EMNIST Letters, of which the last 1,000 are the test set",
     example: EXAMPLE,
-    build: |settings| build(settings, read::emnist_letters_10k, "e3cs-emnist-cnn", LETTERS),
+    build: |settings| build(settings, &EMNIST_LETTERS_10K_SET),
 };
 
-/// Mean and deviation of the 9,000 training images of the small part; a test measures them.
-const LETTERS: &[(f32, f32)] = &[(0.1722, 0.3310)];
-
-const EXAMPLE: &str = "clients = 20
-# samples = 200            # a client; without it, all there are
+pub(super) const EXAMPLE: &str = "clients = 20
+# samples = 200            # a client; without it, as many as can be had
 # test_samples = 2000      # without it, the whole test set
-# seed = 1                 # fixes who holds what when the run's seed varies";
+# judge_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
+# seed = 1                 # fixes who holds what when the run's seed varies
+# [data.split]             # who holds which samples: ebbflow list splits
+# [data.sizes]             # how many a client holds: ebbflow list sizes";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,42 +146,80 @@ struct Dealt {
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
     test_samples: Option<NonZeroU32>,
+    #[serde(default, skip_serializing_if = "JudgeOn::is_default")]
+    judge_on: JudgeOn,
     seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
 }
 
-type Reader = fn(&Path, Part) -> Result<Images, ReadError>;
-
-fn build(
-    settings: &Settings<'_>,
-    read: Reader,
-    default_model: &str,
-    scaling: &[(f32, f32)],
-) -> Result<Box<dyn Task>, SettingsError> {
-    let dealt: Dealt = settings.parse()?;
+fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task>, SettingsError> {
+    let Dealt { clients, samples, test_samples, judge_on, seed, .. } = settings.parse()?;
     let wrong = |error: ReadError| settings.error("kind", error.to_string());
-    let folder = read::data_folder(None).map_err(wrong)?;
-    let (train, mut test) =
-        (read(&folder, Part::Train).map_err(wrong)?, read(&folder, Part::Test).map_err(wrong)?);
-    let seed = dealt.seed.unwrap_or(settings.facts().seed);
-    let by_client = evenly(settings, train.n_samples(), dealt.clients, dealt.samples, seed)?;
-    let input = Input::Image { height: train.height, width: train.width, channels: train.channels };
-    let net = net::build(&settings.elsewhere("model"), input, train.n_classes, default_model)?;
-    let n_test =
-        dealt.test_samples.map_or(test.n_samples(), |count| (count.get() as usize).min(test.n_samples()));
-    test.pixels.truncate(n_test * test.sample_len());
-    test.labels.truncate(n_test);
-    let held = |images: Images, by_client| {
+    let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
+    let [train, test] = [Part::Train, Part::Test].map(|part| load(set, &folder, part));
+    let pools = pools(train.map_err(wrong)?, test.map_err(wrong)?, set.default_model);
+    let dealing = Dealing { clients, samples, test_samples, judge_on, seed };
+    Ok(Box::new(dealing.task(settings, pools)?))
+}
+
+/// Images in memory, and what is to be known of them.
+#[derive(Clone)]
+pub(super) struct Loaded {
+    samples: Arc<Samples>,
+    input: Input,
+    n_classes: usize,
+}
+
+impl Loaded {
+    pub(super) fn new(images: Images, scaling: &[(f32, f32)]) -> Loaded {
         let labels = images.labels.iter().map(|&label| u32::from(label)).collect();
         let width = images.sample_len();
-        Held { samples: Arc::new(Samples::from_bytes(images.pixels, labels, width, scaling)), by_client }
-    };
-    Ok(Box::new(Labelled::new(
-        net,
-        settings.facts().seed,
-        held(train, by_client),
-        held(test, Vec::new()),
-        None,
-    )))
+        let Images { height, width: across, channels, n_classes, pixels, .. } = images;
+        Loaded {
+            samples: Arc::new(Samples::from_bytes(pixels, labels, width, scaling)),
+            input: Input::Image { height, width: across, channels },
+            n_classes,
+        }
+    }
+}
+
+pub(super) fn pools(train: Loaded, test: Loaded, default_model: &'static str) -> Pools {
+    let Loaded { samples, input, n_classes } = train;
+    Pools { train: samples, test: test.samples, n_classes, input, default_model }
+}
+
+/// What was read last: the runs of a grid follow each other on the same data.
+static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+
+struct Kept {
+    set: &'static str,
+    folder: PathBuf,
+    part: Part,
+    loaded: Loaded,
+}
+
+/// As many parts as two sets have.
+const MOST_KEPT: usize = 4;
+
+/// A part of a set, read unless it was among the last.
+fn load(set: &'static ImageSet, folder: &Path, part: Part) -> Result<Loaded, ReadError> {
+    // Whoever asks for the same meanwhile waits for it.
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |one: &Kept| one.set == set.name && one.folder == folder && one.part == part;
+    if let Some(one) = kept.iter().find(|one| same(one)) {
+        return Ok(one.loaded.clone());
+    }
+    let loaded = Loaded::new((set.read)(folder, part)?, set.scaling);
+    if kept.len() == MOST_KEPT {
+        kept.remove(0);
+    }
+    kept.push(Kept { set: set.name, folder: folder.to_owned(), part, loaded: loaded.clone() });
+    Ok(loaded)
 }
 
 #[cfg(test)]
@@ -117,8 +234,11 @@ mod tests {
         let count = images.pixels.len() as f64;
         let mean = images.pixels.iter().map(|&byte| f64::from(byte) / 255.0).sum::<f64>() / count;
         let squares = images.pixels.iter().map(|&byte| (f64::from(byte) / 255.0 - mean).powi(2)).sum::<f64>();
-        let measured = [(mean as f32, (squares / count).sqrt() as f32)];
-        assert!((measured[0].0 - LETTERS[0].0).abs() < 5e-5, "{measured:?}");
-        assert!((measured[0].1 - LETTERS[0].1).abs() < 5e-5, "{measured:?}");
+        let measured = (mean as f32, (squares / count).sqrt() as f32);
+        let near = |one: f32, other: f32| (one - other).abs() < 5e-5;
+        assert!(
+            near(measured.0, LETTERS_SCALING[0].0) && near(measured.1, LETTERS_SCALING[0].1),
+            "{measured:?}"
+        );
     }
 }

@@ -20,7 +20,15 @@ pub struct Labelled {
     seed: u64,
     train: Held,
     test: Held,
+    /// What models are judged on, whoever holds it.
+    pooled: Pooled,
     clusters: Option<Vec<u32>>,
+    notes: Vec<String>,
+}
+
+struct Pooled {
+    samples: Arc<Samples>,
+    indices: Vec<u32>,
 }
 
 /// Samples, and the list each client holds of them.
@@ -44,25 +52,49 @@ impl Labelled {
     /// # Panics
     /// When the samples are not what the network takes.
     pub fn new(net: Net, seed: u64, train: Held, test: Held, clusters: Option<Vec<u32>>) -> Self {
-        for samples in [&train.samples, &test.samples] {
-            assert_eq!(samples.width(), net.input_len(), "numbers a sample");
-            assert!(
-                samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
-                "a label is beyond the classes"
-            );
-            assert!(samples.n_aims() == 0 || samples.n_aims() == net.n_classes(), "values a sample");
-            assert!(samples.n_aims() == 0 || net.meets_values(), "values need the squared error");
-            if let Input::Sequence { symbols, .. } = net.input() {
-                let below = |largest: f32| (largest as usize) < symbols;
-                assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");
-            }
+        let indices = (0..test.samples.len() as u32).collect();
+        let pooled = Pooled { samples: Arc::clone(&test.samples), indices };
+        let pool = Pool::default();
+        let task = Labelled { net, pool, seed, train, test, pooled, clusters, notes: Vec::new() };
+        task.check(&task.train.samples);
+        task.check(&task.test.samples);
+        task
+    }
+
+    /// Judges models on these samples, whatever test data clients hold.
+    ///
+    /// # Panics
+    /// When the samples are not what the network takes.
+    pub fn judged_on(mut self, samples: Arc<Samples>, indices: Vec<u32>) -> Self {
+        self.check(&samples);
+        self.pooled = Pooled { samples, indices };
+        self
+    }
+
+    /// Says what the user should know of how the data was split.
+    pub fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    fn check(&self, samples: &Samples) {
+        let net = &self.net;
+        assert_eq!(samples.width(), net.input_len(), "numbers a sample");
+        assert!(
+            samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
+            "a label is beyond the classes"
+        );
+        assert!(samples.n_aims() == 0 || samples.n_aims() == net.n_classes(), "values a sample");
+        assert!(samples.n_aims() == 0 || net.meets_values(), "values need the squared error");
+        if let Input::Sequence { symbols, .. } = net.input() {
+            let below = |largest: f32| (largest as usize) < symbols;
+            assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");
         }
-        Labelled { net, pool: Pool::default(), seed, train, test, clusters }
     }
 
     /// Whether there is anything to judge a model on.
     pub fn has_test_data(&self) -> bool {
-        !self.test.samples.is_empty()
+        !self.pooled.indices.is_empty()
     }
 
     /// The network.
@@ -81,9 +113,9 @@ impl Labelled {
     }
 
     /// The test samples of one piece.
-    fn piece(&self, piece: usize) -> Vec<u32> {
-        let end = ((piece + 1) * PIECE).min(self.test.samples.len());
-        ((piece * PIECE) as u32..end as u32).collect()
+    fn piece(&self, piece: usize) -> &[u32] {
+        let end = ((piece + 1) * PIECE).min(self.pooled.indices.len());
+        &self.pooled.indices[piece * PIECE..end]
     }
 }
 
@@ -98,6 +130,22 @@ impl Task for Labelled {
 
     fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
         self.clusters.as_ref().map(|clusters| clusters[client.idx()])
+    }
+
+    fn class_counts(&self, client: ClientId) -> Option<Vec<u32>> {
+        let mut counts = vec![0; self.n_classes()?];
+        for &sample in self.train.of(client) {
+            counts[self.train.samples.label(sample) as usize] += 1;
+        }
+        Some(counts)
+    }
+
+    fn held_out(&self, client: ClientId) -> u32 {
+        self.test.of(client).len() as u32
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn layout(&self) -> &Layout {
@@ -133,15 +181,15 @@ impl Task for Labelled {
     }
 
     fn n_test_pieces(&self) -> usize {
-        self.test.samples.len().div_ceil(PIECE)
+        self.pooled.indices.len().div_ceil(PIECE)
     }
 
     fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
-        judge(&self.net, &self.pool, model, &self.test.samples, &self.piece(piece), PIECE)
+        judge(&self.net, &self.pool, model, &self.pooled.samples, self.piece(piece), PIECE)
     }
 
     fn look_at_piece(&self, piece: usize, model: &[f32], shown: &mut dyn FnMut(&[f32], u32)) -> Tally {
-        look(&self.net, &self.pool, model, &self.test.samples, &self.piece(piece), PIECE, shown)
+        look(&self.net, &self.pool, model, &self.pooled.samples, self.piece(piece), PIECE, shown)
     }
 
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {

@@ -1,10 +1,11 @@
-//! Data sets and how they are split among clients: what `[data]` can name.
+//! Data sets: what `[data]` can name.
 
-mod deal;
+mod dealt;
 mod encode;
 pub mod images;
 mod labelled;
 pub mod npz;
+mod own;
 pub mod quadratic;
 mod samples;
 pub mod shakespeare;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
 use crate::Task;
+use crate::read::Roles;
 pub use labelled::{Held, Labelled};
 pub use samples::Samples;
 
@@ -38,4 +40,27 @@ pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
     let entry = find(ALL, settings, None)?;
     settings.resolve_kind(entry.name);
     Ok(Arc::from((entry.build)(settings)?))
+}
+
+/// What the classes of a data set are called: as published, or by their numbers.
+pub fn class_names(kind: &str, n_classes: usize) -> Vec<String> {
+    let set = images::SETS.iter().find(|set| set.name == kind);
+    let symbols = || (kind == "shakespeare").then_some(Roles::SYMBOLS);
+    (0..n_classes)
+        .map(|class| match (set, symbols()) {
+            (Some(set), _) => set.classes.get(class).map(|name| (*name).to_owned()),
+            (None, Some(symbols)) => symbols.get(class).map(|&symbol| symbol_name(char::from(symbol))),
+            (None, None) => None,
+        })
+        .enumerate()
+        .map(|(class, name)| name.unwrap_or_else(|| class.to_string()))
+        .collect()
+}
+
+fn symbol_name(symbol: char) -> String {
+    match symbol {
+        ' ' => "space".to_owned(),
+        '\n' => "line end".to_owned(),
+        other => other.to_string(),
+    }
 }

@@ -1,4 +1,4 @@
-//! Samples of a NumPy archive, dealt out evenly at random: classes to be told apart, or values to be met.
+//! Samples of a NumPy archive: classes to be told apart, or values to be met.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -7,26 +7,30 @@ use std::sync::Arc;
 use ebb_settings::{Chance, Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::deal::{evenly, hold_out, meeting, one_test};
-use super::{Held, Labelled, Samples};
+use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
+use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::{Labelled, Samples};
 use crate::Task;
-use crate::net::{self, Input};
+use crate::net::Input;
 use crate::read::{self, Array, Arrays, Values};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "npz",
-    about: "arrays x and y of a NumPy archive, dealt out evenly at random",
-    example: "file = \"mine/train.npz\"     # within the folder that EBBFLOW_DATA names, or a path
+    about: "arrays x and y of a NumPy archive",
+    example: "file = \"mine/train.npz\"     # within the data folder, or a path
 # test_file = \"mine/test.npz\" # or a share of the samples, drawn at random
 test_share = 0.2
 # classes = 10              # without it, as many as the labels of both files need
 clients = 20
 # samples = 200             # a client; without it, all there are
-# seed = 1                  # fixes who holds what when the run's seed varies",
+# seed = 1                  # fixes who holds what when the run's seed varies
+# [data.split]              # who holds which samples: ebbflow list splits
+# [data.sizes]              # how many a client holds: ebbflow list sizes",
     build: |settings| {
         let archived: Archived = settings.parse()?;
-        let folder = read::data_folder(None).map_err(|error| settings.error("file", error.to_string()))?;
+        let folder = read::data_folder(settings.data_folder())
+            .map_err(|error| settings.error("file", error.to_string()))?;
         Ok(Box::new(archived.build(settings, &folder)?))
     },
 };
@@ -45,6 +49,12 @@ struct Archived {
     samples: Option<NonZeroU32>,
     /// Fixes who holds what when the run's seed varies.
     seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
 }
 
 impl Archived {
@@ -58,22 +68,22 @@ impl Archived {
             _ => unreachable!("the reader takes 2 to 4 dimensions"),
         };
         let both_values = matches!((&train.y.values, &test.y.values), (Values::Floats(_), Values::Floats(_)));
-        let (net, train_samples, test_samples) = if both_values {
-            let net = meeting(settings, input, train.y.shape[1..].iter().product())?;
-            (net, with_values(train, input.len()), with_values(test, input.len()))
+        let (n_classes, train, test) = if both_values {
+            let n_values = train.y.shape[1..].iter().product();
+            check_meets(settings, input, n_values)?;
+            (n_values, with_values(train, input.len()), with_values(test, input.len()))
         } else {
             let (train_labels, test_labels) =
                 (self.labels(settings, "file", &train.y)?, self.labels(settings, test_key, &test.y)?);
             let largest = train_labels.iter().chain(&test_labels).max().map_or(0, |&label| label as usize);
             let n_classes = self.classes.map_or(largest + 1, |classes| classes.get() as usize);
-            let net = net::build(&settings.elsewhere("model"), input, n_classes, "logistic")?;
             let samples = |arrays, labels| with_labels(arrays, labels, input.len());
-            (net, samples(train, train_labels), samples(test, test_labels))
+            (n_classes, samples(train, train_labels), samples(test, test_labels))
         };
-        let by_client = evenly(settings, train_samples.len(), self.clients, self.samples, seed)?;
-        let held = |samples, by_client| Held { samples: Arc::new(samples), by_client };
-        let (train, test) = (held(train_samples, by_client), held(test_samples, Vec::new()));
-        Ok(Labelled::new(net, settings.facts().seed, train, test, None))
+        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
+        let (train, test) = (Arc::new(train), Arc::new(test));
+        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
     }
 
     /// What is trained on, what is judged on, and the setting that names the file of the latter.

@@ -28,7 +28,7 @@ test_share = 0.2           # what each role says last, but for 79 sequences in b
 # seed = 1                 # fixes what is drawn when the run's seed varies",
     build: |settings| {
         let by_role = settings.parse::<ByRole>()?;
-        let folder = read::data_folder(None);
+        let folder = read::data_folder(settings.data_folder());
         let roles = folder
             .and_then(|folder| read::shakespeare(&folder))
             .map_err(|error: ReadError| settings.error("kind", error.to_string()))?;

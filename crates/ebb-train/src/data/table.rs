@@ -1,4 +1,4 @@
-//! Rows of a table, dealt out evenly at random: classes to be told apart, or values to be met.
+//! Rows of a table: classes to be told apart, or values to be met.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -8,18 +8,19 @@ use std::sync::Arc;
 use ebb_settings::{Chance, Entry, Settings, SettingsError, nearest};
 use serde::{Deserialize, Serialize};
 
-use super::deal::{evenly, hold_out, meeting, one_test};
+use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
 use super::encode::{Encoding, Part, names, numbers};
-use super::{Held, Labelled, Samples};
+use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::{Labelled, Samples};
 use crate::Task;
-use crate::net::{self, Input, Net};
+use crate::net::Input;
 use crate::read::{self, Meant, ReadError, Table, TableForm};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "table",
-    about: "a CSV or Parquet file with a column of labels or values, dealt out evenly at random",
-    example: "file = \"adult/adult.data.gz\"          # within the folder that EBBFLOW_DATA names, or a path
+    about: "a CSV or Parquet file with a column of labels or values",
+    example: "file = \"adult/adult.data.gz\"          # within the data folder, or a path
 # test_file = \"adult/adult.test.gz\"   # or a share of the rows, drawn at random
 test_share = 0.2
 label = \"income\"                      # the column of the classes
@@ -31,10 +32,13 @@ categorical = [\"workclass\", \"sex\"]    # columns of names; all others are num
 # separator = \";\"                    # if it is no comma
 clients = 20
 # samples = 200                       # a client; without it, all there are
-# seed = 1                            # fixes who holds what when the run's seed varies",
+# seed = 1                            # fixes who holds what when the run's seed varies
+# [data.split]                        # who holds which samples: ebbflow list splits
+# [data.sizes]                        # how many a client holds: ebbflow list sizes",
     build: |settings| {
         let rows: Rows = settings.parse()?;
-        let folder = read::data_folder(None).map_err(|error| settings.error("file", error.to_string()))?;
+        let folder = read::data_folder(settings.data_folder())
+            .map_err(|error| settings.error("file", error.to_string()))?;
         Ok(Box::new(rows.build(settings, &folder)?))
     },
 };
@@ -61,6 +65,12 @@ struct Rows {
     samples: Option<NonZeroU32>,
     /// Fixes who holds what when the run's seed varies.
     seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
 }
 
 impl Rows {
@@ -94,14 +104,14 @@ impl Rows {
                 format!("leave some columns, but none with a name for each row; {MOST_BYTES} bytes at most");
             return Err(settings.error("file", format!("{message}; {remedy}")));
         }
-        let (net, train_samples, test_samples) = match &self.label {
+        let (n_classes, train, test) = match &self.label {
             Some(label) => self.with_classes(settings, label, &encoding, &train, &test)?,
             None => self.with_values(settings, &encoding, &train, &test)?,
         };
-        let by_client = evenly(settings, train.rows.len(), self.clients, self.samples, seed)?;
-        let held = |samples, by_client| Held { samples: Arc::new(samples), by_client };
-        let (train, test) = (held(train_samples, by_client), held(test_samples, Vec::new()));
-        Ok(Labelled::new(net, settings.facts().seed, train, test, None))
+        let (train, test, input) = (Arc::new(train), Arc::new(test), Input::Flat(encoding.width));
+        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
+        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
     }
 
     /// Whether a column is what the model should tell.
@@ -194,7 +204,7 @@ impl Rows {
         encoding: &Encoding,
         train: &Part<'_>,
         test: &Part<'_>,
-    ) -> Result<(Net, Samples, Samples), SettingsError> {
+    ) -> Result<(usize, Samples, Samples), SettingsError> {
         let classes = classes(train, label);
         let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
         if classes.len() < 2 {
@@ -214,9 +224,7 @@ impl Rows {
             }
             Ok(Samples::from_floats(encoding.write(part), labels, encoding.width))
         };
-        let input = Input::Flat(encoding.width);
-        let net = net::build(&settings.elsewhere("model"), input, classes.len(), "logistic")?;
-        Ok((net, samples(train)?, samples(test)?))
+        Ok((classes.len(), samples(train)?, samples(test)?))
     }
 
     fn with_values(
@@ -225,7 +233,7 @@ impl Rows {
         encoding: &Encoding,
         train: &Part<'_>,
         test: &Part<'_>,
-    ) -> Result<(Net, Samples, Samples), SettingsError> {
+    ) -> Result<(usize, Samples, Samples), SettingsError> {
         let values = self.values.as_deref().unwrap_or_default();
         let samples = |part: &Part<'_>| {
             let columns: Vec<_> = values.iter().map(|name| numbers(part.table, name)).collect();
@@ -235,8 +243,8 @@ impl Rows {
                 .flat_map(|&row| columns.iter().map(move |column| column[row as usize] as f32));
             Samples::from_values(encoding.write(part), aims.collect(), encoding.width)
         };
-        let net = meeting(settings, Input::Flat(encoding.width), values.len())?;
-        Ok((net, samples(train), samples(test)))
+        check_meets(settings, Input::Flat(encoding.width), values.len())?;
+        Ok((values.len(), samples(train), samples(test)))
     }
 }
 
@@ -403,7 +411,7 @@ mod tests {
         );
         check(
             &changed("clients = 2", "clients = 5"),
-            "2:1: data.clients = 5: 5 x 0 samples, but there are 4",
+            "2:1: data.clients = 5: more than the 4 samples; give at most that",
         );
     }
 

@@ -3,7 +3,7 @@
 //! Only the form of columns is taken from the file, never how much memory to take: what it declares is compared
 //! with its length, and a page with what it can have grown from.
 
-use std::fs;
+use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader}
 use parquet::data_type::DataType;
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
-use parquet::file::reader::FileReader;
+use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReader};
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
@@ -28,27 +28,22 @@ pub(super) const MAGIC: &[u8; 4] = b"PAR1";
 
 const WRITE_AGAIN: &str = "fetch the file again, or write it again";
 
-/// The bytes of a file.
-pub(super) fn whole(file: &Path, form: TableForm<'_>) -> Result<Bytes, ReadError> {
-    if form != TableForm::default() {
-        let expected = "a CSV file, since columns, comment or separator are given";
-        return Err(ReadError::unfit(file, expected, "a Parquet file", "leave those out"));
-    }
-    let n_bytes = fs::metadata(file).map_err(|source| ReadError::io(file, source))?.len();
-    if n_bytes > LIMIT {
-        return Err(ReadError::TooLarge { file: file.to_owned(), n_bytes: u128::from(n_bytes) });
-    }
-    fs::read(file).map(Bytes::from).map_err(|source| ReadError::io(file, source))
+/// The names of a file's columns; of the file, no more than its end is read.
+pub(super) fn file_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
+    check(file, form)?;
+    let opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
+    guarded(file, || names(file, &open(file, opened)?))
 }
 
-/// The columns' names; those of nested columns with full stops in between.
-pub(super) fn names(file: &Path, bytes: Bytes) -> Result<Vec<String>, ReadError> {
-    let reader = open(file, bytes)?;
-    let columns = reader.metadata().file_metadata().schema_descr().columns();
-    let names = columns.iter().map(|column| column.path().string()).collect();
-    distinct(names).map_err(|name| {
-        ReadError::unfit(file, "columns of different names", format!("{name} twice"), WRITE_AGAIN)
-    })
+/// The columns of a file that mean something.
+pub(super) fn file_table(
+    file: &Path,
+    form: TableForm<'_>,
+    meant: impl Fn(&str) -> Option<Meant>,
+) -> Result<Table, ReadError> {
+    check(file, form)?;
+    let bytes = fs::read(file).map_err(|source| ReadError::io(file, source))?;
+    table(file, bytes.into(), meant)
 }
 
 /// The columns that mean something.
@@ -57,16 +52,31 @@ pub(super) fn table(
     bytes: Bytes,
     meant: impl Fn(&str) -> Option<Meant>,
 ) -> Result<Table, ReadError> {
-    // Pages are checked before the library has them, but it asserts more than can be foreseen.
-    let read = AssertUnwindSafe(|| columns(file, bytes, meant));
-    catch_unwind(read).unwrap_or_else(|_| {
+    guarded(file, || columns(file, bytes, meant))
+}
+
+fn check(file: &Path, form: TableForm<'_>) -> Result<(), ReadError> {
+    if form != TableForm::default() {
+        let expected = "a CSV file, since columns, comment or separator are given";
+        return Err(ReadError::unfit(file, expected, "a Parquet file", "leave those out"));
+    }
+    let n_bytes = fs::metadata(file).map_err(|source| ReadError::io(file, source))?.len();
+    if n_bytes > LIMIT {
+        return Err(ReadError::TooLarge { file: file.to_owned(), n_bytes: u128::from(n_bytes) });
+    }
+    Ok(())
+}
+
+/// Pages are checked before the library has them, but it asserts more than can be foreseen.
+fn guarded<T>(file: &Path, read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
         Err(ReadError::unfit(file, "a whole Parquet file", "what cannot be read", WRITE_AGAIN))
     })
 }
 
 fn columns(file: &Path, bytes: Bytes, meant: impl Fn(&str) -> Option<Meant>) -> Result<Table, ReadError> {
-    let names = names(file, bytes.clone())?;
     let reader = open(file, bytes.clone())?;
+    let names = names(file, &reader)?;
     let chosen: Vec<_> = names
         .into_iter()
         .enumerate()
@@ -87,8 +97,17 @@ fn columns(file: &Path, bytes: Bytes, meant: impl Fn(&str) -> Option<Meant>) -> 
     Ok(Table { n_rows, columns })
 }
 
-fn open(file: &Path, bytes: Bytes) -> Result<SerializedFileReader<Bytes>, ReadError> {
-    SerializedFileReader::new(bytes).map_err(|error| refuse(file, "a whole Parquet file", &error))
+fn open<R: ChunkReader + 'static>(file: &Path, content: R) -> Result<SerializedFileReader<R>, ReadError> {
+    SerializedFileReader::new(content).map_err(|error| refuse(file, "a whole Parquet file", &error))
+}
+
+/// The columns' names; those of nested columns with full stops in between.
+fn names(file: &Path, reader: &impl FileReader) -> Result<Vec<String>, ReadError> {
+    let columns = reader.metadata().file_metadata().schema_descr().columns();
+    let names = columns.iter().map(|column| column.path().string()).collect();
+    distinct(names).map_err(|name| {
+        ReadError::unfit(file, "columns of different names", format!("{name} twice"), WRITE_AGAIN)
+    })
 }
 
 fn refuse(file: &Path, expected: impl Into<String>, error: &ParquetError) -> ReadError {
@@ -102,14 +121,14 @@ fn n_rows(
     n_bytes: usize,
     n_columns: usize,
 ) -> Result<usize, ReadError> {
-    let counts = reader.metadata().row_groups().iter().map(|group| u64::try_from(group.num_rows()).ok());
-    let n_rows = counts.sum::<Option<u64>>().unwrap_or(u64::MAX);
+    let counts = reader.metadata().row_groups().iter().map(|group| u128::try_from(group.num_rows()).ok());
+    let n_rows = counts.sum::<Option<u128>>().unwrap_or(u128::MAX);
     if n_rows == 0 {
         return Err(ReadError::unfit(file, "at least one row", "none", "give a table with rows"));
     }
     // Equal values take next to no room, but not this little.
-    let n_taken = u128::from(n_rows) * 8 * n_columns as u128;
-    if n_rows > u64::from(u32::MAX) || n_taken > n_bytes as u128 * u128::from(MOST_PER_COMPRESSED_BYTE) {
+    let n_taken = n_rows.saturating_mul(8 * n_columns as u128);
+    if n_rows > u128::from(u32::MAX) || n_taken > n_bytes as u128 * u128::from(MOST_PER_COMPRESSED_BYTE) {
         let expected = format!("no more rows than a file of {n_bytes} bytes can hold");
         return Err(ReadError::unfit(file, expected, n_rows.to_string(), WRITE_AGAIN));
     }
@@ -240,16 +259,22 @@ impl Rows<'_> {
         let Chunks { file, name, form, .. } = self.chunks;
         let place = |row: usize| format!("row {row}, column \"{name}\"");
         let n_expected = self.end - self.row;
-        while self.row < self.end {
+        let miscounted = |found: String| {
+            let expected = format!("{n_expected} rows of a group in column \"{name}\"");
+            Err(ReadError::unfit(file, expected, found, WRITE_AGAIN))
+        };
+        loop {
             let (mut values, mut levels) = (Vec::new(), Vec::new());
-            let n_asked = TOGETHER.min(self.end - self.row);
+            // Where nothing is left, one is asked for that should not be there.
+            let n_left = self.end - self.row;
             let (n_read, _, _) = reader
-                .read_records(n_asked, Some(&mut levels), None, &mut values)
+                .read_records(n_left.clamp(1, TOGETHER), Some(&mut levels), None, &mut values)
                 .map_err(|error| refuse(file, place(self.row), &error))?;
-            if n_read == 0 {
-                let found = (n_expected + self.row - self.end).to_string();
-                let expected = format!("{n_expected} rows of a group in column \"{name}\"");
-                return Err(ReadError::unfit(file, expected, found, WRITE_AGAIN));
+            match (n_read, n_left) {
+                (0, 0) => return Ok(()),
+                (0, _) => return miscounted((n_expected - n_left).to_string()),
+                (_, 0) => return miscounted("more".to_owned()),
+                _ => {}
             }
             let mut present = values.iter();
             for idx in 0..n_read {
@@ -267,7 +292,6 @@ impl Rows<'_> {
                 self.row += 1;
             }
         }
-        Ok(())
     }
 }
 
@@ -466,6 +490,22 @@ mod tests {
                 }
                 damaged[at] = whole[at];
             }
+        }
+    }
+
+    #[test]
+    fn as_many_values_as_rows() {
+        let reader = open(Path::new("at"), Bytes::from_static(PLAIN)).unwrap();
+        let group = reader.metadata().row_group(0);
+        let bytes = Bytes::from_static(PLAIN);
+        let form = reader.metadata().file_metadata().schema_descr().column(1);
+        let chunks = Chunks { file: Path::new("at"), bytes: &bytes, name: "size", form };
+        for (n_rows, found) in [(299, "more"), (301, "300")] {
+            let changed = group.clone().into_builder().set_num_rows(n_rows).build().unwrap();
+            let error =
+                chunks.read(&changed, 1, 0, &mut Builder::new(Meant::Number)).unwrap_err().to_string();
+            let expected = format!("at: expected {n_rows} rows of a group in column \"size\", found {found}");
+            assert_eq!(error, format!("{expected}; fetch the file again, or write it again"));
         }
     }
 

@@ -62,7 +62,7 @@ impl fmt::Debug for Table {
 /// The names of a table's columns, none of them twice.
 pub fn table_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
     if is_parquet(file)? {
-        parquet_table::names(file, parquet_table::whole(file, form)?)
+        parquet_table::file_names(file, form)
     } else {
         csv_table::names(Content::open(file)?, form)
     }
@@ -76,7 +76,7 @@ pub fn table(
     meant: impl Fn(&str) -> Option<Meant>,
 ) -> Result<Table, ReadError> {
     if is_parquet(file)? {
-        parquet_table::table(file, parquet_table::whole(file, form)?, meant)
+        parquet_table::file_table(file, form, meant)
     } else {
         let names = csv_table::names(Content::open(file)?, form)?;
         csv_table::table(Content::open(file)?, form, names, meant)

@@ -1,31 +1,12 @@
-//! Samples of the user's own, from files: dealt out evenly at random, some held out where there is no file to judge
-//! on, with labels or with values to be met.
-
-use std::num::NonZeroU32;
+//! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
 
 use ebb_round::Stream;
 use ebb_settings::{Chance, Settings, SettingsError};
 
-use crate::net::{self, Input, Net};
+use crate::net::{self, Input};
 
-/// The list of each client: `samples`, or as many as there are for all.
-pub(super) fn evenly(
-    settings: &Settings<'_>,
-    n_samples: usize,
-    clients: NonZeroU32,
-    samples: Option<NonZeroU32>,
-    seed: u64,
-) -> Result<Vec<Vec<u32>>, SettingsError> {
-    let n_clients = clients.get() as usize;
-    let per_client = samples.map_or(n_samples / n_clients, |samples| samples.get() as usize);
-    if per_client == 0 || per_client * n_clients > n_samples {
-        let message = format!("{n_clients} x {per_client} samples, but there are {n_samples}");
-        return Err(settings.error(if samples.is_some() { "samples" } else { "clients" }, message));
-    }
-    let mut order: Vec<u32> = (0..n_samples as u32).collect();
-    Stream::of_run(seed, "deal").shuffle(&mut order);
-    Ok(order.chunks_exact(per_client).take(n_clients).map(<[u32]>::to_vec).collect())
-}
+/// The model without `[model]`.
+pub(super) const DEFAULT_MODEL: &str = "logistic";
 
 /// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
 pub(super) fn hold_out(
@@ -54,10 +35,14 @@ pub(super) fn one_test(
     }
 }
 
-/// The network that `[model]` describes, for samples with so many values to be met.
-pub(super) fn meeting(settings: &Settings<'_>, input: Input, n_values: usize) -> Result<Net, SettingsError> {
+/// Whether the network that `[model]` describes meets so many values.
+pub(super) fn check_meets(
+    settings: &Settings<'_>,
+    input: Input,
+    n_values: usize,
+) -> Result<(), SettingsError> {
     let model = settings.elsewhere("model");
-    let net = net::build(&model, input, n_values, "logistic")?;
+    let net = net::build(&model, input, n_values, DEFAULT_MODEL)?;
     if !net.meets_values() {
         let message = "values are met by squared error; write loss = \"squared-error\"";
         return Err(model.error("loss", message));
@@ -65,7 +50,7 @@ pub(super) fn meeting(settings: &Settings<'_>, input: Input, n_values: usize) ->
     if net.n_classes() != n_values {
         return Err(model.error("outputs", format!("expected one for each of the {n_values} values")));
     }
-    Ok(net)
+    Ok(())
 }
 
 /// Draws a share of all at random. Both parts keep their order.

@@ -1,0 +1,283 @@
+//! `ebbflow data split`: who holds what, as a table and a picture.
+
+use std::path::{Path, PathBuf};
+
+use ebb_plot::{HeatMap, Mosaic, PlotError, Size, Svg, Theme};
+use ebb_round::ClientId;
+use ebb_settings::{Facts, Tree};
+use ebb_train::split::{Skew, distance, law};
+use ebb_train::{Task, data};
+use serde::Serialize;
+
+use super::write;
+use crate::CliError;
+use crate::args::DataSplit;
+use crate::assemble::{put_seed, read_settings};
+use crate::output::{Columns, bold, count, say};
+
+/// Tables on the terminal end after this many clients; the file has them all.
+const MOST_ROWS: usize = 30;
+
+/// More classes than this have no column, and no colour, each.
+const MOST_COLUMNS: usize = 12;
+
+/// Who holds what.
+#[derive(Debug, Serialize)]
+struct Holdings {
+    kind: String,
+    seed: u64,
+    classes: Vec<String>,
+    clients: Vec<Client>,
+    /// What share of its samples a client would have to exchange to be like everybody, mean over samples.
+    label_skew: Option<f64>,
+    label_skew_by_chance: Option<f64>,
+    label_skew_at_most: Option<f64>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Client {
+    client: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<u32>,
+    samples: u32,
+    held_out: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label_skew: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    by_class: Vec<u32>,
+}
+
+pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
+    let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
+    put_seed(&mut tree, args.seed);
+    let holdings = Holdings::of(&tree)?;
+    if args.json {
+        return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
+    }
+    holdings.print()?;
+    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
+    let table = folder.join("clients.csv");
+    write(&table, &holdings.csv())?;
+    say(&format!("\ntable    {}", table.display()))?;
+    if holdings.classes.is_empty() {
+        return say("no picture: these samples have no classes");
+    }
+    let theme = if args.dark { Theme::Dark } else { Theme::Light };
+    let svg = holdings.draw(theme).map_err(|error| CliError::Usage(error.to_string()))?;
+    let png = svg.png(2).map_err(|error| CliError::Usage(error.to_string()))?;
+    for (name, bytes) in [("split.svg", svg.as_str().as_bytes()), ("split.png", &png)] {
+        let file = folder.join(name);
+        write(&file, bytes)?;
+        say(&format!("picture  {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Below `runs`, named after the configuration.
+fn default_folder(file: &Path) -> PathBuf {
+    let named = file.file_stem().map_or("data".into(), |stem| stem.to_string_lossy());
+    Path::new("runs").join(format!("split-{named}"))
+}
+
+/// The seed of a run, or the first of a grid.
+fn seed(tree: &Tree) -> Result<u64, CliError> {
+    #[derive(Serialize, serde::Deserialize)]
+    struct Seeds {
+        seed: Option<u32>,
+        seeds: Option<Vec<u32>>,
+    }
+    let read = |table| tree.table(table, Facts::default()).parse_without::<Seeds>(&[]);
+    let grid = read("grid")?.seeds.and_then(|seeds| seeds.first().copied());
+    Ok(u64::from(read("run")?.seed.or(grid).unwrap_or(1)))
+}
+
+impl Holdings {
+    fn of(tree: &Tree) -> Result<Holdings, CliError> {
+        let seed = seed(tree)?;
+        let settings = tree.table("data", Facts { seed, ..Facts::default() });
+        let task = data::build(&settings)?;
+        let kind = settings.kind()?.unwrap_or_default();
+        let counts: Option<Vec<_>> = clients(task.as_ref()).map(|client| task.class_counts(client)).collect();
+        let skew = counts.as_deref().and_then(Skew::of);
+        let law = counts.as_deref().map(law);
+        let classes = match task.n_classes().filter(|_| counts.is_some()) {
+            None => Vec::new(),
+            Some(n_classes) => data::class_names(&kind, n_classes),
+        };
+        let client = |id: ClientId| {
+            let by_class = task.class_counts(id).unwrap_or_default();
+            Client {
+                client: id.number(),
+                cluster: task.oracle_cluster(id),
+                samples: task.samples(id),
+                held_out: task.held_out(id),
+                label_skew: law.as_ref().map(|law| distance(&by_class, law)),
+                by_class,
+            }
+        };
+        Ok(Holdings {
+            clients: clients(task.as_ref()).map(client).collect(),
+            label_skew: skew.map(|skew| skew.skew),
+            label_skew_by_chance: skew.map(|skew| skew.by_chance),
+            label_skew_at_most: skew.map(|skew| skew.most),
+            notes: task.notes().to_vec(),
+            kind,
+            seed,
+            classes,
+        })
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let mut sizes: Vec<_> = self.clients.iter().map(|client| client.samples).collect();
+        sizes.sort_unstable();
+        let total: u64 = sizes.iter().map(|&size| u64::from(size)).sum();
+        let held_out: u64 = self.clients.iter().map(|client| u64::from(client.held_out)).sum();
+        let spread = match (sizes.first(), sizes.last()) {
+            (Some(least), Some(most)) if least < most => {
+                format!("{least} to {most} each, {} in the median", sizes[sizes.len() / 2])
+            }
+            (Some(each), _) => format!("{each} each"),
+            _ => "none".to_owned(),
+        };
+        say(&bold(&format!("{}, seed {}: {}", self.kind, self.seed, count(sizes.len() as u64, "client"))))?;
+        say(&format!("to train on  {}: {spread}", count(total, "sample")))?;
+        if held_out > 0 {
+            say(&format!("held out     {}", count(held_out, "sample")))?;
+        }
+        if let (Some(skew), Some(chance), Some(most)) =
+            (self.label_skew, self.label_skew_by_chance, self.label_skew_at_most)
+        {
+            say(&format!(
+                "label skew   {skew:.3}  (0 where all are alike; {chance:.3} by chance alone; {most:.3} with a class each)"
+            ))?;
+        }
+        for note in &self.notes {
+            say(&format!("note         {note}"))?;
+        }
+        say("")?;
+        self.print_table()
+    }
+
+    fn print_table(&self) -> Result<(), CliError> {
+        let columns = self.columns();
+        let mut table = Columns::new(1, columns.iter().map(|(name, _)| name.clone()));
+        for client in self.clients.iter().take(MOST_ROWS) {
+            table.row(columns.iter().map(|(_, cell)| cell(client)));
+        }
+        table.print()?;
+        match self.clients.len().saturating_sub(MOST_ROWS) {
+            0 => Ok(()),
+            more => say(&format!("... and {}", count(more as u64, "more client"))),
+        }
+    }
+
+    /// What the table on the terminal shows of a client.
+    fn columns(&self) -> Vec<(String, Box<dyn Fn(&Client) -> String + '_>)> {
+        let mut columns: Vec<(String, Box<dyn Fn(&Client) -> String + '_>)> =
+            vec![("client".to_owned(), Box::new(|client| client.client.to_string()))];
+        if self.clients.iter().any(|client| client.cluster.is_some()) {
+            let cluster =
+                |client: &Client| client.cluster.map_or("-".to_owned(), |number| number.to_string());
+            columns.push(("cluster".to_owned(), Box::new(cluster)));
+        }
+        columns.push(("samples".to_owned(), Box::new(|client| client.samples.to_string())));
+        if self.clients.iter().any(|client| client.held_out > 0) {
+            columns.push(("held out".to_owned(), Box::new(|client| client.held_out.to_string())));
+        }
+        if self.classes.is_empty() {
+            return columns;
+        }
+        let skew = |client: &Client| client.label_skew.map_or("-".to_owned(), |skew| format!("{skew:.3}"));
+        columns.push(("skew".to_owned(), Box::new(skew)));
+        if self.classes.len() <= MOST_COLUMNS {
+            for (class, name) in self.classes.iter().enumerate() {
+                let cell = move |client: &Client| match client.by_class[class] {
+                    0 => "·".to_owned(),
+                    held => held.to_string(),
+                };
+                columns.push((name.clone(), Box::new(cell)));
+            }
+        } else {
+            columns.push(("classes".to_owned(), Box::new(|client| held_classes(client).to_string())));
+            columns.push(("most of".to_owned(), Box::new(|client| self.most_of(client))));
+        }
+        columns
+    }
+
+    /// The classes that a client has most samples of.
+    fn most_of(&self, client: &Client) -> String {
+        let mut order: Vec<_> = (0..self.classes.len()).filter(|&class| client.by_class[class] > 0).collect();
+        order.sort_by_key(|&class| std::cmp::Reverse(client.by_class[class]));
+        let share = |&class: &usize| {
+            let share = 100.0 * f64::from(client.by_class[class]) / f64::from(client.samples);
+            format!("{} {share:.0} %", self.classes[class])
+        };
+        order.iter().take(3).map(share).collect::<Vec<_>>().join(", ")
+    }
+
+    fn csv(&self) -> Vec<u8> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let fixed = ["client", "cluster", "samples", "held_out", "label_skew"].map(str::to_owned);
+        let rows = self.clients.iter().map(|client| {
+            let cells = [
+                client.client.to_string(),
+                client.cluster.map_or(String::new(), |cluster| cluster.to_string()),
+                client.samples.to_string(),
+                client.held_out.to_string(),
+                client.label_skew.map_or(String::new(), |skew| skew.to_string()),
+            ];
+            cells.into_iter().chain(client.by_class.iter().map(u32::to_string)).collect::<Vec<_>>()
+        });
+        let heading = fixed.into_iter().chain(self.classes.iter().cloned()).collect();
+        for row in std::iter::once(heading).chain(rows) {
+            writer.write_record(row).expect("rows are as long as their heading, and memory takes them");
+        }
+        writer.into_inner().expect("memory takes it")
+    }
+
+    /// A mosaic, or a heat map where there are more classes than colours.
+    fn draw(&self, theme: Theme) -> Result<Svg, PlotError> {
+        let title = format!("{}: who holds what", self.kind);
+        let clients: Vec<_> = self.clients.iter().map(|client| client.client.to_string()).collect();
+        let size = Size { width_px: 960, height_px: 480 };
+        if self.classes.len() <= MOST_COLUMNS {
+            let counts = self
+                .clients
+                .iter()
+                .map(|client| client.by_class.iter().map(|&count| u64::from(count)).collect());
+            let mosaic = Mosaic {
+                title,
+                x_label: "client, as wide as its share of all samples".to_owned(),
+                y_label: "share of its samples".to_owned(),
+                clients,
+                labels: self.classes.clone(),
+                counts: counts.collect(),
+            };
+            return mosaic.draw(theme, size);
+        }
+        let share = |class: usize| {
+            self.clients
+                .iter()
+                .map(move |client| f64::from(client.by_class[class]) / f64::from(client.samples))
+        };
+        let map = HeatMap {
+            title,
+            x_label: "client".to_owned(),
+            y_label: "class".to_owned(),
+            value_label: "share of its samples".to_owned(),
+            rows: self.classes.clone(),
+            columns: clients,
+            values: (0..self.classes.len()).map(|class| share(class).collect()).collect(),
+        };
+        map.draw(theme, Size { height_px: 200 + 14 * self.classes.len() as u32, ..size })
+    }
+}
+
+fn clients(task: &dyn Task) -> impl Iterator<Item = ClientId> + use<> {
+    (0..task.n_clients()).map(ClientId::new)
+}
+
+fn held_classes(client: &Client) -> usize {
+    client.by_class.iter().filter(|&&count| count > 0).count()
+}

@@ -1,0 +1,134 @@
+//! Wanted files out of archives. Nothing else in an archive is looked at, so no name in it can lead anywhere.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use tar::Archive;
+use zip::ZipArchive;
+
+use crate::FetchError;
+use crate::error::{Doing, Trouble};
+
+/// What is done with a wanted file: its name in the archive, and its content.
+pub(crate) type Take<'a> = dyn FnMut(&str, &mut dyn Read) -> Result<(), Trouble> + 'a;
+
+/// No more than this is unpacked in memory.
+const LIMIT: u64 = 1 << 29;
+
+/// Takes wanted files out of a compressed tar.
+pub(crate) fn from_tgz(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+    from_tar(MultiGzDecoder::new(open(path)?), wanted, take)
+}
+
+/// Takes wanted files out of a zip.
+pub(crate) fn from_zip(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+    let mut zip = ZipArchive::new(open(path)?).map_err(damaged)?;
+    for name in wanted {
+        let mut member = zip.by_name(name).map_err(|error| Trouble::There(format!("{name}: {error}")))?;
+        take(name, &mut member)?;
+    }
+    Ok(())
+}
+
+/// Takes wanted files out of a Debian package: an `ar` archive with a tar of what gets installed.
+pub(crate) fn from_deb(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+    let mut package = open(path)?;
+    let (name, n_bytes) = find_data(&mut package).map_err(damaged)?;
+    let mut data = package.take(n_bytes);
+    match name.strip_prefix("data.tar").unwrap_or_default() {
+        "" => from_tar(data, wanted, take),
+        ".gz" => from_tar(MultiGzDecoder::new(data), wanted, take),
+        ".xz" => {
+            let mut tar = Capped { bytes: Vec::new() };
+            lzma_rs::xz_decompress(&mut data, &mut tar).map_err(|error| damaged(told(&error)))?;
+            from_tar(Cursor::new(tar.bytes), wanted, take)
+        }
+        ".zst" => from_tar(ruzstd::decoding::StreamingDecoder::new(data).map_err(damaged)?, wanted, take),
+        _ => Err(damaged(format!("{name} is compressed in a way not known here"))),
+    }
+}
+
+/// Takes wanted files out of a tar.
+fn from_tar(tar: impl Read, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+    let mut archive = Archive::new(tar);
+    let mut left = wanted.to_vec();
+    for entry in archive.entries().map_err(damaged)? {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut entry = entry.map_err(damaged)?;
+        let bytes = entry.path_bytes();
+        let bytes = bytes.strip_prefix(b"./").unwrap_or(&bytes);
+        let found = left.iter().position(|name| name.as_bytes() == bytes);
+        if let Some(idx) = found.filter(|_| entry.header().entry_type().is_file()) {
+            take(left.swap_remove(idx), &mut entry)?;
+        }
+    }
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(Trouble::There(format!("the archive lacks {}", left.join(", ")))),
+    }
+}
+
+/// Goes to where `data.tar` begins, and tells its whole name and length.
+fn find_data(package: &mut BufReader<File>) -> io::Result<(String, u64)> {
+    let broken = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message);
+    let mut magic = [0; 8];
+    package.read_exact(&mut magic)?;
+    if &magic != b"!<arch>\n" {
+        return Err(broken("not a Debian package"));
+    }
+    loop {
+        // Name, time, owner, group, mode, length and two bytes that end it; all text, filled up with blanks.
+        let mut header = [0; 60];
+        package.read_exact(&mut header)?;
+        let field = |range| str::from_utf8(&header[range]).unwrap_or_default().trim_end();
+        let name = field(0..16).trim_end_matches('/');
+        let n_bytes: u32 = field(48..58).parse().map_err(|_| broken("a member without a length"))?;
+        if name.starts_with("data.tar") {
+            return Ok((name.to_owned(), u64::from(n_bytes)));
+        }
+        // Members begin at even places.
+        package.seek(SeekFrom::Current(i64::from(n_bytes) + i64::from(n_bytes % 2)))?;
+    }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, FetchError> {
+    File::open(path).doing("reading", path).map(|file| BufReader::with_capacity(1 << 16, file))
+}
+
+fn damaged(error: impl std::fmt::Display) -> Trouble {
+    Trouble::There(format!("the archive is damaged: {error}"))
+}
+
+fn told(error: &lzma_rs::error::Error) -> String {
+    use lzma_rs::error::Error;
+    match error {
+        Error::IoError(error) | Error::HeaderTooShort(error) => error.to_string(),
+        Error::LzmaError(message) | Error::XzError(message) => message.clone(),
+    }
+}
+
+/// Bytes in memory, up to the limit.
+struct Capped {
+    bytes: Vec<u8>,
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > LIMIT {
+            return Err(io::Error::other(format!("it unpacks to more than {LIMIT} bytes")));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use std::fs;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tar::{Builder, EntryType, Header};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+use super::*;
+
+type Unpack = fn(&Path, &[&str], &mut Take<'_>) -> Result<(), Trouble>;
+
+/// What is taken, in order; or why nothing more was.
+fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(String, String)>, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    fs::write(&path, archive).unwrap();
+    let mut taken = Vec::new();
+    let done = unpack(&path, wanted, &mut |name, content| {
+        let mut text = String::new();
+        content.read_to_string(&mut text).map_err(damaged)?;
+        taken.push((name.to_owned(), text));
+        Ok(())
+    });
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is written beside the archive");
+    match done {
+        Ok(()) => Ok(taken),
+        Err(Trouble::There(reason)) => Err(reason),
+        Err(Trouble::Here(error)) => panic!("{error}"),
+    }
+}
+
+fn check(unpack: Unpack, archive: &[u8], wanted: &[&str], expected: Result<&[(&str, &str)], &str>) {
+    let expected = expected.map(|files| {
+        files.iter().map(|(name, text)| (String::from(*name), String::from(*text))).collect::<Vec<_>>()
+    });
+    assert_eq!(unpacked(unpack, archive, wanted), expected.map_err(str::to_owned));
+}
+
+/// Names are written as they are, for the builder would refuse those that lead elsewhere.
+fn tar(files: &[(&str, EntryType, &str)]) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    for (name, kind, text) in files {
+        let mut header = Header::new_ustar();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_entry_type(*kind);
+        header.set_size(text.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append(&header, text.as_bytes()).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+/// Two wanted files among others that mean no good.
+fn some_tar() -> Vec<u8> {
+    use EntryType::{Regular, Symlink};
+    tar(&[
+        ("../../etc/passwd", Regular, "out"),
+        ("/etc/passwd", Regular, "out"),
+        ("./data/one", Symlink, ""),
+        ("./data/one", Regular, "first"),
+        ("data/../data/two", Regular, "wrong"),
+        ("data/two", Regular, "second"),
+    ])
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    lzma_rs::xz_compress(&mut Cursor::new(bytes), &mut packed).unwrap();
+    packed
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+/// An `ar` archive as Debian writes it; the first members have odd lengths.
+fn deb(data_name: &str, data: &[u8]) -> Vec<u8> {
+    let mut package = b"!<arch>\n".to_vec();
+    for (name, content) in [("debian-binary", &b"2.0"[..]), ("control.tar.xz", b"12345"), (data_name, data)] {
+        writeln!(package, "{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`", 0, 0, 0, "100644", content.len())
+            .unwrap();
+        package.extend_from_slice(content);
+        package.resize(package.len().next_multiple_of(2), b'\n');
+    }
+    package
+}
+
+fn zip(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, text) in files {
+        writer.start_file(*name, SimpleFileOptions::default()).unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+const WANTED: [&str; 2] = ["data/two", "data/one"];
+const TAKEN: [(&str, &str); 2] = [("data/one", "first"), ("data/two", "second")];
+
+#[test]
+fn only_wanted_files_are_taken_out_of_a_tgz() {
+    let tgz = gzip(&some_tar());
+    check(from_tgz, &tgz, &WANTED, Ok(&TAKEN));
+    check(from_tgz, &tgz, &["data/two"], Ok(&TAKEN[1..]));
+    check(from_tgz, &tgz, &["data/two", "data/three"], Err("the archive lacks data/three"));
+}
+
+#[test]
+fn a_deb_may_be_compressed_in_any_of_its_ways() {
+    let tar = some_tar();
+    check(from_deb, &deb("data.tar", &tar), &WANTED, Ok(&TAKEN));
+    check(from_deb, &deb("data.tar.gz", &gzip(&tar)), &WANTED, Ok(&TAKEN));
+    check(from_deb, &deb("data.tar.xz", &xz(&tar)), &WANTED, Ok(&TAKEN));
+    check(from_deb, &deb("data.tar.zst/", &zstd(&tar)), &WANTED, Ok(&TAKEN));
+    let message = "the archive is damaged: data.tar.lzma is compressed in a way not known here";
+    check(from_deb, &deb("data.tar.lzma", &tar), &WANTED, Err(message));
+    check(from_deb, b"PK, no package", &WANTED, Err("the archive is damaged: not a Debian package"));
+}
+
+#[test]
+fn only_wanted_files_are_taken_out_of_a_zip() {
+    let zip = zip(&[("../../etc/passwd", "out"), ("data/one", "first"), ("data/two", "second")]);
+    check(from_zip, &zip, &["data/one", "data/two"], Ok(&TAKEN));
+    let error = unpacked(from_zip, &zip, &["data/three"]).unwrap_err();
+    assert!(error.starts_with("data/three: "), "{error}");
+}
+
+/// Tries the archive cut off at many lengths up to where all that is wanted has come.
+fn check_cut(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
+    for n_left in (0..archive.len() - n_last).step_by(step) {
+        assert!(unpacked(unpack, &archive[..n_left], &WANTED).is_err(), "{n_left} of {}", archive.len());
+    }
+}
+
+#[test]
+fn an_archive_that_breaks_off_is_refused_wherever_it_does() {
+    let tar = some_tar();
+    // Two empty blocks end a tar, and the last file is filled up to a block.
+    let filling = 2 * 512 + 512 - "second".len();
+    check_cut(from_tgz, &gzip(&tar), 3, 40);
+    check_cut(from_deb, &deb("data.tar", &tar), 61, filling);
+    check_cut(from_deb, &deb("data.tar.gz", &gzip(&tar)), 3, 40);
+    check_cut(from_deb, &deb("data.tar.xz", &xz(&tar)), 61, 4);
+    check_cut(from_deb, &deb("data.tar.zst", &zstd(&tar)), 3, 8);
+    check_cut(from_zip, &zip(&TAKEN), 3, 1);
+}
+
+#[test]
+fn no_damaged_byte_makes_an_unpacker_panic() {
+    let tar = some_tar();
+    let archives: [(Unpack, Vec<u8>); 5] = [
+        (from_tgz, gzip(&tar)),
+        (from_deb, deb("data.tar.gz", &gzip(&tar))),
+        (from_deb, deb("data.tar.xz", &xz(&tar))),
+        (from_deb, deb("data.tar.zst", &zstd(&tar))),
+        (from_zip, zip(&TAKEN)),
+    ];
+    for (unpack, archive) in archives {
+        // What is stored as it is makes a long archive in which most bytes matter alike.
+        for byte_idx in (0..archive.len()).step_by(1 + archive.len() / 100) {
+            let mut flipped = archive.clone();
+            flipped[byte_idx] ^= 1 << (byte_idx % 8);
+            let _ = unpacked(unpack, &flipped, &WANTED);
+        }
+    }
+}

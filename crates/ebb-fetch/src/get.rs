@@ -1,0 +1,206 @@
+//! Getting a set: what is there is checked, what is missing is fetched from one source after the other.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+
+use crate::deliver::Delivery;
+use crate::error::{Doing, Trouble};
+use crate::found::{Found, found, found_at, stored, stored_file};
+use crate::known::{Known, Layout, Place, Sheet};
+use crate::source::{Net, deliver};
+use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
+use crate::{DataFolder, Failure, FetchError, Progress, cifar};
+
+/// What to do about a file that is there and is not the known one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WrongFiles {
+    /// Say so, and touch nothing.
+    Refuse,
+    /// Put the right one in its place, once it is there and checked.
+    Replace,
+}
+
+/// How it went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Got {
+    /// Where the set now is.
+    pub found: Found,
+    /// The files that were fetched. None: all were there, and right.
+    pub fetched: Vec<&'static str>,
+}
+
+/// Gets a set into the data folder, which is made if need be.
+///
+/// Files that are there and right stay. What is missing comes from the first source that has it; sources that fail
+/// are named to `progress` with the reason, and all together in the error if none is left.
+pub fn get(
+    known: &Known,
+    folder: &DataFolder,
+    wrong_files: WrongFiles,
+    progress: &mut dyn Progress,
+) -> Result<Got, FetchError> {
+    if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
+        progress.says(&format!("{} is already there, and right: {}", known.name, found.folder.display()));
+        return Ok(Got { found, fetched: Vec::new() });
+    }
+    let (Some(place), false) = (known.places.first(), known.sources.is_empty()) else {
+        let (name, folder) = (known.name, folder.path.join(known.folder()));
+        return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
+    };
+    let data = folder.create()?;
+    let mut delivery = Delivery::begin(known, place, data, wrong_files, progress)?;
+    let mut net = Net::new();
+    let mut failures = Vec::new();
+    for source in known.sources {
+        if delivery.missing().is_empty() {
+            break;
+        }
+        let n_missing = delivery.missing().len();
+        let done = deliver(source, &mut delivery, &mut net, progress);
+        let n_came = n_missing - delivery.missing().len();
+        if n_came > 0 {
+            progress.says(&format!("{n_came} of {n_missing} missing files came from {source}"));
+        }
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Here(error)) => return Err(error),
+            Err(Trouble::There(reason)) => {
+                progress.says(&format!("{source}: {reason}"));
+                failures.push(Failure { source: source.to_string(), reason });
+            }
+        }
+    }
+    if delivery.missing().is_empty() {
+        Ok(Got { found: found_at(known, place, data), fetched: delivery.delivered() })
+    } else {
+        Err(all_failed(known, &delivery, failures))
+    }
+}
+
+/// Compares what is there with what is known of it, byte for byte. An error names the first file that is wrong.
+pub fn check(known: &Known, data: &Path, progress: &mut dyn Progress) -> Result<Found, FetchError> {
+    let Some(place) = known.places.iter().find(|place| found_at(known, place, data).complete()) else {
+        let Found { folder, missing, .. } = found(known, data);
+        return Err(FetchError::Missing { name: known.name, folder, files: missing });
+    };
+    check_place(known, place, data, progress)?;
+    Ok(found_at(known, place, data))
+}
+
+/// The set, if it is there; wrong files are refused, or it counts as not there.
+fn whole_and_right(
+    known: &Known,
+    data: &Path,
+    wrong_files: WrongFiles,
+    progress: &mut dyn Progress,
+) -> Result<Option<Found>, FetchError> {
+    match check(known, data, progress) {
+        Ok(found) => Ok(Some(found)),
+        Err(FetchError::Missing { .. }) => Ok(None),
+        Err(error @ FetchError::Wrong { .. }) if wrong_files == WrongFiles::Replace => {
+            progress.says(&error.to_string());
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn check_place(
+    known: &Known,
+    place: &Place,
+    data: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(), FetchError> {
+    let folder = data.join(place.folder);
+    progress.begins(&format!("checking {}", known.name), Some(known.n_bytes()));
+    let checked = match place.layout {
+        Layout::Files | Layout::PlainFiles => check_files(known, place, &folder, progress),
+        Layout::Sheets(sheets) => {
+            sheets.iter().try_for_each(|sheet| check_sheet(known, sheet, &folder, progress))
+        }
+    };
+    progress.ends();
+    checked
+}
+
+fn check_files(
+    known: &Known,
+    place: &Place,
+    folder: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(), FetchError> {
+    for file in known.files {
+        if let Some(stored) = stored_file(folder, place.layout, file) {
+            if let Some(mismatch) = mismatch(&stored.path, stored.packed, file)? {
+                return Err(mismatch.at(&stored.path));
+            }
+            progress.moved(file.n_bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the batch of a sheet, for that is what is known.
+fn check_sheet(
+    known: &Known,
+    sheet: &Sheet,
+    folder: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(), FetchError> {
+    let (Some(file), Some(labels)) = (known.file(sheet.file), stored(folder, sheet.labels, true)) else {
+        return Ok(());
+    };
+    let wrong = |path: &Path, found: String| {
+        let expected = format!("the images and labels of {}", file.name);
+        FetchError::Wrong { file: path.to_owned(), expected, found }
+    };
+    let content = decompressed(&labels.path, labels.packed)?
+        .map_err(|error| wrong(&labels.path, format!("what cannot be decompressed ({error})")))?;
+    let labels = cifar::idx_labels(&content)
+        .and_then(|all| cifar::part(all, sheet.first_label, cifar::n_images(file.n_bytes)))
+        .map_err(|found| wrong(&labels.path, found))?;
+    let path = folder.join(sheet.picture);
+    let picture = File::open(&path).doing("reading", &path)?;
+    let batch = cifar::from_tiles(BufReader::with_capacity(1 << 16, picture), labels)
+        .map_err(|found| wrong(&path, found))?;
+    progress.moved(file.n_bytes);
+    match mismatch_of_bytes(&batch, file) {
+        None => Ok(()),
+        Some(Mismatch { expected, found }) => {
+            let expected = format!("the images of {} ({expected} with their labels)", file.name);
+            Err(FetchError::Wrong { file: path, expected, found })
+        }
+    }
+}
+
+/// All bytes of a small file; within, why they cannot be decompressed.
+fn decompressed(path: &Path, packed: bool) -> Result<Result<Vec<u8>, std::io::Error>, FetchError> {
+    let file = File::open(path).doing("reading", path)?;
+    let mut content = Vec::new();
+    // Labels are a byte each: a megabyte is more than any set has.
+    let read = match packed {
+        true => MultiGzDecoder::new(BufReader::new(file)).take(1 << 20).read_to_end(&mut content),
+        false => file.take(1 << 20).read_to_end(&mut content),
+    };
+    match read {
+        Err(error) if error.raw_os_error().is_some() => Err(error).doing("reading", path),
+        read => Ok(read.map(|_| content)),
+    }
+}
+
+fn all_failed(known: &Known, delivery: &Delivery, failures: Vec<Failure>) -> FetchError {
+    let missing = delivery.missing().iter().map(|file| {
+        let url = known.sources.iter().find_map(|source| source.url_of(file.name));
+        (file.name, url)
+    });
+    FetchError::AllFailed {
+        name: known.name,
+        folder: delivery.folder().to_owned(),
+        failures,
+        missing: missing.collect(),
+        by_hand: known.by_hand,
+    }
+}

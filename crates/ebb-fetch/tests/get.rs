@@ -1,0 +1,261 @@
+//! Getting a made-up set from a server on this machine: whole, broken off, wrong, or not at all.
+
+mod server;
+mod trial;
+
+use std::fs;
+use std::net::TcpListener;
+
+use ebb_fetch::{FetchError, Format, Silent, Source, WrongFiles, check};
+use server::{Server, answer, broken, not_found, ranged, whole};
+use trial::{IMAGES, LABELS, MEMBERS, Trial, archive, gzip, published, request, sha256, tgz, urls};
+
+#[test]
+fn what_is_missing_comes_and_a_second_call_asks_for_nothing() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server)]);
+    let got = trial.get().unwrap();
+    assert_eq!(got.fetched, ["images", "labels"]);
+    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", None)]);
+    trial.check_whole();
+    assert_eq!(got.found.there, [trial.path("images.gz"), trial.path("labels")]);
+
+    let (again, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(again.unwrap().fetched, [""; 0]);
+    assert_eq!(said, [format!("made-up is already there, and right: {}", trial.path("").display())]);
+    assert_eq!(server.asked(), []);
+}
+
+#[test]
+fn what_broke_off_is_continued() {
+    let server = Server::start(|request| match request.start() {
+        None => broken(&published(request), 5),
+        Some(_) => ranged(&published(request), request),
+    });
+    let trial = Trial::new(&[urls(&server)]);
+    let n_bytes = gzip(IMAGES).len();
+    let reason = format!("images.gz: broke off after 5 of {n_bytes} bytes");
+    trial.check_failures(&[(&server.base(), &reason)]);
+    assert_eq!(trial.files(), ["images.gz.part"]);
+    assert_eq!(fs::read(trial.path("images.gz.part")).unwrap(), gzip(IMAGES)[..5]);
+    assert_eq!(server.asked(), [request("/images.gz", None)]);
+
+    trial.check_failures(&[(&server.base(), "labels: broke off after 5 of 10 bytes")]);
+    assert_eq!(server.asked(), [request("/images.gz", Some("bytes=5-")), request("/labels", None)]);
+    trial.get().unwrap();
+    assert_eq!(server.asked(), [request("/labels", Some("bytes=5-"))]);
+    trial.check_whole();
+}
+
+#[test]
+fn another_mirror_continues_what_broke_off() {
+    let breaking = Server::start(|request| broken(&published(request), 7));
+    let good = Server::start(|request| ranged(&published(request), request));
+    let trial = Trial::new(&[urls(&breaking), urls(&good)]);
+    trial.get().unwrap();
+    trial.check_whole();
+    assert_eq!(good.asked(), [request("/images.gz", Some("bytes=7-")), request("/labels", None)]);
+}
+
+#[test]
+fn a_server_without_ranges_begins_again() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("labels.part", &LABELS[..4]);
+    trial.get().unwrap();
+    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", Some("bytes=4-"))]);
+    trial.check_whole();
+}
+
+#[test]
+fn a_part_of_another_file_is_discarded() {
+    let server = Server::start(|request| ranged(&published(request), request));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("labels.part", b"xyz");
+    trial.put("images.gz.part", &[0; 9000]);
+    trial.get().unwrap();
+    let asked = [
+        request("/images.gz", Some("bytes=9000-")),
+        request("/images.gz", None),
+        request("/labels", Some("bytes=3-")),
+        request("/labels", None),
+    ];
+    assert_eq!(server.asked(), asked);
+    trial.check_whole();
+}
+
+#[test]
+fn a_part_that_is_already_whole_is_used() {
+    let server = Server::start(|request| ranged(&published(request), request));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("labels.part", LABELS);
+    trial.get().unwrap();
+    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", Some("bytes=10-"))]);
+    trial.check_whole();
+}
+
+#[test]
+fn a_part_that_another_process_writes_is_left_alone() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images.gz.part", b"");
+    let held = fs::File::open(trial.path("images.gz.part")).unwrap();
+    held.lock().unwrap();
+    trial.check_failures(&[(&server.base(), "images.gz: another process is writing ")]);
+    drop(held);
+    trial.get().unwrap();
+}
+
+#[test]
+fn after_a_missing_page_the_next_source_is_asked_for_the_rest() {
+    let without_labels = Server::start(|request| match request.path.as_str() {
+        "/labels" => not_found(),
+        _ => whole(&published(request)),
+    });
+    let good = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&without_labels), urls(&good)]);
+    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().fetched, ["images", "labels"]);
+    assert_eq!(good.asked(), [request("/labels", None)]);
+    let (first, second) = (without_labels.base(), good.base());
+    let expected = [
+        format!("1 of 2 missing files came from {first}"),
+        format!("{first}: labels: the server answered 404 Not Found"),
+        format!("1 of 1 missing files came from {second}"),
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn wrong_bytes_are_named_by_both_digests_and_leave_no_file() {
+    let server = Server::start(|_| whole(b"9876543210"));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images", IMAGES);
+    let reason =
+        format!("labels: expected sha256 {}, found sha256 {}", sha256(LABELS), sha256(b"9876543210"));
+    trial.check_failures(&[(&server.base(), &reason)]);
+    assert_eq!(trial.files(), ["images"]);
+}
+
+#[test]
+fn what_never_ends_is_cut_off() {
+    let server = Server::start(|_| whole(&[1; 1 << 20]));
+    let trial = Trial::new(&[urls(&server)]);
+    let reason = "images.gz: sends more than 6029 bytes, which is another file";
+    trial.check_failures(&[(&server.base(), reason)]);
+    assert_eq!(trial.files(), [""; 0]);
+}
+
+#[test]
+fn a_length_beyond_all_bounds_is_an_error() {
+    let range = "Content-Range: bytes 4-9/10\r\n";
+    let server = Server::start(move |_| answer("206 Partial Content", range, usize::MAX, b"456789"));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images", IMAGES);
+    trial.put("labels.part", b"0123");
+    trial.check_failures(&[(&server.base(), "labels: broke off after 10 of 18446744073709551615 bytes")]);
+}
+
+#[test]
+fn a_damaged_gzip_is_an_error() {
+    let server = Server::start(|_| whole(&gzip(IMAGES)[..20]));
+    let trial = Trial::new(&[urls(&server)]);
+    let reason = format!("images.gz: expected sha256 {}, found what cannot be decompressed", sha256(IMAGES));
+    trial.check_failures(&[(&server.base(), &reason)]);
+    assert_eq!(trial.files(), [""; 0]);
+}
+
+#[test]
+fn without_a_network_every_source_is_named_and_a_dead_host_is_asked_once() {
+    // A port that was free a moment ago: nobody listens there.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let base: &'static str = format!("http://{address}/").leak();
+    let archive = format!("{base}all.tar.gz").leak();
+    let all = Source::Archive { url: archive, format: Format::TarGz, at_most: 1000, files: MEMBERS };
+    let trial = Trial::new(&[Source::Urls { base, files: MEMBERS }, all]);
+    let unreachable = format!("images.gz: {address} cannot be reached: ");
+    let again = format!("{address} is not asked again, for it failed before: ");
+    let error = trial.check_failures(&[(base, &unreachable), (archive, &again)]);
+    let remedy = format!(
+        "\ntry again with a network, or put these files into {} by hand (compressed or not):\
+         \n  images, from {base}images.gz\n  labels, from {base}labels",
+        trial.path("").display()
+    );
+    assert!(error.ends_with(&remedy), "{error}");
+    assert_eq!(trial.files(), [""; 0]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error() {
+    let mut trial = Trial::new(&[Source::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }]);
+    let file = trial.folder.path.join("file");
+    fs::write(&file, "").unwrap();
+    trial.folder.path = file.join("data");
+    let error = trial.get().unwrap_err();
+    assert!(matches!(error, FetchError::Folder { named_by: "--data", .. }), "{error}");
+}
+
+#[test]
+fn a_wrong_file_is_never_overwritten_unless_asked() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("images", IMAGES);
+    trial.put("labels.gz", &gzip(b"mine"));
+    let path = trial.path("labels.gz");
+    let (expected, found) = (sha256(LABELS), sha256(b"mine"));
+    let message = format!(
+        "{}: expected sha256 {expected}, found sha256 {found}; move the file away, or have it replaced with --force",
+        path.display()
+    );
+    assert_eq!(trial.get().unwrap_err().to_string(), message);
+    assert_eq!(check(&trial.known, &trial.folder.path, &mut Silent).unwrap_err().to_string(), message);
+    assert_eq!((trial.files(), server.asked()), (vec!["images".into(), "labels.gz".into()], vec![]));
+
+    let (got, _) = trial.get_with(WrongFiles::Replace);
+    assert_eq!(got.unwrap().fetched, ["labels"]);
+    // The other name goes, for readers would still prefer it.
+    assert_eq!(trial.files(), ["images", "labels"]);
+    trial.check_whole();
+}
+
+#[test]
+fn a_wrong_file_stays_if_no_source_has_the_right_one() {
+    let server = Server::start(|_| not_found());
+    let trial = Trial::new(&[urls(&server)]);
+    trial.put("labels", b"mine");
+    trial.get_with(WrongFiles::Replace).0.unwrap_err();
+    assert_eq!(fs::read(trial.path("labels")).unwrap(), b"mine");
+}
+
+#[test]
+fn an_archive_gives_what_is_missing_and_goes() {
+    let server = Server::start(|request| ranged(&tgz(), request));
+    let trial = Trial::new(&[archive(&server)]);
+    // The beginning of another archive: it is found out only when all came.
+    trial.put("all.tar.gz.part", &[1; 20]);
+    trial.get().unwrap();
+    assert_eq!(trial.files(), ["images.gz", "labels"]);
+    assert_eq!(server.asked(), [request("/all.tar.gz", Some("bytes=20-")), request("/all.tar.gz", None)]);
+    trial.check_whole();
+}
+
+#[test]
+fn a_damaged_archive_is_an_error_and_goes() {
+    let server = Server::start(|_| whole(&tgz()[..40]));
+    let trial = Trial::new(&[archive(&server)]);
+    trial.check_failures(&[(&format!("{}all.tar.gz", server.base()), "the archive is damaged: ")]);
+    assert_eq!(trial.files(), [""; 0]);
+}
+
+#[test]
+fn a_set_without_sources_says_where_its_files_belong() {
+    let trial = Trial::new(&[]);
+    let message = format!(
+        "made-up cannot be fetched: compressed or not; its files belong in {}",
+        trial.path("").display()
+    );
+    assert_eq!(trial.get().unwrap_err().to_string(), message);
+    trial.put("labels", LABELS);
+    trial.put("images", IMAGES);
+    assert_eq!(trial.get().unwrap().fetched, [""; 0]);
+}

@@ -1,0 +1,98 @@
+//! A batch that lies there as a WebP sheet and an IDX file of labels counts as the batch, if it makes its bytes.
+
+use std::fs;
+use std::path::Path;
+
+use ebb_fetch::{
+    DataFolder, FetchError, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Silent, Source, WrongFiles,
+    check, found, get,
+};
+use image_webp::{ColorType, WebPEncoder};
+use sha2::{Digest, Sha256};
+
+const SIDE: usize = 32;
+
+/// Two tiles side by side belong to the last two labels.
+const LABELS: [u8; 3] = [5, 1, 2];
+
+#[test]
+fn a_right_sheet_counts_and_nothing_is_fetched() {
+    let (data, known) = (tempfile::tempdir().unwrap(), known());
+    put(data.path(), &LABELS, 9);
+    assert_eq!(found(&known, data.path()).there.len(), 2);
+    check(&known, data.path(), &mut Silent).unwrap();
+    let folder = DataFolder { path: data.path().to_owned(), named_by: "--data" };
+    assert_eq!(get(&known, &folder, WrongFiles::Refuse, &mut Silent).unwrap().fetched, [""; 0]);
+}
+
+#[test]
+fn a_wrong_pixel_or_label_is_found() {
+    let check = |labels: &[u8], pixel, file: &str, message: &str| {
+        let data = tempfile::tempdir().unwrap();
+        put(data.path(), labels, pixel);
+        let error = check(&known(), data.path(), &mut Silent).unwrap_err();
+        let FetchError::Wrong { file: found, .. } = &error else { panic!("{error}") };
+        assert_eq!(*found, data.path().join("set").join(file));
+        assert!(error.to_string().contains(message), "{error}");
+    };
+    let expected = format!("expected the images of batch.bin (sha256 {}", sha256(&batch(&LABELS[1..], 9)));
+    check(&LABELS, 8, "batch.webp", &expected);
+    check(&LABELS, 8, "batch.webp", &format!("found sha256 {};", sha256(&batch(&LABELS[1..], 8))));
+    check(&[5, 1, 3], 9, "batch.webp", &format!("found sha256 {};", sha256(&batch(&[1, 3], 9))));
+    check(&[5, 1], 9, "labels", "found 2 labels, where 2 from 1 on are needed;");
+}
+
+fn known() -> Known {
+    let batch = batch(&LABELS[1..], 9);
+    let file =
+        KnownFile { name: "batch.bin", n_bytes: batch.len() as u64, pin: Pin::Plain(sha256(&batch).leak()) };
+    Known {
+        name: "made-up",
+        title: "",
+        licence: "",
+        files: vec![file].leak(),
+        places: &[
+            Place { folder: "set", layout: Layout::PlainFiles },
+            Place {
+                folder: "set",
+                layout: Layout::Sheets(&[Sheet {
+                    picture: "batch.webp",
+                    labels: "labels",
+                    first_label: 1,
+                    file: "batch.bin",
+                }]),
+            },
+        ],
+        sources: &[Source::Urls {
+            base: "http://127.0.0.1:9/",
+            files: &[Member { at: "batch.bin", file: "batch.bin" }],
+        }],
+        by_hand: "",
+    }
+}
+
+/// Two images; the second has this red in its last pixel and is otherwise black, as the first.
+fn batch(labels: &[u8], pixel: u8) -> Vec<u8> {
+    let mut batch = vec![0; 2 * (1 + 3 * SIDE * SIDE)];
+    batch[0] = labels[0];
+    let second = batch.len() / 2;
+    batch[second] = labels[1];
+    batch[second + SIDE * SIDE] = pixel;
+    batch
+}
+
+fn put(data: &Path, labels: &[u8], pixel: u8) {
+    let mut pixels = vec![0; 2 * SIDE * SIDE * 3];
+    let last = pixels.len() - 3;
+    pixels[last] = pixel;
+    let mut sheet = Vec::new();
+    WebPEncoder::new(&mut sheet).encode(&pixels, 2 * SIDE as u32, SIDE as u32, ColorType::Rgb8).unwrap();
+    let folder = data.join("set");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("batch.webp"), sheet).unwrap();
+    fs::write(folder.join("labels"), [&[0, 0, 8, 1, 0, 0, 0, labels.len() as u8], labels].concat()).unwrap();
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

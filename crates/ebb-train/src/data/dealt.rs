@@ -1,0 +1,87 @@
+//! From a set of samples to a task: dealt out among clients as `[data.split]` and `[data.sizes]` say.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_settings::{Settings, SettingsError};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use super::{Held, Labelled, Samples};
+use crate::net::{self, Input};
+use crate::split;
+
+/// A table within `[data]` that says who holds what: allowed there, but read by the split.
+pub(super) type ReadBySplit = Option<IgnoredAny>;
+
+/// What `[data]` says of how samples are dealt out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dealing {
+    pub(super) clients: NonZeroU32,
+    pub(super) samples: Option<NonZeroU32>,
+    pub(super) test_samples: Option<NonZeroU32>,
+    pub(super) judge_on: JudgeOn,
+    pub(super) seed: Option<u64>,
+}
+
+/// What the pooled test data is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum JudgeOn {
+    /// The test set as published.
+    #[default]
+    TestSet,
+    /// What the clients hold out.
+    HeldOut,
+}
+
+impl JudgeOn {
+    pub(super) fn is_default(&self) -> bool {
+        *self == JudgeOn::default()
+    }
+}
+
+/// Samples that can be dealt out, and the model they are for.
+pub(super) struct Pools {
+    pub(super) train: Arc<Samples>,
+    pub(super) test: Arc<Samples>,
+    pub(super) n_classes: usize,
+    pub(super) input: Input,
+    pub(super) default_model: &'static str,
+}
+
+impl Dealing {
+    /// The task of training on these samples.
+    pub(super) fn task(&self, settings: &Settings<'_>, pools: Pools) -> Result<Labelled, SettingsError> {
+        let pooled = self.judge_on == JudgeOn::HeldOut;
+        if pooled && self.test_samples.is_some() {
+            let message = "models are judged on what clients hold out; leave out this or judge_on";
+            return Err(settings.error("test_samples", message));
+        }
+        let Pools { train, test, n_classes, input, default_model } = pools;
+        let facts = settings.facts();
+        let (seed, n_clients) = (self.seed.unwrap_or(facts.seed), self.clients.get() as usize);
+        let labels: Vec<u32> = (0..train.len() as u32).map(|sample| train.label(sample)).collect();
+        let split = split::deal(settings, self.samples, &labels, n_classes, n_clients, seed)?;
+        let holds_out = split.held_out.iter().any(|list| !list.is_empty());
+        if pooled && !holds_out {
+            return Err(settings.error("judge_on", "nobody holds anything out; set data.split.held_out"));
+        }
+        let net = net::build(&settings.elsewhere("model"), input, n_classes, default_model)?;
+        let (judged, indices) = if pooled {
+            (Arc::clone(&train), split.held_out.concat())
+        } else {
+            let asked = self.test_samples.map_or(usize::MAX, |count| count.get() as usize);
+            let n_test = asked.min(test.len()) as u32;
+            (test, (0..n_test).collect())
+        };
+        let own = if holds_out {
+            Held { samples: Arc::clone(&train), by_client: split.held_out }
+        } else {
+            Held { samples: Arc::clone(&judged), by_client: Vec::new() }
+        };
+        let train = Held { samples: train, by_client: split.train };
+        let task = Labelled::new(net, facts.seed, train, own, split.clusters);
+        Ok(task.judged_on(judged, indices).with_notes(split.notes))
+    }
+}

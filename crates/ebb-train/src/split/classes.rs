@@ -1,0 +1,112 @@
+//! Every client has a few classes, as much of each; every class is held by as many clients.
+//!
+//! Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (2021): two classes each.
+
+use std::num::NonZeroU32;
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::clustered::two;
+use super::dealing::{Scarce, by_class, from_classes, hold_out, present};
+use super::iid::nothing;
+use super::{Deal, Misfit, Split, Splitter};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Splitter> = Entry {
+    name: "classes",
+    about: "a few classes a client, as much of each, every class at as many clients (MIFA)",
+    example: "per_client = 2
+held_out = 0.0             # of every client's samples, as test data of its own",
+    build: |settings| Ok(Box::new(settings.parse::<Classes>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Classes {
+    #[serde(default = "two")]
+    per_client: NonZeroU32,
+    #[serde(default = "nothing")]
+    held_out: Share,
+}
+
+impl Splitter for Classes {
+    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+        let mut order = present(&by_class(deal));
+        let per_client = self.per_client.get() as usize;
+        if per_client > order.len() {
+            let message = format!("more than the {} classes; give at most that", order.len());
+            return Err(Misfit::Setting("per_client", message));
+        }
+        let mut n_users = vec![0; deal.n_classes];
+        let classes_of: Vec<Vec<usize>> = (0..deal.n_clients)
+            .map(|_| {
+                // Those that were taken least often; which of them is left to chance.
+                stream.shuffle(&mut order);
+                order.sort_by_key(|&class| n_users[class]);
+                order[..per_client].iter().for_each(|&class| n_users[class] += 1);
+                order[..per_client].to_vec()
+            })
+            .collect();
+        let (lists, notes) = from_classes(deal, &classes_of, Scarce::Refuse, stream)?;
+        let (train, held_out) = hold_out(lists, self.held_out, stream);
+        Ok(Split::new(deal.labels.len(), train, held_out, None, notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{counts, dealt, labels, refused};
+
+    const KIND: &str = "[data.split]\nkind = \"classes\"";
+
+    #[test]
+    fn two_classes_each_and_every_class_at_as_many_clients() {
+        let labels = labels(10, 50_000);
+        let split = dealt(KIND, &labels, 10, 100, 1);
+        let mut users = [0; 10];
+        for list in &split.train {
+            let counts = counts(list, &labels, 10);
+            assert_eq!(counts.iter().filter(|&&count| count == 250).count(), 2);
+            counts
+                .iter()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+                .for_each(|(class, _)| users[class] += 1);
+        }
+        assert_eq!((users, split.left_over), ([20; 10], 0));
+    }
+
+    #[test]
+    fn numbers_that_do_not_divide() {
+        let labels = labels(10, 10_000);
+        let split = dealt(&format!("[data]\nsamples = 101\n{KIND}\nper_client = 3"), &labels, 10, 7, 1);
+        let mut users = [0; 10];
+        for list in &split.train {
+            let mut counts = counts(list, &labels, 10);
+            counts
+                .iter()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+                .for_each(|(class, _)| users[class] += 1);
+            counts.sort_unstable();
+            assert_eq!(counts[6..], [0, 33, 34, 34]);
+        }
+        assert!(users.iter().all(|&users| users == 2 || users == 3), "{users:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_dealt_is_refused() {
+        let labels = labels(10, 1000);
+        let check = |text: &str, expected: &str| refused(text, &labels, 10, 20, expected);
+        check(
+            &format!("{KIND}\nper_client = 11"),
+            "data.split.per_client = 11: more than the 10 classes; give at most that",
+        );
+        check(
+            &format!("[data]\nsamples = 60\n{KIND}"),
+            "data.samples = 60: class 0 has 100 samples, but 4 clients ask for 120 of them; give fewer",
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! Clients of a cluster hold the same few classes, those of another cluster other ones.
+//!
+//! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022): the ten classes fall
+//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients.
+
+use std::num::NonZeroU32;
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::dealing::{Scarce, by_class, count, from_classes, present};
+use super::{Deal, Misfit, Split, Splitter};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Splitter> = Entry {
+    name: "clustered",
+    about: "clusters of neighbouring clients with a few classes each, and no sample at two clients (FL-FDMS)",
+    example: "classes = 2                # a cluster
+held_out = 0.1             # of every client's samples, as test data of its own
+validation = 0.1           # ... set aside: nobody trains or is judged on them",
+    build: |settings| {
+        let clustered = settings.parse::<Clustered>()?;
+        if clustered.held_out.get() + clustered.validation.get() >= 1.0 {
+            let message = "together with held_out it leaves nothing to train on; give less than 1 in all";
+            return Err(settings.error("validation", message));
+        }
+        Ok(Box::new(clustered))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Clustered {
+    #[serde(default = "two")]
+    classes: NonZeroU32,
+    #[serde(default = "tenth")]
+    held_out: Share,
+    #[serde(default = "tenth")]
+    validation: Share,
+}
+
+pub(super) fn two() -> NonZeroU32 {
+    NonZeroU32::new(2).expect("2 is not 0")
+}
+pub(super) fn tenth() -> Share {
+    Share::new(0.1).expect("a tenth is a share")
+}
+
+impl Splitter for Clustered {
+    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+        let (n_clients, each) = (deal.n_clients, self.classes.get() as usize);
+        let mut classes = present(&by_class(deal));
+        let n_clusters = classes.len() / each;
+        if n_clusters == 0 {
+            let message = format!("more than the {} classes; give at most that", classes.len());
+            return Err(Misfit::Setting("classes", message));
+        }
+        if n_clients < n_clusters {
+            return Err(Misfit::Clients(format!(
+                "fewer than the {n_clusters} clusters; give at least that, or more data.split.classes a cluster"
+            )));
+        }
+        stream.shuffle(&mut classes);
+        let clusters: Vec<_> = (0..n_clients).map(|client| client * n_clusters / n_clients).collect();
+        let classes_of: Vec<_> =
+            clusters.iter().map(|cluster| classes[cluster * each..(cluster + 1) * each].to_vec()).collect();
+        let (mut lists, mut notes) = from_classes(deal, &classes_of, Scarce::Refuse, stream)?;
+        let without: Vec<_> = classes[n_clusters * each..].iter().map(ToString::to_string).collect();
+        if !without.is_empty() {
+            notes.push(format!("no cluster has class {}", without.join(", ")));
+        }
+        let mut n_validation = 0;
+        let mut held_out = Vec::new();
+        for list in &mut lists {
+            let (n_held, aside) = (count(self.held_out, list.len()), count(self.validation, list.len()));
+            // Of two or three samples the shares could leave nothing.
+            let aside = aside.min(list.len() - 1 - n_held);
+            stream.shuffle(list);
+            list.truncate(list.len() - aside);
+            held_out.push(list.split_off(list.len() - n_held));
+            n_validation += aside;
+        }
+        if n_validation > 0 {
+            notes.push(format!("{n_validation} samples are set aside for validation"));
+        }
+        let clusters = clusters.into_iter().map(|cluster| cluster as u32).collect();
+        Ok(Split::new(deal.labels.len(), lists, held_out, Some(clusters), notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{classes_held, dealt, labels, refused};
+
+    const KIND: &str = "[data.split]\nkind = \"clustered\"";
+
+    #[test]
+    fn the_numbers_of_the_papers() {
+        // (samples of the set, samples a client, trained on): CIFAR-10 and MNIST among 20, CIFAR-10 among 40.
+        for (n_samples, n_clients, samples, trained) in
+            [(50_000, 20, 1000, 800), (60_000, 20, 200, 160), (50_000, 40, 500, 400)]
+        {
+            let labels = labels(10, n_samples);
+            let text = format!("[data]\nsamples = {samples}\n{KIND}");
+            let split = dealt(&text, &labels, 10, n_clients, 1);
+            let clusters = split.clusters.unwrap();
+            let mut classes_of_cluster = vec![None; 5];
+            for client in 0..n_clients {
+                let (train, held) = (&split.train[client], &split.held_out[client]);
+                assert_eq!((train.len(), held.len()), (trained, samples / 10));
+                assert_eq!(clusters[client] as usize, client / (n_clients / 5));
+                let held = classes_held(&[&train[..], held].concat(), &labels);
+                assert_eq!(held.len(), 2);
+                let known = classes_of_cluster[clusters[client] as usize].get_or_insert(held.clone());
+                assert_eq!(known, &held);
+            }
+            let mut all: Vec<_> = classes_of_cluster.into_iter().flatten().flatten().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..10).collect::<Vec<_>>());
+            assert_eq!(split.left_over, n_samples - n_clients * (trained + samples / 10));
+            let aside = n_clients * samples / 10;
+            assert_eq!(split.notes[0], format!("{aside} samples are set aside for validation"));
+        }
+    }
+
+    #[test]
+    fn as_many_as_can_be_had_and_classes_without_a_cluster() {
+        let labels = labels(10, 1000);
+        let split = dealt(&format!("{KIND}\nclasses = 3\nvalidation = 0"), &labels, 10, 6, 1);
+        // Two clients share the 100 samples of each of three classes.
+        assert!(
+            split
+                .train
+                .iter()
+                .zip(&split.held_out)
+                .all(|(train, held)| (train.len(), held.len()) == (135, 15))
+        );
+        assert!(split.notes[0].starts_with("no cluster has class "), "{:?}", split.notes);
+        assert_eq!(split.left_over, 100);
+    }
+
+    #[test]
+    fn what_cannot_be_dealt_is_refused() {
+        let labels = labels(10, 1000);
+        let check = |text: &str, n_clients, expected: &str| refused(text, &labels, 10, n_clients, expected);
+        check(
+            KIND,
+            4,
+            "data.clients: fewer than the 5 clusters; give at least that, or more data.split.classes a cluster",
+        );
+        check(
+            &format!("{KIND}\nclasses = 11"),
+            20,
+            "classes = 11: more than the 10 classes; give at most that",
+        );
+        check(&format!("{KIND}\nvalidation = 0.9"), 20, "validation = 0.9: together with held_out it leaves");
+        check(
+            &format!("[data]\nsamples = 100\n{KIND}"),
+            20,
+            "has 100 samples, but 4 clients ask for 200 of them; give fewer",
+        );
+    }
+}

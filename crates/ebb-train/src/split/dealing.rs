@@ -1,0 +1,227 @@
+//! What several splits need: samples by class, cuts in proportion, hold-outs, clients topped up.
+
+use ebb_round::Stream;
+use ebb_settings::Share;
+
+use super::{Deal, Misfit, Sizes};
+
+/// The samples of every class, in order.
+pub(super) fn by_class(deal: &Deal<'_>) -> Vec<Vec<u32>> {
+    let mut classes = vec![Vec::new(); deal.n_classes];
+    for (sample, &class) in deal.labels.iter().enumerate() {
+        classes[class as usize].push(sample as u32);
+    }
+    classes
+}
+
+/// The classes that have samples.
+pub(super) fn present(classes: &[Vec<u32>]) -> Vec<usize> {
+    (0..classes.len()).filter(|&class| !classes[class].is_empty()).collect()
+}
+
+/// Makes numbers smaller, in proportion, until they fit into what is there; each stays at least 1.
+/// `None` if there is not even 1 for each.
+pub(super) fn fit(asked: &[usize], there: usize) -> Option<Vec<usize>> {
+    let sum: usize = asked.iter().sum();
+    if sum <= there {
+        return Some(asked.to_vec());
+    }
+    let rest = there.checked_sub(asked.len())?;
+    let beyond_one = (sum - asked.len()) as u128;
+    let less = |&size: &usize| 1 + ((size - 1) as u128 * rest as u128 / beyond_one) as usize;
+    Some(asked.iter().map(less).collect())
+}
+
+/// What a class does when its clients ask for more than it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    /// It is refused, unless a law drew the numbers.
+    Refuse,
+    /// They get less.
+    Share,
+}
+
+/// Deals to every client from its classes, as much from each, no sample twice; and says where there was less.
+pub(super) fn from_classes(
+    deal: &Deal<'_>,
+    classes_of: &[Vec<usize>],
+    scarce: Scarce,
+    stream: &mut Stream,
+) -> Result<(Vec<Vec<u32>>, Vec<String>), Misfit> {
+    let mut decks = by_class(deal);
+    decks.iter_mut().for_each(|deck| stream.shuffle(deck));
+    let mut n_users = vec![0; deal.n_classes];
+    classes_of.iter().flatten().for_each(|&class| n_users[class] += 1);
+    let sizes = match deal.sizes.list(deal.n_clients) {
+        Some(sizes) => sizes,
+        None => {
+            let used = (0..deal.n_classes).filter(|&class| n_users[class] > 0);
+            let each = used.map(|class| decks[class].len() / n_users[class]).min().unwrap_or(0);
+            classes_of.iter().map(|classes| each * classes.len()).collect()
+        }
+    };
+    let mut asked: Vec<Vec<(usize, usize)>> = vec![Vec::new(); deal.n_classes];
+    for (client, (classes, size)) in classes_of.iter().zip(&sizes).enumerate() {
+        for (at, &class) in classes.iter().enumerate() {
+            asked[class].push((client, size / classes.len() + usize::from(at < size % classes.len())));
+        }
+    }
+    let refuse = scarce == Scarce::Refuse && !matches!(deal.sizes, Sizes::Drawn(_));
+    let (mut lists, mut notes) = (vec![Vec::new(); deal.n_clients], Vec::new());
+    for (class, (deck, asked)) in decks.iter().zip(&asked).enumerate() {
+        // A client with fewer samples than classes goes without some of them.
+        let asked: Vec<_> = asked.iter().filter(|(_, size)| *size > 0).collect();
+        let wanted: usize = asked.iter().map(|(_, size)| size).sum();
+        let there = deck.len();
+        if wanted > there && refuse {
+            return Err(Misfit::Sizes(format!(
+                "class {class} has {there} samples, but {} clients ask for {wanted} of them; give fewer",
+                asked.len()
+            )));
+        }
+        let counts: Vec<_> = asked.iter().map(|(_, size)| *size).collect();
+        let Some(counts) = fit(&counts, there) else {
+            return Err(Misfit::Clients(format!(
+                "class {class} has {there} samples for {} clients; give fewer clients",
+                asked.len()
+            )));
+        };
+        if wanted > there {
+            let n_clients = asked.len();
+            notes.push(format!(
+                "class {class} has {there} of the {wanted} samples that {n_clients} clients ask for: each gets less"
+            ));
+        }
+        let mut rest = deck.as_slice();
+        for ((client, _), count) in asked.into_iter().zip(counts) {
+            let (own, others) = rest.split_at(count);
+            lists[*client].extend_from_slice(own);
+            rest = others;
+        }
+    }
+    if lists.iter().any(Vec::is_empty) {
+        let message = "too many for the samples of their classes; give fewer clients";
+        return Err(Misfit::Clients(message.to_owned()));
+    }
+    Ok((lists, notes))
+}
+
+/// How many of `size` samples a share of them is; at least one is left.
+pub(super) fn count(share: Share, size: usize) -> usize {
+    ((share.get() * size as f64).round() as usize).min(size.saturating_sub(1))
+}
+
+/// Takes a share of every client's samples, at random, as its hold-out: what is left, and what was taken.
+pub(super) fn hold_out(
+    mut lists: Vec<Vec<u32>>,
+    share: Share,
+    stream: &mut Stream,
+) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let taken = lists.iter_mut().map(|list| {
+        if share.get() > 0.0 {
+            stream.shuffle(list);
+        }
+        list.split_off(list.len() - count(share, list.len()))
+    });
+    let taken = taken.collect();
+    (lists, taken)
+}
+
+/// Cuts a list in proportion to `shares`, one after another. What nobody has a share in goes to nobody.
+pub(super) fn cut(list: &[u32], shares: &[f64], mut give: impl FnMut(usize, &[u32])) {
+    let total: f64 = shares.iter().sum();
+    if total <= 0.0 {
+        return;
+    }
+    let (mut begun, mut so_far) = (0, 0.0);
+    for (client, share) in shares.iter().enumerate() {
+        so_far += share;
+        let end = (list.len() as f64 * (so_far / total)).round() as usize;
+        give(client, &list[begun..end]);
+        begun = end;
+    }
+}
+
+/// How many samples the clients with fewer than `least` lack together.
+pub(super) fn lacking(lists: &[Vec<u32>], least: usize) -> usize {
+    lists.iter().map(|list| least.saturating_sub(list.len())).sum()
+}
+
+/// Gives clients with fewer than `least` samples some of the largest clients', and says how many of whom.
+///
+/// # Panics
+/// When there are not as many for each.
+pub(super) fn top_up(lists: &mut [Vec<u32>], least: usize, stream: &mut Stream) -> Option<String> {
+    let lacked = lacking(lists, least);
+    let small: Vec<_> = (0..lists.len()).filter(|&client| lists[client].len() < least).collect();
+    for &client in &small {
+        while lists[client].len() < least {
+            // Of equally large clients the first gives.
+            let largest = (0..lists.len()).rev().max_by_key(|&client| lists[client].len());
+            let largest = largest.expect("there are clients");
+            assert!(lists[largest].len() > least, "there is enough for each");
+            let at = stream.below(lists[largest].len());
+            let sample = lists[largest].swap_remove(at);
+            lists[client].push(sample);
+        }
+    }
+    (lacked > 0).then(|| {
+        let (n_small, s) = (small.len(), if small.len() == 1 { "" } else { "s" });
+        let moved = if lacked == 1 { "1 sample".to_owned() } else { format!("{lacked} samples") };
+        format!("{n_small} client{s} with fewer than {least} samples got {moved} of the largest clients")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(value: f64) -> Share {
+        Share::new(value).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_in_proportion() {
+        assert_eq!(fit(&[3, 4], 7), Some(vec![3, 4]));
+        assert_eq!(fit(&[100, 300], 200), Some(vec![50, 149]));
+        // Nobody goes without.
+        assert_eq!(fit(&[1000, 1, 1], 5), Some(vec![3, 1, 1]));
+        assert_eq!(fit(&[1, 2, 1], 3), Some(vec![1, 1, 1]));
+        assert_eq!(fit(&[2, 2], 1), None);
+    }
+
+    #[test]
+    fn cuts_are_in_proportion_and_leave_nothing() {
+        let list: Vec<u32> = (0..10).collect();
+        let mut sizes = [0; 4];
+        cut(&list, &[0.3, 0.0, 0.6, 0.6], |client, part| sizes[client] = part.len());
+        assert_eq!(sizes, [2, 0, 4, 4]);
+        cut(&list, &[0.0, 0.0], |_, _| panic!("nobody has a share"));
+    }
+
+    #[test]
+    fn hold_outs_leave_at_least_one() {
+        assert_eq!([500, 200, 1000, 1, 0].map(|size| count(share(0.1), size)), [50, 20, 100, 0, 0]);
+        assert_eq!(count(share(0.99), 3), 2);
+        let lists = vec![(0..10).collect(), vec![10]];
+        let (train, held) = hold_out(lists.clone(), share(0.0), &mut Stream::of_run(1, "t"));
+        assert_eq!((train, held), (lists.clone(), vec![vec![], vec![]]));
+        let (train, held) = hold_out(lists, share(0.3), &mut Stream::of_run(1, "t"));
+        assert_eq!((train[0].len(), held[0].len(), train[1].len(), held[1].len()), (7, 3, 1, 0));
+        let mut all = [&train[0][..], &held[0]].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn small_clients_are_topped_up_and_it_is_said() {
+        let mut lists = vec![vec![], (0..9).collect(), vec![9, 10, 11, 12], vec![13]];
+        let note = top_up(&mut lists, 2, &mut Stream::of_run(1, "t"));
+        assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [2, 6, 4, 2]);
+        assert_eq!(
+            note.as_deref(),
+            Some("2 clients with fewer than 2 samples got 3 samples of the largest clients")
+        );
+        assert_eq!(top_up(&mut lists, 2, &mut Stream::of_run(1, "t")), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Every client has samples of one label, drawn at random.
+//!
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021).
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::dealing::{Scarce, by_class, from_classes, hold_out, present};
+use super::iid::nothing;
+use super::{Deal, Misfit, Split, Splitter};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Splitter> = Entry {
+    name: "one-label",
+    about: "samples of one label a client, drawn at random; less for each where a label has too few (FLEX)",
+    example: "held_out = 0.0             # of every client's samples, as test data of its own",
+    build: |settings| Ok(Box::new(settings.parse::<OneLabel>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneLabel {
+    #[serde(default = "nothing")]
+    held_out: Share,
+}
+
+impl Splitter for OneLabel {
+    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+        let present = present(&by_class(deal));
+        let labels: Vec<_> = (0..deal.n_clients).map(|_| present[stream.below(present.len())]).collect();
+        let classes_of: Vec<_> = labels.iter().map(|&label| vec![label]).collect();
+        let (lists, notes) = from_classes(deal, &classes_of, Scarce::Share, stream)?;
+        let (train, held_out) = hold_out(lists, self.held_out, stream);
+        let clusters = labels.into_iter().map(|label| label as u32).collect();
+        Ok(Split::new(deal.labels.len(), train, held_out, Some(clusters), notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{classes_held, dealt, labels, refused};
+
+    const KIND: &str = "[data.split]\nkind = \"one-label\"";
+
+    #[test]
+    fn one_label_each_and_pareto_sizes() {
+        let labels = labels(10, 60_000);
+        let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"");
+        let split = dealt(&text, &labels, 10, 100, 1);
+        let clusters = split.clusters.unwrap();
+        for (client, list) in split.train.iter().enumerate() {
+            assert_eq!(classes_held(list, &labels), [clusters[client]]);
+        }
+        let sizes: Vec<_> = split.train.iter().map(Vec::len).collect();
+        assert!(sizes.iter().any(|&size| size < 60) && sizes.iter().any(|&size| size > 1500), "{sizes:?}");
+    }
+
+    #[test]
+    fn labels_that_are_short_are_shared_and_it_is_said() {
+        let labels = labels(2, 100);
+        let split = dealt(&format!("[data]\nsamples = 20\n{KIND}"), &labels, 2, 8, 1);
+        let clusters = split.clusters.unwrap();
+        for (client, list) in split.train.iter().enumerate() {
+            let alike = clusters.iter().filter(|&&label| label == clusters[client]).count();
+            assert!(if alike > 2 {
+                list.len() == 1 + 19 * (50 - alike) / (19 * alike)
+            } else {
+                list.len() == 20
+            });
+        }
+        assert!(split.notes[0].contains(" has 50 of the "), "{:?}", split.notes);
+        let equal = dealt(KIND, &labels, 2, 8, 1);
+        assert!(equal.train.iter().all(|list| list.len() == equal.train[0].len()));
+    }
+
+    #[test]
+    fn more_clients_than_samples_of_a_label_are_refused() {
+        refused(KIND, &[0, 0, 0, 1], 2, 4, "too many for the samples of their classes; give fewer clients");
+    }
+}

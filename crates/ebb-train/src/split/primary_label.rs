@@ -1,0 +1,236 @@
+//! Most samples of a client have one label, the rest is spread over the others.
+//!
+//! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (2022), on the loader of
+//! flsim: a class that has run out is dealt again, so clients may share samples. There a sample held out at one
+//! client may be trained on by another; here hold-outs come from a part of each class that nobody trains on.
+
+use std::collections::BTreeSet;
+
+use ebb_round::Stream;
+use ebb_settings::{Chance, Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::clustered::tenth;
+use super::dealing::{by_class, count, present};
+use super::{Deal, Misfit, Split, Splitter};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Splitter> = Entry {
+    name: "primary-label",
+    about: "most samples of a client have one label, the rest is spread; classes that run out are dealt again (E3CS)",
+    example: "primary = 0.8              # share of the one label
+held_out = 0.1             # of every client's samples, as test data of its own; nobody trains on it",
+    build: |settings| Ok(Box::new(settings.parse::<PrimaryLabel>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrimaryLabel {
+    #[serde(default = "four_fifths")]
+    primary: Chance,
+    #[serde(default = "tenth")]
+    held_out: Share,
+}
+
+fn four_fifths() -> Chance {
+    Chance::new(0.8).expect("four fifths are a share")
+}
+
+impl Splitter for PrimaryLabel {
+    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+        let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
+        let sizes = deal.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
+        if let Some(size) = sizes.iter().find(|&&size| size > n_samples) {
+            let message = format!("a client asks for {size} samples, but there are {n_samples}; give fewer");
+            return Err(Misfit::Sizes(message));
+        }
+        let mut classes = by_class(deal);
+        let present = present(&classes);
+        let mut decks: Vec<_> = classes.iter_mut().map(|all| self.decks(all, stream)).collect();
+        let (mut train, mut held_out, mut primaries) = (Vec::new(), Vec::new(), Vec::new());
+        for size in sizes {
+            let primary = stream.below(present.len());
+            let mut labels = self.labels(size, primary, present.len(), stream);
+            stream.shuffle(&mut labels);
+            let held = labels.split_off(size - count(self.held_out, size));
+            let mut draw = |labels: &[usize], part: usize| {
+                let mut list = Vec::with_capacity(labels.len());
+                for (at, &class) in present.iter().enumerate() {
+                    let wanted = labels.iter().filter(|&&label| label == at).count();
+                    let deck = &mut decks[class][part];
+                    if wanted > deck.all.len() {
+                        let (there, what) = (deck.all.len(), ["to train on", "to hold out"][part]);
+                        return Err(Misfit::Sizes(format!(
+                            "a client asks for {wanted} samples of class {class} {what}, which has {there}; \
+                             give fewer"
+                        )));
+                    }
+                    deck.draw(wanted, stream, &mut list);
+                }
+                Ok(list)
+            };
+            train.push(draw(&labels, 0)?);
+            held_out.push(draw(&held, 1)?);
+            primaries.push(present[primary] as u32);
+        }
+        let ran_out = |class: &usize| decks[*class].iter().any(|deck| deck.dealt_again);
+        let again: Vec<_> = (0..decks.len()).filter(ran_out).map(|class| class.to_string()).collect();
+        let n_held: usize = train.iter().chain(&held_out).map(Vec::len).sum();
+        let mut split = Split::new(n_samples, train, held_out, Some(primaries), Vec::new());
+        if !again.is_empty() {
+            let copies = n_held - (n_samples - split.left_over);
+            let note = format!(
+                "ran out and was dealt again: class {}; {copies} of the {n_held} samples held are copies",
+                again.join(", ")
+            );
+            split.notes.insert(0, note);
+        }
+        Ok(split)
+    }
+}
+
+impl PrimaryLabel {
+    /// The samples of a class for training, and those for hold-outs.
+    fn decks(&self, all: &mut Vec<u32>, stream: &mut Stream) -> [Deck; 2] {
+        stream.shuffle(all);
+        let held = all.split_off(all.len() - count(self.held_out, all.len()));
+        [std::mem::take(all), held].map(|all| Deck { order: all.clone(), all, at: 0, dealt_again: false })
+    }
+
+    /// The labels of a client's samples: most of them `primary`, of the others as many each.
+    fn labels(&self, size: usize, primary: usize, n_labels: usize, stream: &mut Stream) -> Vec<usize> {
+        if n_labels == 1 {
+            return vec![0; size];
+        }
+        let n_primary = (self.primary.get() * size as f64).round() as usize;
+        let (rest, n_others) = (size - n_primary, n_labels - 1);
+        let one_more = stream.distinct(n_others, rest % n_others);
+        let mut labels = vec![primary; n_primary];
+        for other in 0..n_others {
+            let count = rest / n_others + usize::from(one_more.contains(&other));
+            labels.extend(std::iter::repeat_n(other + usize::from(other >= primary), count));
+        }
+        labels
+    }
+}
+
+/// Samples that are dealt again once they have run out.
+struct Deck {
+    all: Vec<u32>,
+    order: Vec<u32>,
+    at: usize,
+    dealt_again: bool,
+}
+
+impl Deck {
+    /// Adds the next `count` samples to a client's list, which gets none of them twice.
+    fn draw(&mut self, count: usize, stream: &mut Stream, list: &mut Vec<u32>) {
+        let end = (self.at + count).min(self.order.len());
+        let first = self.order[self.at..end].to_vec();
+        list.extend_from_slice(&first);
+        self.at = end;
+        let missing = count - first.len();
+        if missing == 0 {
+            return;
+        }
+        // What the client just got comes last this time.
+        let mut again = self.all.clone();
+        stream.shuffle(&mut again);
+        let own: BTreeSet<_> = first.into_iter().collect();
+        again.sort_by_key(|sample| own.contains(sample));
+        list.extend_from_slice(&again[..missing]);
+        (self.order, self.at, self.dealt_again) = (again, missing, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{classes_held, counts, dealt, labels, refused};
+    use super::*;
+
+    const KIND: &str = "[data.split]\nkind = \"primary-label\"";
+
+    #[test]
+    fn the_numbers_of_the_paper() {
+        // CIFAR-10, and EMNIST letters: 100 clients with 500 samples.
+        for (n_samples, n_classes, others) in [(50_000, 10, 11..=12), (124_800, 26, 4..=4)] {
+            let labels = labels(n_classes, n_samples);
+            let split = dealt(&format!("[data]\nsamples = 500\n{KIND}"), &labels, n_classes, 100, 1);
+            let primaries = split.clusters.unwrap();
+            assert_eq!(primaries.len(), 100);
+            for (client, &primary) in primaries.iter().enumerate() {
+                let (train, held) = (&split.train[client], &split.held_out[client]);
+                assert_eq!((train.len(), held.len()), (450, 50));
+                let counts = counts(&[&train[..], held].concat(), &labels, n_classes);
+                for (class, count) in counts.into_iter().enumerate() {
+                    assert!(if class == primary as usize { count == 400 } else { others.contains(&count) });
+                }
+            }
+            assert_eq!(split.held_out.concat().len(), 5000);
+            let distinct = (0..n_classes as u32).filter(|label| primaries.contains(label)).count();
+            assert!(distinct > n_classes * 4 / 5, "{distinct} labels are somebody's");
+        }
+    }
+
+    #[test]
+    fn classes_that_run_out_are_dealt_again_and_hold_outs_are_never_trained_on() {
+        let labels = labels(10, 50_000);
+        let split = dealt(KIND, &labels, 10, 100, 3);
+        let trained: BTreeSet<_> = split.train.iter().flatten().collect();
+        assert!(split.held_out.iter().flatten().all(|sample| !trained.contains(sample)));
+        let note = &split.notes[0];
+        assert!(note.starts_with("ran out and was dealt again: class "), "{note}");
+        // As many are dealt as there are, so there are as many copies as left-overs.
+        assert!(note.contains(&format!("; {} of the 50000 ", split.left_over)), "{note}");
+        for list in &split.train {
+            let mut once = list.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), list.len());
+        }
+    }
+
+    #[test]
+    fn a_deck_goes_round() {
+        let mut deck =
+            Deck { all: vec![1, 2, 3, 4, 5], order: vec![1, 2, 3, 4, 5], at: 0, dealt_again: false };
+        let mut stream = Stream::of_run(1, "t");
+        let mut draw = |count| {
+            let mut list = Vec::new();
+            deck.draw(count, &mut stream, &mut list);
+            (list, deck.dealt_again)
+        };
+        assert_eq!(draw(2), (vec![1, 2], false));
+        assert_eq!(draw(2), (vec![3, 4], false));
+        for _ in 0..20 {
+            let (mut list, again) = draw(4);
+            list.sort_unstable();
+            list.dedup();
+            assert!(list.len() == 4 && again);
+        }
+    }
+
+    #[test]
+    fn one_class_and_odd_shares() {
+        let split = dealt(&format!("{KIND}\nprimary = 1.0"), &labels(4, 400), 4, 5, 1);
+        for (list, held) in split.train.iter().zip(&split.held_out) {
+            assert_eq!(classes_held(&[&list[..], held].concat(), &labels(4, 400)).len(), 1);
+        }
+        let split = dealt(KIND, &[0; 30], 1, 3, 1);
+        assert_eq!(split.train.iter().map(Vec::len).collect::<Vec<_>>(), [9, 9, 9]);
+    }
+
+    #[test]
+    fn what_cannot_be_dealt_is_refused() {
+        let labels = labels(10, 1000);
+        let text = |samples: u32| format!("[data]\nsamples = {samples}\n{KIND}");
+        refused(&text(500), &labels, 10, 3, "to train on, which has 90; give fewer");
+        refused(
+            &text(4_000_000_000),
+            &labels,
+            10,
+            3,
+            "data.samples = 4000000000: a client asks for 4000000000 samples, but there are 1000; give fewer",
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Samples sorted by class and cut into shards, of which every client gets a few.
+//!
+//! McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), and the three
+//! levels of Wang and Xu, "Friends to Help" (2022). Which samples go without a shard is drawn before they are
+//! sorted: cut off at the end of the sorted list, they would be the last classes.
+
+use std::num::NonZeroU32;
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::dealing::hold_out;
+use super::iid::nothing;
+use super::{Deal, Misfit, Split, Splitter};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Splitter> = Entry {
+    name: "shards",
+    about: "samples sorted by class and cut into shards, a few for each client",
+    example: "shards = 200
+per_client = 2
+# shard_size = 250         # without it, all samples are cut up
+# level = \"medium\"         # instead of both: \"low\" is 500 shards, 5 a client; \"medium\" 200, 2; \"high\" 100, 1
+held_out = 0.0             # of every client's samples, as test data of its own",
+    build: |settings| {
+        let shards = settings.parse::<Shards>()?;
+        if shards.level.is_some() && (shards.shards.is_some() || shards.per_client.is_some()) {
+            return Err(settings.error("level", "it stands for shards and per_client; leave it or them out"));
+        }
+        Ok(Box::new(shards))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shards {
+    /// How many, 200 if nobody says.
+    shards: Option<NonZeroU32>,
+    /// How many a client gets, 2 if nobody says.
+    per_client: Option<NonZeroU32>,
+    shard_size: Option<NonZeroU32>,
+    level: Option<Level>,
+    #[serde(default = "nothing")]
+    held_out: Share,
+}
+
+/// How much clients differ.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Level {
+    Low,
+    Medium,
+    High,
+}
+
+impl Shards {
+    /// How many shards there are, and how many a client gets.
+    fn counts(&self) -> (usize, usize) {
+        let or = |count: Option<NonZeroU32>, default| count.map_or(default, |count| count.get() as usize);
+        match self.level {
+            Some(Level::Low) => (500, 5),
+            Some(Level::Medium) => (200, 2),
+            Some(Level::High) => (100, 1),
+            None => (or(self.shards, 200), or(self.per_client, 2)),
+        }
+    }
+}
+
+impl Splitter for Shards {
+    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+        let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
+        let (n_shards, per_client) = self.counts();
+        if n_clients * per_client > n_shards {
+            let message = format!("{n_clients} x {per_client} shards, but there are {n_shards}; ");
+            return Err(Misfit::Clients(format!("{message}give at most {}", n_shards / per_client)));
+        }
+        let size = self.shard_size.map_or(n_samples / n_shards, |size| size.get() as usize);
+        if size == 0 {
+            let message = format!("more than the {n_samples} samples; give at most that");
+            return Err(Misfit::Setting(if self.level.is_some() { "level" } else { "shards" }, message));
+        }
+        if n_shards * size > n_samples {
+            let message = format!("{n_shards} x {size} samples, but there are {n_samples}; ");
+            let most = n_samples / n_shards;
+            return Err(Misfit::Setting("shard_size", format!("{message}give at most {most}")));
+        }
+        let mut order: Vec<u32> = (0..n_samples as u32).collect();
+        stream.shuffle(&mut order);
+        order.truncate(n_shards * size);
+        order.sort_by_key(|&sample| deal.labels[sample as usize]);
+        let mut shards: Vec<_> = order.chunks_exact(size).collect();
+        stream.shuffle(&mut shards);
+        let lists = shards.chunks_exact(per_client).take(n_clients).map(|own| own.concat()).collect();
+        let unused = n_shards - n_clients * per_client;
+        let notes = (unused > 0).then(|| format!("{unused} of {n_shards} shards are left over"));
+        let (train, held_out) = hold_out(lists, self.held_out, stream);
+        Ok(Split::new(n_samples, train, held_out, None, notes.into_iter().collect()))
+    }
+
+    fn sets_sizes(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::properties::{classes_held, dealt, labels, refused};
+
+    const KIND: &str = "[data.split]\nkind = \"shards\"";
+
+    #[test]
+    fn the_numbers_of_the_papers() {
+        let labels = labels(10, 50_000);
+        // Whatever the level, a client holds 500 samples; a shard has one class, as 5000 is a multiple of all sizes.
+        for (settings, per_client, left) in [
+            ("shards = 200\nshard_size = 250\nper_client = 2", 2, 160),
+            ("level = \"low\"", 5, 400),
+            ("level = \"medium\"", 2, 160),
+            ("level = \"high\"", 1, 80),
+        ] {
+            let split = dealt(&format!("{KIND}\n{settings}"), &labels, 10, 20, 1);
+            for list in &split.train {
+                assert_eq!(list.len(), 500);
+                assert!(classes_held(list, &labels).len() <= per_client);
+            }
+            assert_eq!(split.left_over, 50_000 - 20 * 500);
+            assert!(split.notes[0].starts_with(&format!("{left} of ")), "{:?}", split.notes);
+        }
+        // All shards dealt: nothing is left.
+        let split = dealt(KIND, &labels, 10, 100, 1);
+        assert_eq!((split.left_over, split.notes.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_has_no_shard_is_not_the_last_class() {
+        let labels = labels(10, 60_000);
+        let split = dealt(&format!("{KIND}\nshard_size = 250"), &labels, 10, 100, 1);
+        assert_eq!(split.left_over, 10_000);
+        let held = classes_held(&split.train.concat(), &labels);
+        assert_eq!(held, (0..10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_cannot_be_dealt_is_refused() {
+        let labels = labels(10, 1000);
+        let check = |text: &str, expected: &str| refused(text, &labels, 10, 101, expected);
+        check(KIND, "101 x 2 shards, but there are 200; give at most 100");
+        let one = format!("{KIND}\nper_client = 1\n");
+        check(&format!("{one}shards = 1001"), "shards = 1001: more than the 1000 samples; give at most that");
+        check(
+            &format!("{one}shard_size = 6"),
+            "shard_size = 6: 200 x 6 samples, but there are 1000; give at most 5",
+        );
+        check(
+            &format!("{one}level = \"low\""),
+            "level = \"low\": it stands for shards and per_client; leave it or them out",
+        );
+        check(
+            &format!("{KIND}\nlevel = \"lo\""),
+            "unknown value; did you mean \"low\"? known values: low, medium, high",
+        );
+        check(
+            &format!("[data]\nsamples = 5\n{one}"),
+            "data.samples = 5: split \"shards\" sets the sizes itself; leave it out",
+        );
+        check(
+            &format!("[data.sizes]\nkind = \"pareto\"\n{one}"),
+            "data.sizes: split \"shards\" sets the sizes itself; leave it out",
+        );
+    }
+}

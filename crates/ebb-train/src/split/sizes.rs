@@ -1,0 +1,292 @@
+//! How many samples each client gets: the same, by a law, or as given.
+
+use std::num::NonZeroU32;
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError, find};
+use serde::{Deserialize, Serialize};
+
+/// How many samples each client gets, hold-outs included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// The same for all, as many as can be had.
+    AsMany,
+    /// So many for each.
+    Same(usize),
+    /// What the user wrote, client by client.
+    Given(Vec<usize>),
+    /// What a law drew, client by client; less where there is not enough.
+    Drawn(Vec<usize>),
+}
+
+impl Sizes {
+    /// Client by client, where the numbers do not depend on the data.
+    pub(super) fn list(&self, n_clients: usize) -> Option<Vec<usize>> {
+        match self {
+            Sizes::AsMany => None,
+            Sizes::Same(size) => Some(vec![*size; n_clients]),
+            Sizes::Given(list) | Sizes::Drawn(list) => Some(list.clone()),
+        }
+    }
+}
+
+/// A law of sizes.
+pub trait SizeLaw {
+    /// The sizes of so many clients.
+    fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes;
+}
+
+/// Everything that `[data.sizes]` can name.
+pub const ALL: &[Entry<dyn SizeLaw>] = &[EQUAL, PARETO, LOG_NORMAL, GIVEN];
+
+const EQUAL: Entry<dyn SizeLaw> = Entry {
+    name: "equal",
+    about: "the same for all: data.samples, or as many as can be had",
+    example: "",
+    build: |settings| Ok(Box::new(settings.parse::<Equal>()?)),
+};
+
+const PARETO: Entry<dyn SizeLaw> = Entry {
+    name: "pareto",
+    about: "a Pareto law between two bounds: many small clients and a few large ones",
+    example: "index = 0.5                # of the tail: the smaller, the heavier
+least = 50
+most = 2000",
+    build: |settings| {
+        let pareto = settings.parse::<Pareto>()?;
+        if pareto.most < pareto.least {
+            return Err(settings.error("most", format!("below least = {}; give at least that", pareto.least)));
+        }
+        if pareto.index.get() > MOST_INDEX {
+            return Err(settings.error("index", format!("give at most {MOST_INDEX}")));
+        }
+        Ok(Box::new(pareto))
+    },
+};
+
+const LOG_NORMAL: Entry<dyn SizeLaw> = Entry {
+    name: "log-normal",
+    about: "so many samples and a log-normal number beside them",
+    example: "log_mean = 4.0             # of the logarithm
+log_deviation = 2.0        # of the logarithm
+least = 50
+most = 2000",
+    build: |settings| {
+        let law = settings.parse::<LogNormal>()?;
+        if law.most < law.least {
+            return Err(settings.error("most", format!("below least = {}; give at least that", law.least)));
+        }
+        Ok(Box::new(law))
+    },
+};
+
+const GIVEN: Entry<dyn SizeLaw> = Entry {
+    name: "given",
+    about: "as listed, client by client",
+    example: "samples = [100, 200, 300]  # as many numbers as clients",
+    build: |settings| Ok(Box::new(settings.parse::<Given>()?)),
+};
+
+/// Beyond it all clients have the least size.
+const MOST_INDEX: f64 = 100.0;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Equal {}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pareto {
+    #[serde(default = "half")]
+    index: Positive,
+    #[serde(default = "fifty")]
+    least: NonZeroU32,
+    #[serde(default = "two_thousand")]
+    most: NonZeroU32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogNormal {
+    #[serde(default = "four")]
+    log_mean: NonNegative,
+    #[serde(default = "two")]
+    log_deviation: NonNegative,
+    #[serde(default = "fifty")]
+    least: NonZeroU32,
+    #[serde(default = "two_thousand")]
+    most: NonZeroU32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    samples: Vec<NonZeroU32>,
+}
+
+fn half() -> Positive {
+    Positive::new(0.5).expect("a half is above 0")
+}
+fn four() -> NonNegative {
+    NonNegative::new(4.0).expect("4 is not negative")
+}
+fn two() -> NonNegative {
+    NonNegative::new(2.0).expect("2 is not negative")
+}
+fn fifty() -> NonZeroU32 {
+    NonZeroU32::new(50).expect("50 is not 0")
+}
+fn two_thousand() -> NonZeroU32 {
+    NonZeroU32::new(2000).expect("2000 is not 0")
+}
+
+impl SizeLaw for Equal {
+    fn sizes(&self, _n_clients: usize, _stream: &mut Stream) -> Sizes {
+        Sizes::AsMany
+    }
+}
+
+impl SizeLaw for Pareto {
+    /// By inversion: 1 - F(x) = ((least / x)^index - r) / (1 - r) with r = (least / most)^index.
+    fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
+        let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
+        let index = self.index.get();
+        let beyond = libm::pow(least / most, index);
+        let draw = |_| {
+            let size = least * libm::pow(1.0 - stream.unit() * (1.0 - beyond), -1.0 / index);
+            // Rounding may lead past the bounds.
+            size.floor().clamp(least, most) as usize
+        };
+        Sizes::Drawn((0..n_clients).map(draw).collect())
+    }
+}
+
+impl SizeLaw for LogNormal {
+    fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
+        let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
+        let draw = |_| {
+            let beside = libm::exp(self.log_mean.get() + self.log_deviation.get() * stream.normal());
+            (least + beside.floor()).min(most) as usize
+        };
+        Sizes::Drawn((0..n_clients).map(draw).collect())
+    }
+}
+
+impl SizeLaw for Given {
+    fn sizes(&self, _n_clients: usize, _stream: &mut Stream) -> Sizes {
+        Sizes::Given(self.samples.iter().map(|size| size.get() as usize).collect())
+    }
+}
+
+/// The sizes that `sizes` within `data` stands for, or `samples`, which is what `data` says of them itself.
+pub(super) fn build(
+    data: &Settings<'_>,
+    samples: Option<NonZeroU32>,
+    n_clients: usize,
+    stream: &mut Stream,
+) -> Result<Sizes, SettingsError> {
+    let own = data.inner("sizes");
+    let entry = find(ALL, &own, Some(EQUAL.name))?;
+    own.resolve_kind(entry.name);
+    let sizes = (entry.build)(&own)?.sizes(n_clients, stream);
+    match (sizes, samples) {
+        (Sizes::AsMany, Some(samples)) => Ok(Sizes::Same(samples.get() as usize)),
+        (_, Some(_)) => {
+            let message = format!("data.sizes says \"{}\"; leave out one of them", entry.name);
+            Err(data.error("samples", message))
+        }
+        (Sizes::Given(list), None) if list.len() != n_clients => {
+            let message = format!("{} numbers for {n_clients} clients; give one for each", list.len());
+            Err(own.error("samples", message))
+        }
+        (sizes, None) => Ok(sizes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    fn read(text: &str, samples: Option<u32>, n_clients: usize) -> Result<Sizes, String> {
+        let tree = Tree::parse(&format!("[data.sizes]\n{text}"), "a.toml").unwrap();
+        let data = tree.table("data", Facts::default());
+        let samples = samples.map(|samples| NonZeroU32::new(samples).unwrap());
+        build(&data, samples, n_clients, &mut Stream::of_run(3, "sizes")).map_err(|error| error.to_string())
+    }
+
+    fn drawn(text: &str) -> Vec<usize> {
+        let Sizes::Drawn(mut sizes) = read(text, None, 20_000).unwrap() else { panic!("not drawn: {text}") };
+        sizes.sort_unstable();
+        sizes
+    }
+
+    #[test]
+    fn pareto_sizes_stay_within_bounds_and_have_the_quantiles_of_the_law() {
+        let sizes = drawn("kind = \"pareto\"");
+        assert!(sizes[0] == 50 && sizes[19_999] <= 2000 && sizes[19_999] > 1900);
+        // (50 / x)^0.5 = 1 - q (1 - 40^-0.5); five standard errors of a quantile, roughly.
+        for (q, x) in [(0.25, 80.2), (0.5, 149.1), (0.75, 368.0)] {
+            let found = sizes[(q * 20_000.0) as usize] as f64;
+            assert!((found / x - 1.0).abs() < 0.06, "{q}: {found} for {x}");
+        }
+        // The mean is 7.0711 / 0.8419 * (44.721 - 7.0711) = 316.2, half a sample less for rounding down.
+        let mean = sizes.iter().sum::<usize>() as f64 / 20_000.0;
+        assert!((mean - 315.7).abs() < 5.0 * 420.0 / 20_000_f64.sqrt(), "{mean}");
+        let tail = drawn("kind = \"pareto\"\nindex = 100.0");
+        assert!(tail[19_000] <= 52, "{}", tail[19_000]);
+    }
+
+    #[test]
+    fn log_normal_sizes_have_the_papers_median() {
+        let sizes = drawn("kind = \"log-normal\"");
+        // 50 + e^4, as for SYNTHETIC; standard error 0.97.
+        assert!((sizes[10_000] as f64 - 104.1).abs() < 5.0 * 0.97, "{}", sizes[10_000]);
+        assert!(sizes[0] >= 50 && sizes[19_999] == 2000);
+    }
+
+    #[test]
+    fn sizes_can_be_given_or_left_to_the_data() {
+        assert_eq!(read("", None, 3), Ok(Sizes::AsMany));
+        assert_eq!(read("kind = \"equal\"", Some(7), 3), Ok(Sizes::Same(7)));
+        let given = "kind = \"given\"\nsamples = [3, 1, 2]";
+        assert_eq!(read(given, None, 3), Ok(Sizes::Given(vec![3, 1, 2])));
+    }
+
+    #[test]
+    fn wrong_sizes_are_answered_with_the_remedy() {
+        for (text, samples, expected) in [
+            (
+                "kind = \"given\"\nsamples = [3, 1]",
+                None,
+                "a.toml:3:1: data.sizes.samples = [3, 1]: 2 numbers for 3 clients; give one for each",
+            ),
+            (
+                "kind = \"given\"\nsamples = [3, 0, 1]",
+                None,
+                "a.toml:3:15: data.sizes.samples[1] = 0: expected a whole number from 1 to 4294967295",
+            ),
+            (
+                "kind = \"pareto\"\nmost = 10",
+                None,
+                "a.toml:3:1: data.sizes.most = 10: below least = 50; give at least that",
+            ),
+            (
+                "kind = \"log-normal\"\nleast = 3000",
+                None,
+                "a.toml:1:7: data.sizes.most: below least = 3000; give at least that",
+            ),
+            (
+                "kind = \"pareto\"\nindex = 0",
+                None,
+                "data.sizes.index = 0: 0 is out of range; give a number above 0",
+            ),
+            ("kind = \"pareto\"", Some(5), "data.samples: data.sizes says \"pareto\"; leave out one of them"),
+            ("kind = \"paretto\"", None, "there is no such kind; did you mean \"pareto\"?"),
+        ] {
+            let error = read(text, samples, 3).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
