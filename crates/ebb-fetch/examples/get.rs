@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ebb_fetch::{DataFolder, Progress, WrongFiles, found, get, set, sets};
+use ebb_fetch::{Progress, WrongFiles, found, get, set, sets};
+use ebb_settings::DataFolder;
 
 /// Prints what begins, and how much of it came in how long.
 struct Printed {
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let (folder, names) = arguments.split_first().ok_or("usage: get FOLDER SET...")?;
-    let folder = DataFolder::choose(Some(Path::new(folder)))?;
+    let folder = DataFolder { path: folder.into(), named_by: "the example" };
 
     let mut progress = Printed { begun: Instant::now(), n_bytes: 0 };
     for name in names {

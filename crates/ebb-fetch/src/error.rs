@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::DATA_VARIABLE;
+use ebb_settings::DATA_VARIABLE;
 
 /// Why a data set could not be had.
 #[derive(Debug)]
@@ -18,8 +18,6 @@ pub enum FetchError {
         /// What the system said.
         source: io::Error,
     },
-    /// Nobody said where data goes, and the system has no place for it.
-    NoFolder,
     /// The data folder cannot be made or written.
     Folder {
         /// Which folder.
@@ -84,9 +82,6 @@ impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FetchError::Io { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
-            FetchError::NoFolder => {
-                write!(f, "no data folder; name one with --data or in the variable {DATA_VARIABLE}")
-            }
             FetchError::Folder { folder, named_by, source } => write!(
                 f,
                 "{}: data cannot be put there: {source}; {named_by} names this folder: make it writable, or \

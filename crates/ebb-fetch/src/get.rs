@@ -12,7 +12,9 @@ use crate::found::{Found, found, found_at, stored, stored_file};
 use crate::known::{Known, Layout, Place, Sheet};
 use crate::source::{Net, deliver};
 use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
-use crate::{DataFolder, Failure, FetchError, Progress, cifar};
+use ebb_settings::DataFolder;
+
+use crate::{Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

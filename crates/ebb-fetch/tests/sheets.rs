@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use ebb_fetch::{
-    DataFolder, FetchError, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Silent, Source, WrongFiles,
-    check, found, get,
+    FetchError, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Silent, Source, WrongFiles, check,
+    found, get,
 };
+use ebb_settings::DataFolder;
 use image_webp::{ColorType, WebPEncoder};
 use sha2::{Digest, Sha256};
 

@@ -6,12 +6,14 @@
 //! What was parsed, defaults included, is kept, so that a record can store the settings as resolved.
 
 mod checked;
+mod data_folder;
 mod deserialize;
 mod entry;
 mod error;
 mod tree;
 
 pub use checked::{Chance, NonNegative, Positive, Share};
+pub use data_folder::{DATA_VARIABLE, DataFolder};
 pub use entry::{Entry, find};
 pub use error::{Place, SettingsError, nearest};
 pub use tree::{Facts, Settings, Tree};

@@ -10,7 +10,7 @@ use crate::cargo;
 /// The crates of the workspace, and which others each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-settings", &[]),
-    ("ebb-fetch", &[]),
+    ("ebb-fetch", &["ebb-settings"]),
     ("ebb-round", &[]),
     ("ebb-plot", &[]),
     ("ebb-methods", &["ebb-round", "ebb-settings"]),
@@ -19,7 +19,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-sim", &["ebb-round", "ebb-settings", "ebb-train"]),
     (
         "ebb-cli",
-        &["ebb-methods", "ebb-plot", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],
+        &[
+            "ebb-fetch",
+            "ebb-methods",
+            "ebb-plot",
+            "ebb-record",
+            "ebb-round",
+            "ebb-settings",
+            "ebb-sim",
+            "ebb-train",
+        ],
     ),
     (
         "ebbflow",

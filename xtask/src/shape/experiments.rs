@@ -26,7 +26,7 @@ fn assemble(file: &Path) -> Result<(), String> {
     let real = tree.text("data.kind").is_some_and(|kind| !made_up.contains(&kind));
     if real && ebb_train::read::data_folder(None).is_err() {
         let line =
-            format!("{}: needs real data, and {} names none", file.display(), ebb_train::read::DATA_VARIABLE);
+            format!("{}: needs real data, and {} names none", file.display(), ebb_settings::DATA_VARIABLE);
         assert!(std::env::var_os("CI").is_none(), "{line}");
         println!("skipped: {line}");
         return Ok(());

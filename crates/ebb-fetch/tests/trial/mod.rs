@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ebb_fetch::{
-    DataFolder, FetchError, Format, Got, Known, KnownFile, Layout, Member, Pin, Place, Progress, Source,
-    WrongFiles, check, found, get,
+    FetchError, Format, Got, Known, KnownFile, Layout, Member, Pin, Place, Progress, Source, WrongFiles,
+    check, found, get,
 };
+use ebb_settings::DataFolder;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};

@@ -13,11 +13,11 @@ mod shakespeare;
 mod table;
 mod zip;
 
-use std::env;
-use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use ebb_settings::{DATA_VARIABLE, DataFolder};
 
 pub use cifar::cifar10;
 pub use emnist::{emnist_letters, emnist_letters_10k};
@@ -25,9 +25,6 @@ pub use idx::idx_images;
 pub use npz::{Array, Arrays, Values, npz};
 pub use shakespeare::{Role, Roles, shakespeare};
 pub use table::{Column, Meant, Table, TableForm, table, table_names};
-
-/// The environment variable that names the folder of the data sets.
-pub const DATA_VARIABLE: &str = "EBBFLOW_DATA";
 
 /// Labelled images as bytes, height x width x channels, sample after sample.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,9 +77,9 @@ pub enum Part {
     Test,
 }
 
-/// The folder that holds the data sets: the one given, else the one that [`DATA_VARIABLE`] names.
+/// The folder that holds the data sets, if it is there: see [`DataFolder::choose`].
 pub fn data_folder(explicit: Option<&Path>) -> Result<PathBuf, ReadError> {
-    choose_folder(explicit, env::var_os(DATA_VARIABLE))
+    there(DataFolder::choose(explicit))
 }
 
 /// MNIST, from the four IDX files in `mnist` within the data folder, compressed or not.
@@ -197,6 +194,10 @@ impl fmt::Display for ReadError {
             ReadError::NoFolder => {
                 write!(f, "no data folder; name one with --data or in the variable {DATA_VARIABLE}")
             }
+            ReadError::NotAFolder { folder, named_by } if *named_by == DataFolder::CACHE => {
+                write!(f, "no data was put into {} yet; ", folder.display())?;
+                write!(f, "see: ebbflow data list. Or name a folder with --data or {DATA_VARIABLE}")
+            }
             ReadError::NotAFolder { folder, named_by } => {
                 write!(
                     f,
@@ -249,13 +250,12 @@ impl std::error::Error for ReadError {
     }
 }
 
-fn choose_folder(explicit: Option<&Path>, variable: Option<OsString>) -> Result<PathBuf, ReadError> {
-    let (folder, named_by) = match (explicit, variable) {
-        (Some(folder), _) => (folder.to_owned(), "--data"),
-        (None, Some(folder)) if !folder.is_empty() => (folder.into(), DATA_VARIABLE),
-        _ => return Err(ReadError::NoFolder),
-    };
-    if folder.is_dir() { Ok(folder) } else { Err(ReadError::NotAFolder { folder, named_by }) }
+fn there(folder: Option<DataFolder>) -> Result<PathBuf, ReadError> {
+    match folder {
+        None => Err(ReadError::NoFolder),
+        Some(folder) if folder.path.is_dir() => Ok(folder.path),
+        Some(DataFolder { path: folder, named_by }) => Err(ReadError::NotAFolder { folder, named_by }),
+    }
 }
 
 fn like_mnist(folder: &Path, part: Part) -> Result<Images, ReadError> {

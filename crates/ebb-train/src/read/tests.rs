@@ -1,5 +1,6 @@
 //! Which files are looked for, and the published sets as they should come out.
 
+use std::env;
 use std::fs;
 use std::io::Write;
 
@@ -169,18 +170,21 @@ fn real_shakespeare() {
 }
 
 #[test]
-fn the_folder_given_goes_before_the_variable() {
-    let (given, variable) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (given, variable) = (given.path(), variable.path());
-    let choose = |explicit, variable: Option<&Path>| choose_folder(explicit, variable.map(OsString::from));
-    assert_eq!(choose(Some(given), Some(variable)).unwrap(), given);
-    assert_eq!(choose(None, Some(variable)).unwrap(), variable);
-    for nothing in [None, Some(Path::new(""))] {
-        let error = choose(None, nothing).unwrap_err().to_string();
-        assert_eq!(error, "no data folder; name one with --data or in the variable EBBFLOW_DATA");
-    }
-    let error = choose(Some(Path::new("not/there")), Some(variable)).unwrap_err().to_string();
-    assert_eq!(error, "not/there: no such folder, yet --data names it; correct or create it");
+fn a_folder_that_is_not_there_is_named_with_the_remedy() {
+    let here = tempfile::tempdir().unwrap();
+    let check = |path: &Path, named_by, expected: Result<&Path, &str>| {
+        let found = there(Some(DataFolder { path: path.to_owned(), named_by }));
+        let found = found.as_deref().map_err(ToString::to_string);
+        assert_eq!(found, expected.map_err(str::to_owned));
+    };
+    check(here.path(), "--data", Ok(here.path()));
+    let absent = Path::new("not/there");
+    check(absent, "--data", Err("not/there: no such folder, yet --data names it; correct or create it"));
+    let message = "no data was put into not/there yet; see: ebbflow data list. Or name a folder with --data or \
+                   EBBFLOW_DATA";
+    check(absent, DataFolder::CACHE, Err(message));
+    let error = there(None).unwrap_err().to_string();
+    assert_eq!(error, "no data folder; name one with --data or in the variable EBBFLOW_DATA");
 }
 
 #[test]
