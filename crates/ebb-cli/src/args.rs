@@ -127,10 +127,38 @@ pub(crate) struct Describe {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Data {
+    /// List the sets that are known: where they were found, their size, their licence
+    List(DataList),
+    /// Fetch a set into the data folder, checking every byte; what is there and right stays
+    Get(DataGet),
     /// Look at a data set: counts, classes, and a sheet of its images
     Show(DataShow),
     /// Show who holds what in a configuration: a table and a picture
     Split(DataSplit),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataList {
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataGet {
+    /// Names of the sets
+    #[arg(required = true)]
+    pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Replace files that are there and are not the known ones
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print no progress
+    #[arg(long)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, ClapArgs)]

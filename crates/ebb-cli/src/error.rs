@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ebb_fetch::FetchError;
 use ebb_record::RecordError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
@@ -46,6 +47,8 @@ pub enum CliError {
         /// How to go on.
         resume: String,
     },
+    /// Data could not be had.
+    Fetch(FetchError),
     /// What was typed cannot be done.
     Usage(String),
     /// Nobody reads the output any more.
@@ -90,6 +93,7 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
+            CliError::Fetch(error) => error.fmt(f),
             CliError::Usage(message) => f.write_str(message),
             CliError::OutputClosed => f.write_str("the output was closed"),
         }
@@ -107,6 +111,12 @@ impl From<SettingsError> for CliError {
 impl From<RecordError> for CliError {
     fn from(error: RecordError) -> Self {
         CliError::Record(error)
+    }
+}
+
+impl From<FetchError> for CliError {
+    fn from(error: FetchError) -> Self {
+        CliError::Fetch(error)
     }
 }
 

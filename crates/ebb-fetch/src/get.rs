@@ -4,16 +4,16 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use ebb_settings::DataFolder;
 use flate2::read::MultiGzDecoder;
 
 use crate::deliver::Delivery;
 use crate::error::{Doing, Trouble};
+use crate::folder::create;
 use crate::found::{Found, found, found_at, stored, stored_file};
 use crate::known::{Known, Layout, Place, Sheet};
 use crate::source::{Net, deliver};
 use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
-use ebb_settings::DataFolder;
-
 use crate::{Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
@@ -52,8 +52,8 @@ pub fn get(
         let (name, folder) = (known.name, folder.path.join(known.folder()));
         return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
     };
-    let data = folder.create()?;
-    let mut delivery = Delivery::begin(known, place, data, wrong_files, progress)?;
+    create(folder)?;
+    let mut delivery = Delivery::begin(known, place, &folder.path, wrong_files, progress)?;
     let mut net = Net::new();
     let mut failures = Vec::new();
     for source in known.sources {
@@ -76,7 +76,7 @@ pub fn get(
         }
     }
     if delivery.missing().is_empty() {
-        Ok(Got { found: found_at(known, place, data), fetched: delivery.delivered() })
+        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.delivered() })
     } else {
         Err(all_failed(known, &delivery, failures))
     }

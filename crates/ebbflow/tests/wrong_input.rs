@@ -64,7 +64,7 @@ fn misspelt_value() {
         SMALL,
         &["data.kind=syntetic"],
         "--set data.kind=syntetic: data.kind = \"syntetic\": there is no such kind; did you mean \"synthetic\"? \
-         known: synthetic, quadratic, mnist, fashion-mnist, cifar-10, emnist-letters, emnist-letters-10k, \
+         known: synthetic, quadratic, digits, mnist, fashion-mnist, cifar-10, emnist-letters, emnist-letters-10k, \
          shakespeare, table, npz",
     );
 }

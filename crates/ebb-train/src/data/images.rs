@@ -7,19 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::Samples;
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
+use super::{Samples, digits};
 use crate::Task;
 use crate::net::Input;
 use crate::read::{self, Images, Part, ReadError};
 
-/// A published set of labelled images.
+/// A set of labelled images.
 #[derive(Debug)]
 pub struct ImageSet {
     /// What `[data]` calls it.
     pub name: &'static str,
     /// The names of its classes.
     pub classes: &'static [&'static str],
+    /// Whether it lies in the data folder.
+    pub from_files: bool,
     /// Reads a part of it from the data folder.
     pub read: fn(&Path, Part) -> Result<Images, ReadError>,
     default_model: &'static str,
@@ -28,12 +30,29 @@ pub struct ImageSet {
 }
 
 /// The sets there are.
-pub const SETS: &[&ImageSet] =
-    &[&MNIST_SET, &FASHION_MNIST_SET, &CIFAR_10_SET, &EMNIST_LETTERS_SET, &EMNIST_LETTERS_10K_SET];
+pub const SETS: &[&ImageSet] = &[
+    &DIGITS_SET,
+    &MNIST_SET,
+    &FASHION_MNIST_SET,
+    &CIFAR_10_SET,
+    &EMNIST_LETTERS_SET,
+    &EMNIST_LETTERS_10K_SET,
+];
+
+/// As drawn without settings.
+static DIGITS_SET: ImageSet = ImageSet {
+    name: "digits",
+    classes: DIGITS,
+    from_files: false,
+    read: |_, part| Ok(digits::usual(part)),
+    default_model: "mnist-cnn",
+    scaling: &[digits::SCALING],
+};
 
 static MNIST_SET: ImageSet = ImageSet {
     name: "mnist",
     classes: DIGITS,
+    from_files: true,
     read: read::mnist,
     default_model: "mnist-cnn",
     scaling: &[(0.1307, 0.3081)],
@@ -53,6 +72,7 @@ static FASHION_MNIST_SET: ImageSet = ImageSet {
         "bag",
         "ankle boot",
     ],
+    from_files: true,
     read: read::fashion_mnist,
     default_model: "fast-fashion-cnn",
     scaling: &[(0.5, 0.5)],
@@ -61,6 +81,7 @@ static FASHION_MNIST_SET: ImageSet = ImageSet {
 static CIFAR_10_SET: ImageSet = ImageSet {
     name: "cifar-10",
     classes: &["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+    from_files: true,
     read: read::cifar10,
     default_model: "lenet",
     scaling: &[(0.5, 0.5); 3],
@@ -69,6 +90,7 @@ static CIFAR_10_SET: ImageSet = ImageSet {
 static EMNIST_LETTERS_SET: ImageSet = ImageSet {
     name: "emnist-letters",
     classes: LETTERS,
+    from_files: true,
     read: read::emnist_letters,
     default_model: "e3cs-emnist-cnn",
     scaling: LETTERS_SCALING,
@@ -77,12 +99,13 @@ static EMNIST_LETTERS_SET: ImageSet = ImageSet {
 static EMNIST_LETTERS_10K_SET: ImageSet = ImageSet {
     name: "emnist-letters-10k",
     classes: LETTERS,
+    from_files: true,
     read: read::emnist_letters_10k,
     default_model: "e3cs-emnist-cnn",
     scaling: LETTERS_SCALING,
 };
 
-pub(super) const DIGITS: &[&str] = &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+const DIGITS: &[&str] = &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 const LETTERS: &[&str] = &[
     "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M", "N", "O", "P", "Q", "R", "S", "T", "U",
@@ -132,7 +155,7 @@ pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
     build: |settings| build(settings, &EMNIST_LETTERS_10K_SET),
 };
 
-pub(super) const EXAMPLE: &str = "clients = 20
+const EXAMPLE: &str = "clients = 20
 # samples = 200            # a client; without it, as many as can be had
 # test_samples = 2000      # without it, the whole test set
 # judge_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set

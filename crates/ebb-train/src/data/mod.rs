@@ -1,6 +1,7 @@
 //! Data sets: what `[data]` can name.
 
 mod dealt;
+pub mod digits;
 mod encode;
 pub mod images;
 mod labelled;
@@ -25,6 +26,7 @@ pub use samples::Samples;
 pub const ALL: &[Entry<dyn Task>] = &[
     synthetic::ENTRY,
     quadratic::ENTRY,
+    digits::ENTRY,
     images::MNIST,
     images::FASHION_MNIST,
     images::CIFAR_10,

@@ -1,15 +1,22 @@
 //! `ebbflow data`: data sets, and who holds what of them. One file a command.
 
+mod get;
+mod list;
 mod show;
 mod split;
 
 use std::path::Path;
+
+use ebb_fetch::{Known, sets};
+use ebb_settings::{DATA_VARIABLE, DataFolder, nearest};
 
 use crate::CliError;
 use crate::args::Data;
 
 pub(crate) fn run(args: &Data) -> Result<(), CliError> {
     match args {
+        Data::List(args) => list::run(args),
+        Data::Get(args) => get::run(args),
         Data::Show(args) => show::run(args),
         Data::Split(args) => split::run(args),
     }
@@ -21,4 +28,20 @@ fn write(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
         std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))?;
     }
     std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
+}
+
+/// The data folder, whether or not it is there.
+fn folder(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
+    let nowhere = || format!("no data folder; name one with --data or in the variable {DATA_VARIABLE}");
+    DataFolder::choose(explicit).ok_or_else(|| CliError::Usage(nowhere()))
+}
+
+/// The known set of this name.
+fn known(name: &str) -> Result<&'static Known, CliError> {
+    ebb_fetch::set(name).ok_or_else(|| {
+        let names: Vec<_> = sets().iter().map(|set| set.name).collect();
+        let hint = nearest(name, names.iter().copied())
+            .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+        CliError::Usage(format!("there is no set \"{name}\"; {hint}sets: {}", names.join(", ")))
+    })
 }

@@ -18,14 +18,15 @@ const PER_CLASS: usize = 20;
 
 pub(crate) fn run(args: &DataShow) -> Result<(), CliError> {
     let unreadable = |error: ReadError| CliError::Usage(error.to_string());
-    let folder = data_folder(args.place.data.as_deref()).map_err(unreadable)?;
+    let data = || data_folder(args.place.data.as_deref()).map_err(unreadable);
     match SETS.iter().find(|set| set.name == args.name) {
         Some(set) => {
+            let folder = if set.from_files { data()? } else { PathBuf::new() };
             let [train, test] = [Part::Train, Part::Test].map(|part| (set.read)(&folder, part));
             show_images(args, set, &train.map_err(unreadable)?, &test.map_err(unreadable)?)
         }
         None if args.name == "shakespeare" => {
-            show_roles(&shakespeare(&folder).map_err(unreadable)?, args.json)
+            show_roles(&shakespeare(&data()?).map_err(unreadable)?, args.json)
         }
         None => Err(unknown(&args.name)),
     }

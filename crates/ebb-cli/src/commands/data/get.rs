@@ -1,0 +1,73 @@
+//! `ebbflow data get`: fetches sets into the data folder.
+
+use std::io::IsTerminal;
+
+use ebb_fetch::{Progress, WrongFiles};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{folder, known};
+use crate::CliError;
+use crate::args::DataGet;
+use crate::output::{bytes, note, say};
+
+pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
+    let folder = folder(args.place.data.as_deref())?;
+    let sets = args.names.iter().map(|name| known(name)).collect::<Result<Vec<_>, _>>()?;
+    let wrong_files = if args.force { WrongFiles::Replace } else { WrongFiles::Refuse };
+    let mut told = Told::new(args.quiet);
+    for set in sets {
+        let got = ebb_fetch::get(set, &folder, wrong_files, &mut told)?;
+        let done = if got.fetched.is_empty() { "nothing to do" } else { "fetched and checked" };
+        let (place, size) = (got.found.folder.display(), bytes(got.found.n_bytes as f64));
+        say(&format!("{}  {done}: {place}, {size}", set.name))?;
+    }
+    Ok(())
+}
+
+/// A bar on a terminal, plain lines elsewhere, or nothing.
+struct Told {
+    quiet: bool,
+    bars: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Told {
+    fn new(quiet: bool) -> Self {
+        Told { quiet, bars: !quiet && std::io::stderr().is_terminal(), bar: None }
+    }
+}
+
+impl Progress for Told {
+    fn begins(&mut self, what: &str, total: Option<u64>) {
+        if !self.bars {
+            return;
+        }
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
+        let template = match total {
+            Some(_) => "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left",
+            None => "{msg} {spinner} {bytes} {elapsed}",
+        };
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
+        bar.set_message(what.to_owned());
+        bar.tick();
+        self.bar = Some(bar);
+    }
+
+    fn moved(&mut self, n_bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.inc(n_bytes);
+        }
+    }
+
+    fn ends(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn says(&mut self, line: &str) {
+        if !self.quiet {
+            note(line);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `ebbflow data list`: what is known, where it was found, how large it is, under which licence.
+
+use ebb_fetch::{Known, found, sets};
+use serde_json::json;
+
+use super::folder;
+use crate::CliError;
+use crate::args::DataList;
+use crate::output::{bold, bytes, say};
+
+pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
+    let folder = folder(args.place.data.as_deref())?;
+    if args.json {
+        let rows: Vec<_> = sets().iter().map(|set| as_json(set, &folder.path)).collect();
+        return say(&serde_json::to_string_pretty(&rows).expect("names are text"));
+    }
+    say(&format!("data folder  {} (named by {})", folder.path.display(), folder.named_by))?;
+    for set in sets() {
+        let found = found(set, &folder.path);
+        let state = match (found.complete(), found.there.is_empty()) {
+            (true, _) => format!("found in {}, {}", found.folder.display(), bytes(found.n_bytes as f64)),
+            (false, false) => {
+                format!(
+                    "not whole: {} lacks {}; {}",
+                    found.folder.display(),
+                    found.missing.join(", "),
+                    remedy(set)
+                )
+            }
+            (false, true) => format!("not there; {}", remedy(set)),
+        };
+        say(&format!("\n{}  {}", bold(set.name), set.title))?;
+        say(&format!("  {state}"))?;
+        say(&format!("  {} when decompressed. Licence: {}", bytes(set.n_bytes() as f64), set.licence))?;
+    }
+    say(&format!("\n{}  handwritten-looking digits\n  drawn by the program, no file needed", bold("digits")))
+}
+
+fn remedy(set: &Known) -> String {
+    if set.sources.is_empty() {
+        format!("cannot be fetched: {}", set.by_hand)
+    } else {
+        format!("fetch it with: ebbflow data get {}", set.name)
+    }
+}
+
+fn as_json(set: &Known, folder: &std::path::Path) -> serde_json::Value {
+    let found = found(set, folder);
+    json!({
+        "name": set.name,
+        "title": set.title,
+        "licence": set.licence,
+        "folder": found.folder.display().to_string(),
+        "complete": found.complete(),
+        "missing": found.missing,
+        "bytes_on_disk": found.n_bytes,
+        "bytes": set.n_bytes(),
+        "can_be_fetched": !set.sources.is_empty(),
+    })
+}

@@ -1,0 +1,231 @@
+//! A hand that writes: no digit comes out the same twice.
+
+use ebb_round::Stream;
+
+use super::pen::{Paper, Point, SIDE, Touch};
+use super::ways::{Mark, WAYS, Way};
+
+/// Straight pieces that stand for one curve.
+const PIECES: usize = 5;
+/// How far marks are missed, in heights of the digit, and which share of that the next mark inherits.
+const STRAY: f64 = 0.03;
+const INHERITED: f64 = 0.5;
+/// How far the handles of a curve stray beside that.
+const BEND: f64 = 0.018;
+/// What stays free around a digit, in pixels.
+const MARGIN: f64 = 1.0;
+
+/// Writes a digit somewhere on a sheet of its own.
+pub(super) fn write(digit: usize, stream: &mut Stream) -> Paper {
+    let way = pick(WAYS[digit], stream);
+    let hand = Hand::draw(stream);
+    let mut strokes: Vec<Vec<Point>> = Vec::new();
+    for marks in way.strokes {
+        strokes.push(hand.lay(&path(marks, stream)));
+    }
+    place(&mut strokes, hand.radius, stream);
+    let mut paper = Paper::blank();
+    for stroke in &strokes {
+        hand.press(stroke, stream, &mut paper);
+    }
+    paper.blur(hand.blur);
+    paper
+}
+
+/// A way, the common ones more often.
+fn pick<'w>(ways: &'w [Way], stream: &mut Stream) -> &'w Way {
+    let total = ways.iter().map(|way| way.weight).sum();
+    let mut drawn = stream.below(total);
+    let chosen = ways.iter().find(|way| match drawn.checked_sub(way.weight) {
+        Some(rest) => {
+            drawn = rest;
+            false
+        }
+        None => true,
+    });
+    chosen.expect("the number drawn is below the sum of the weights")
+}
+
+/// What one image's writing has in common.
+struct Hand {
+    /// From the box of the ways to pixels: rows of a matrix.
+    shape: [Point; 2],
+    /// Slow waves that bend the digit: how far, how fast along the digit and from where, for both directions.
+    waves: [[f64; 3]; 2],
+    radius: f64,
+    blur: f64,
+}
+
+impl Hand {
+    fn draw(stream: &mut Stream) -> Hand {
+        let height = 18.5 + spread(stream, 1.9);
+        let width = height * (1.0 + spread(stream, 0.17));
+        let slant = 0.12 + spread(stream, 0.22);
+        let turn = spread(stream, 0.10);
+        let (sin, cos) = (libm::sin(turn), libm::cos(turn));
+        // First leaning to the right going up, then turned.
+        let shape =
+            [[width * cos, height * (-slant * cos - sin)], [width * sin, height * (-slant * sin + cos)]];
+        let mut wave = || [spread(stream, 0.035), 2.5 + 3.5 * stream.unit(), 6.3 * stream.unit()];
+        let waves = [wave(), wave()];
+        Hand { shape, waves, radius: 0.75 + 0.75 * stream.unit(), blur: 0.04 + 0.10 * stream.unit() }
+    }
+
+    /// Takes a stroke from the box of the ways to pixels, wherever they lie.
+    fn lay(&self, stroke: &[Point]) -> Vec<Point> {
+        let bend = |[far, fast, from]: [f64; 3], along: f64| far * libm::sin(fast * along + from);
+        let laid = |&[x, y]: &Point| {
+            let (x, y) = (x + bend(self.waves[0], y), y + bend(self.waves[1], x));
+            self.shape.map(|row| row[0] * x + row[1] * y)
+        };
+        stroke.iter().map(laid).collect()
+    }
+
+    /// Draws a stroke, pressing harder here and softer there.
+    fn press(&self, stroke: &[Point], stream: &mut Stream, paper: &mut Paper) {
+        let (start, end) = (1.0 + spread(stream, 0.14), 1.0 + spread(stream, 0.14));
+        let last = (stroke.len() - 1) as f64;
+        let touch = |idx: usize| {
+            let share = idx as f64 / last;
+            Touch { at: stroke[idx], radius: self.radius * (start + share * (end - start)) }
+        };
+        for idx in 1..stroke.len() {
+            paper.line(touch(idx - 1), touch(idx));
+        }
+    }
+}
+
+/// A normal number of this deviation, at most two and a half of them from 0.
+fn spread(stream: &mut Stream, deviation: f64) -> f64 {
+    stream.normal().clamp(-2.5, 2.5) * deviation
+}
+
+/// The line that passes the marks, each of them missed by a little.
+fn path(marks: &[Mark], stream: &mut Stream) -> Vec<Point> {
+    let mut points = Vec::with_capacity(1 + PIECES * marks.len());
+    let mut run: Vec<Point> = Vec::with_capacity(marks.len());
+    let mut missed = [0.0; 2];
+    for (idx, mark) in marks.iter().enumerate() {
+        let (Mark::On(x, y) | Mark::Corner(x, y)) = *mark;
+        missed = missed.map(|by| INHERITED * by + spread(stream, STRAY));
+        run.push([x + missed[0], y + missed[1]]);
+        if matches!(mark, Mark::Corner(..)) || idx + 1 == marks.len() {
+            smooth(&run, stream, &mut points);
+            run.drain(..run.len() - 1);
+        }
+    }
+    points
+}
+
+/// Adds the cubic curves through some points, straight at both ends (Catmull and Rom's, as Bézier's).
+fn smooth(run: &[Point], stream: &mut Stream, points: &mut Vec<Point>) {
+    let mut handle = |idx: usize| -> Point {
+        let here = run[idx];
+        let mirrored = |other: Point| [0, 1].map(|axis| 2.0 * here[axis] - other[axis]);
+        let ahead = run.get(idx + 1).copied().unwrap_or_else(|| mirrored(run[idx - 1]));
+        let behind = if idx > 0 { run[idx - 1] } else { mirrored(ahead) };
+        [0, 1].map(|axis| (ahead[axis] - behind[axis]) / 6.0 + spread(stream, BEND))
+    };
+    let mut leaving = handle(0);
+    for (idx, ends) in run.windows(2).enumerate() {
+        let (from, to) = (ends[0], ends[1]);
+        let arriving = handle(idx + 1);
+        let curve = [from, plus(from, leaving, 1.0), plus(to, arriving, -1.0), to];
+        let first = usize::from(!points.is_empty());
+        points.extend((first..=PIECES).map(|piece| on_curve(curve, piece as f64 / PIECES as f64)));
+        // Leaving as it arrived, the pen makes no corner.
+        leaving = arriving;
+    }
+}
+
+fn plus(point: Point, handle: Point, times: f64) -> Point {
+    [0, 1].map(|axis| point[axis] + times * handle[axis])
+}
+
+/// The point of a cubic curve at this share of the way.
+fn on_curve(curve: [Point; 4], share: f64) -> Point {
+    let rest = 1.0 - share;
+    let weights =
+        [rest * rest * rest, 3.0 * rest * rest * share, 3.0 * rest * share * share, share * share * share];
+    let one =
+        |axis: usize| -> f64 { curve.iter().zip(weights).map(|(point, weight)| weight * point[axis]).sum() };
+    [one(0), one(1)]
+}
+
+/// Moves the strokes to somewhere near the middle of the paper, and shrinks them should they not fit.
+fn place(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
+    let room = SIDE as f64 - 2.0 * (MARGIN + radius);
+    let bounds = [0, 1].map(|axis| bounds(strokes, axis));
+    let largest = bounds.iter().map(|[low, high]| high - low).fold(0.0, f64::max);
+    let scale = (room / largest).min(1.0);
+    for axis in 0..2 {
+        let [low, high] = bounds[axis];
+        // Rounding must not leave less than nothing.
+        let slack = ((room - scale * (high - low)) / 2.0).max(0.0);
+        let shift = spread(stream, 1.4).clamp(-slack, slack);
+        let (middle, to) = ((low + high) / 2.0, SIDE as f64 / 2.0 + shift);
+        for point in strokes.iter_mut().flatten() {
+            point[axis] = to + scale * (point[axis] - middle);
+        }
+    }
+}
+
+/// The lowest and the highest that strokes reach.
+fn bounds(strokes: &[Vec<Point>], axis: usize) -> [f64; 2] {
+    let reach = |[low, high]: [f64; 2], point: &Point| [low.min(point[axis]), high.max(point[axis])];
+    strokes.iter().flatten().fold([f64::INFINITY, f64::NEG_INFINITY], reach)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_ways_come_more_often() {
+        let mut stream = Stream::of_run(1, "t");
+        let mut counts = [0; 3];
+        for _ in 0..10_000 {
+            let way = pick(WAYS[7], &mut stream);
+            let idx = WAYS[7].iter().position(|other| std::ptr::eq(way, other)).unwrap();
+            counts[idx] += 1;
+        }
+        // Standard deviation at most 50.
+        let near = |(count, weight): (i32, usize)| (count - 1000 * weight as i32).abs() < 5 * 50;
+        assert!(counts.into_iter().zip([4, 3, 3]).all(near), "{counts:?}");
+    }
+
+    #[test]
+    fn a_path_begins_and_ends_near_its_marks_and_has_no_gaps() {
+        let mut stream = Stream::of_run(1, "t");
+        for stroke in WAYS.into_iter().flatten().flat_map(|way| way.strokes) {
+            let path = path(stroke, &mut stream);
+            assert_eq!(path.len(), 1 + PIECES * (stroke.len() - 1));
+            let near = |mark: Mark, [x, y]: Point| {
+                let (Mark::On(to_x, to_y) | Mark::Corner(to_x, to_y)) = mark;
+                (x - to_x).abs().max((y - to_y).abs()) < 2.5 * STRAY / (1.0 - INHERITED)
+            };
+            for (idx, &mark) in stroke.iter().enumerate() {
+                assert!(near(mark, path[idx * PIECES]), "{stroke:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_shrunk_and_what_does_is_moved() {
+        let mut stream = Stream::of_run(1, "t");
+        let mut placed = |to: Point| {
+            let mut strokes = vec![vec![[0.0; 2], to]];
+            place(&mut strokes, 2.0, &mut stream);
+            strokes.remove(0)
+        };
+        // 28 pixels, less the margin of 1 and the pen's 2 on either side.
+        let large = placed([44.0, 22.0]);
+        let near = |one: f64, two: f64| (one - two).abs() < 1e-9;
+        assert!(near(large[0][0], 3.0) && near(large[1][0], 25.0) && near(large[1][1] - large[0][1], 11.0));
+        for _ in 0..100 {
+            let [from, to] = placed([20.0, 10.0])[..] else { panic!("two points") };
+            assert!(near(to[0] - from[0], 20.0) && near(to[1] - from[1], 10.0));
+            assert!(from[0] > 3.0 - 1e-9 && to[0] < 25.0 + 1e-9 && (from[1] - 9.0).abs() <= 2.5 * 1.4);
+        }
+    }
+}

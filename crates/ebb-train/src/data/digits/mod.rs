@@ -1,0 +1,133 @@
+//! Handwritten-looking digits, drawn when they are needed: images for whoever has no files.
+//!
+//! Ten classes of 28 x 28 as in MNIST, written in several ways, by a hand that leans, turns, stretches, shakes
+//! and never hits the same place, with a thin or a thick pen, on paper that is not clean. Only arithmetic that
+//! is the same to the last bit everywhere is used, so a seed gives the same bytes on every machine.
+
+mod hand;
+mod pen;
+mod ways;
+
+use std::num::NonZeroU32;
+
+use ebb_round::Stream;
+use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+use super::dealt::{Dealing, JudgeOn, ReadBySplit};
+use super::images::{Loaded, pools};
+use crate::Task;
+use crate::read::{Images, Part};
+use pen::SIDE;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Task> = Entry {
+    name: "digits",
+    about: "handwritten-looking digits of 28 x 28, drawn from the seed without any file",
+    example: "clients = 20
+train_samples = 6000       # drawn for all clients together
+test_samples = 2000        # drawn for judging models
+# samples = 200            # a client; without it, as many as can be had
+noise = 0.1                # standard deviation of a pixel's error; ink is 1
+# judge_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
+# seed = 1                 # fixes the digits and who holds what when the run's seed varies
+# [data.split]             # who holds which samples: ebbflow list splits
+# [data.sizes]             # how many a client holds: ebbflow list sizes",
+    build,
+};
+
+/// Mean and deviation of the pixels, about, so that networks start with numbers around 0.
+pub(super) const SCALING: (f32, f32) = (0.14, 0.24);
+
+/// More than this is a slip of the keyboard.
+const MOST_SAMPLES: u32 = 10_000_000;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Digits {
+    clients: NonZeroU32,
+    #[serde(default = "six_thousand")]
+    train_samples: NonZeroU32,
+    #[serde(default = "two_thousand")]
+    test_samples: NonZeroU32,
+    samples: Option<NonZeroU32>,
+    #[serde(default = "tenth")]
+    noise: NonNegative,
+    #[serde(default, skip_serializing_if = "JudgeOn::is_default")]
+    judge_on: JudgeOn,
+    seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
+}
+
+fn six_thousand() -> NonZeroU32 {
+    NonZeroU32::new(6000).expect("a number above 0")
+}
+fn two_thousand() -> NonZeroU32 {
+    NonZeroU32::new(2000).expect("a number above 0")
+}
+fn tenth() -> NonNegative {
+    NonNegative::new(0.1).expect("a tenth is not negative")
+}
+
+fn build(settings: &Settings<'_>) -> Result<Box<dyn Task>, SettingsError> {
+    let digits: Digits = settings.parse()?;
+    for (key, count) in [("train_samples", digits.train_samples), ("test_samples", digits.test_samples)] {
+        if count.get() > MOST_SAMPLES {
+            return Err(settings.error(key, format!("more than can be drawn; give at most {MOST_SAMPLES}")));
+        }
+    }
+    let seed = digits.seed.unwrap_or(settings.facts().seed);
+    let [train, test] =
+        [(Part::Train, digits.train_samples), (Part::Test, digits.test_samples)].map(|(part, count)| {
+            Loaded::new(draw(part, count.get() as usize, digits.noise.get(), seed), &[SCALING])
+        });
+    let Digits { clients, samples, judge_on, seed, .. } = digits;
+    let dealing = Dealing { clients, samples, test_samples: None, judge_on, seed };
+    Ok(Box::new(dealing.task(settings, pools(train, test, "mnist-cnn"))?))
+}
+
+/// What is drawn without settings.
+pub(super) fn usual(part: Part) -> Images {
+    let count = match part {
+        Part::Train => six_thousand(),
+        Part::Test => two_thousand(),
+    };
+    draw(part, count.get() as usize, tenth().get(), 1)
+}
+
+/// So many digits, 0 to 9 over and over: of each class as many, or one more. Fewer of them are the first of more.
+fn draw(part: Part, count: usize, noise: f64, seed: u64) -> Images {
+    let purpose = match part {
+        Part::Train => "digits for training",
+        Part::Test => "digits for judging",
+    };
+    let mut stream = Stream::of_run(seed, purpose);
+    let labels: Vec<u8> = (0..count).map(|idx| (idx % 10) as u8).collect();
+    let mut pixels = Vec::with_capacity(count * SIDE * SIDE);
+    for &label in &labels {
+        let paper = hand::write(usize::from(label), &mut stream);
+        let strength = 0.75 + 0.25 * stream.unit();
+        let seen = |&ink: &f64| byte(ink * strength + noise * error(stream.next_u32()));
+        pixels.extend(paper.ink().iter().map(seen));
+    }
+    Images { pixels, labels, height: SIDE, width: SIDE, channels: 1, n_classes: 10 }
+}
+
+/// An about normal number of mean 0 and deviation 1: the sum of four bytes.
+fn error(bits: u32) -> f64 {
+    let sum: u32 = bits.to_le_bytes().into_iter().map(u32::from).sum();
+    // Four times (256^2 - 1) / 12 is the variance, whose root this is.
+    (f64::from(sum) - 510.0) / 147.800_541_27
+}
+
+fn byte(ink: f64) -> u8 {
+    (ink.clamp(0.0, 1.0) * 255.0 + 0.5) as u8
+}
+
+#[cfg(test)]
+mod tests;
