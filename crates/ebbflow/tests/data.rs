@@ -91,8 +91,58 @@ fn letters_without_their_images_are_missed_by_name() {
 }
 
 #[test]
+fn a_table_is_dealt_out() {
+    let rows: String = (0..40).map(|row| format!("{row},{},{}\n", ["a", "b"][row % 2], row % 2)).collect();
+    let table = format!("size,colour,class\n{rows}");
+    let data =
+        "kind = \"table\"\nfile = \"t.csv\"\nlabel = \"class\"\ncategorical = [\"colour\"]\nclients = 4";
+    let rows = run(&[("t.csv", table.as_bytes())], data, "").unwrap();
+    assert_eq!(rows[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", rows[0]);
+    assert!(rows[1]["accuracy"].is_number());
+
+    let one_label = run(&[("t.csv", table.as_bytes())], data, "[data.split]\nkind = \"one-label\"").unwrap();
+    assert_eq!(one_label[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", one_label[0]);
+    assert_ne!(one_label[1], rows[1]);
+
+    let values = data.replace("label = \"class\"", "values = [\"size\"]\nleave_out = [\"class\"]");
+    let model = "[model]\nloss = \"squared-error\"";
+    let rows = run(&[("t.csv", table.as_bytes())], &values, model).unwrap();
+    assert!(rows[1]["loss"].is_number() && rows[1]["accuracy"].is_null(), "{}", rows[1]);
+
+    let parquet = include_bytes!("../../ebb-train/tests/foreign/default.parquet");
+    let data_of_parquet = "kind = \"table\"\nfile = \"t.parquet\"\nlabel = \"open\"\ncategorical = [\"colour\"]\n\
+                           leave_out = [\"id.list.element\", \"empty\"]\nclients = 4";
+    let rows = run(&[("t.parquet", parquet)], data_of_parquet, "").unwrap();
+    assert_eq!(rows[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", rows[0]);
+    let error = run(&[("t.parquet", &parquet[..9000])], data_of_parquet, "").unwrap_err();
+    let expected =
+        "error: DIR/a.toml:6:1: data.file = \"t.parquet\": DIR/t.parquet: expected a whole Parquet file, ";
+    assert!(error.starts_with(expected), "{error}");
+
+    refused(
+        &[("t.csv", table.replace("\n7,b", "\nseven,b").as_bytes())],
+        data,
+        "DIR/a.toml:6:1: data.file = \"t.csv\": DIR/t.csv: expected a number in line 9, column \"size\", \
+         found \"seven\"; correct it, list the column as categorical, or leave it out",
+    );
+}
+
+#[test]
+fn an_archive_is_dealt_out() {
+    let archive = include_bytes!("../../ebb-train/tests/foreign/images.npz");
+    let data = "kind = \"npz\"\nfile = \"a.npz\"\nclients = 4";
+    let rows = run(&[("a.npz", archive)], data, "").unwrap();
+    assert_eq!(rows[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", rows[0]);
+    let error = run(&[("a.npz", &archive[1..])], data, "").unwrap_err();
+    assert!(
+        error.starts_with("error: DIR/a.toml:6:1: data.file = \"a.npz\": DIR/a.npz: expected "),
+        "{error}"
+    );
+}
+
+#[test]
 fn every_kind_of_data_is_described() {
-    for kind in ["shakespeare", "emnist-letters", "emnist-letters-10k"] {
+    for kind in ["shakespeare", "emnist-letters", "emnist-letters-10k", "table", "npz"] {
         let text = succeed(&["describe", kind]);
         assert!(text.contains(&format!("kind = \"{kind}\"")), "{text}");
     }

@@ -2,12 +2,16 @@
 
 mod dealt;
 pub mod digits;
+mod encode;
 pub mod images;
 mod labelled;
+pub mod npz;
+mod own;
 pub mod quadratic;
 mod samples;
 pub mod shakespeare;
 pub mod synthetic;
+pub mod table;
 
 use std::sync::Arc;
 
@@ -29,6 +33,8 @@ pub const ALL: &[Entry<dyn Task>] = &[
     images::EMNIST_LETTERS,
     images::EMNIST_LETTERS_10K,
     shakespeare::ENTRY,
+    table::ENTRY,
+    npz::ENTRY,
 ];
 
 /// The task that the `[data]` table names.

@@ -4,12 +4,13 @@
 //! picture of 100 rows of 100 images; its labels are in an IDX file for the whole part.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use image_webp::{DecodingError, WebPDecoder};
 
+use super::content::Content;
 use super::idx::idx_labels;
 use super::{Images, Part, ReadError, check_labels, idx_file};
 
@@ -51,36 +52,45 @@ pub fn cifar10(data: &Path, part: Part) -> Result<Images, ReadError> {
 }
 
 fn from_batches(files: &[PathBuf], n_images: usize) -> Result<Images, ReadError> {
-    let mut labels = Vec::with_capacity(files.len() * n_images);
-    let mut pixels = Vec::with_capacity(files.len() * n_images * SAMPLE);
+    let mut all = images(Vec::new(), Vec::new());
     for file in files {
-        let batch = whole_batch(file, n_images)?;
-        let start = labels.len();
-        for record in batch.chunks_exact(1 + SAMPLE) {
-            labels.push(record[0]);
-            let (red, rest) = record[1..].split_at(SIDE * SIDE);
-            let (green, blue) = rest.split_at(SIDE * SIDE);
-            pixels.extend(red.iter().zip(green).zip(blue).flat_map(|((&r, &g), &b)| [r, g, b]));
-        }
-        check_labels(file, &labels[start..], N_CLASSES)?;
+        add_batch(&mut all, file, &whole_batch(file, n_images)?)?;
     }
-    Ok(images(pixels, labels))
+    Ok(all)
+}
+
+/// Reads whole records.
+pub(super) fn add_batch(to: &mut Images, file: &Path, batch: &[u8]) -> Result<(), ReadError> {
+    let start = to.labels.len();
+    to.pixels.reserve_exact(batch.len());
+    for record in batch.chunks_exact(1 + SAMPLE) {
+        to.labels.push(record[0]);
+        let (red, rest) = record[1..].split_at(SIDE * SIDE);
+        let (green, blue) = rest.split_at(SIDE * SIDE);
+        to.pixels.extend(red.iter().zip(green).zip(blue).flat_map(|((&r, &g), &b)| [r, g, b]));
+    }
+    check_labels(file, &to.labels[start..], N_CLASSES)
 }
 
 /// A file of just so many records.
 fn whole_batch(file: &Path, n_images: usize) -> Result<Vec<u8>, ReadError> {
-    let n_expected = (n_images * (1 + SAMPLE)) as u64;
     let n_found = fs::metadata(file).map_err(|source| ReadError::io(file, source))?.len();
-    if n_found != n_expected {
+    check_batch_length(file, n_found, n_images)?;
+    fs::read(file).map_err(|source| ReadError::io(file, source))
+}
+
+pub(super) fn check_batch_length(file: &Path, n_found: u64, n_images: usize) -> Result<(), ReadError> {
+    let n_expected = n_images as u128 * (1 + SAMPLE) as u128;
+    if u128::from(n_found) != n_expected {
         let expected = format!("{n_expected} bytes ({n_images} images)");
         return Err(ReadError::damaged(file, expected, n_found.to_string()));
     }
-    fs::read(file).map_err(|source| ReadError::io(file, source))
+    Ok(())
 }
 
 fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Images, ReadError> {
     let n_images = files.len() * across * across;
-    let labels = idx_labels(label_file, N_CLASSES)?;
+    let labels = idx_labels(Content::open(label_file)?, N_CLASSES)?;
     if labels.len() != n_images {
         let (images, labels, n_labels) = (files[0].clone(), label_file.to_owned(), labels.len());
         return Err(ReadError::Unpaired { images, n_images, labels, n_labels });
@@ -93,7 +103,7 @@ fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Im
             let decoding: Vec<_> = together
                 .iter_mut()
                 .map(|(file, place)| {
-                    scope.spawn(|| decode(file, across).map(|sheet| cut(&sheet, across, place)))
+                    scope.spawn(|| decode_file(file, across).map(|sheet| cut(&sheet, across, place)))
                 })
                 .collect();
             decoding
@@ -104,8 +114,17 @@ fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Im
     Ok(images(pixels, labels))
 }
 
+fn decode_file(file: &Path, across: usize) -> Result<Vec<u8>, ReadError> {
+    let opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
+    decode(file, BufReader::with_capacity(1 << 16, opened), across)
+}
+
 /// The pixels of a sheet, row by row.
-fn decode(file: &Path, across: usize) -> Result<Vec<u8>, ReadError> {
+pub(super) fn decode(
+    file: &Path,
+    mut content: impl BufRead + Seek,
+    across: usize,
+) -> Result<Vec<u8>, ReadError> {
     let side = across * SIDE;
     let expected = || format!("a lossless WebP picture of {side} x {side} without transparency");
     let refuse = |found: String| ReadError::damaged(file, expected(), found);
@@ -114,9 +133,8 @@ fn decode(file: &Path, across: usize) -> Result<Vec<u8>, ReadError> {
         error => refuse(format!("what the decoder refuses ({error})")),
     };
 
-    let mut opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
-    check_length(file, &mut opened)?;
-    let mut decoder = WebPDecoder::new(BufReader::with_capacity(1 << 16, opened)).map_err(undecodable)?;
+    check_length(file, &mut content)?;
+    let mut decoder = WebPDecoder::new(content).map_err(undecodable)?;
     let (width, height) = decoder.dimensions();
     if (width as usize, height as usize) != (side, side) {
         return Err(refuse(format!("{width} x {height}")));
@@ -130,15 +148,15 @@ fn decode(file: &Path, across: usize) -> Result<Vec<u8>, ReadError> {
 }
 
 /// Whether the file is as long as its header says: the decoder may not miss the last few bytes.
-fn check_length(file: &Path, opened: &mut File) -> Result<(), ReadError> {
+fn check_length(file: &Path, content: &mut (impl Read + Seek)) -> Result<(), ReadError> {
     let mut header = Vec::new();
-    let n_found = opened
+    let n_found = content
+        .by_ref()
         .take(8)
         .read_to_end(&mut header)
-        .and_then(|_| opened.rewind())
-        .and_then(|()| opened.metadata())
-        .map_err(|source| ReadError::io(file, source))?
-        .len();
+        .and_then(|_| content.seek(SeekFrom::End(0)))
+        .and_then(|n_found| content.rewind().map(|()| n_found))
+        .map_err(|source| ReadError::io(file, source))?;
     let &[b'R', b'I', b'F', b'F', a, b, c, d] = &header[..] else {
         return Err(ReadError::damaged(file, "a WebP file", "something else"));
     };
@@ -160,7 +178,7 @@ fn cut(sheet: &[u8], across: usize, images: &mut [u8]) {
     }
 }
 
-fn images(pixels: Vec<u8>, labels: Vec<u8>) -> Images {
+pub(super) fn images(pixels: Vec<u8>, labels: Vec<u8>) -> Images {
     Images { pixels, labels, height: SIDE, width: SIDE, channels: CHANNELS, n_classes: N_CLASSES }
 }
 

@@ -1,7 +1,7 @@
-//! A file's content, decompressed where it is compressed, and never more of it than is ever read into memory.
+//! What a file holds, decompressed where it is compressed, and never more of it than is ever read into memory.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, Cursor, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -14,56 +14,96 @@ pub(super) const LIMIT: u64 = 1 << 32;
 /// Deflate cannot grow a byte to more than this, so a small file that declares much is found out unread.
 pub(super) const MOST_PER_COMPRESSED_BYTE: u64 = 1032;
 
-/// A file's content, from its beginning on.
+/// Text declares no length. Compressed, it may grow to this many times its size: ten times what LEAF's spelling
+/// of every sequence grows to.
+const MOST_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
+
+/// What a short text may grow to in any case.
+const SHORT_TEXT: u64 = 1 << 20;
+
+/// Memory taken before a compressed byte is read, for each of them; more only as it turns out to be needed.
+const TAKEN_PER_COMPRESSED_BYTE: u64 = 8;
+
+/// What a file holds, from its beginning on.
 pub(super) struct Content<'p> {
-    path: &'p Path,
-    reader: Box<dyn Read>,
+    /// Which file.
+    pub(super) path: &'p Path,
+    reader: Box<dyn Read + 'p>,
     n_stored: u64,
+    compressed: bool,
     n_read: u64,
-    /// The content cannot be longer than this.
-    pub(super) most: u64,
 }
 
 impl<'p> Content<'p> {
     pub(super) fn open(path: &'p Path) -> Result<Self, ReadError> {
         let open = || {
-            let mut file = File::open(path)?;
+            let file = File::open(path)?;
             let n_stored = file.metadata()?.len();
-            let mut start = Vec::new();
-            file.by_ref().take(2).read_to_end(&mut start)?;
-            file.rewind()?;
-            let (reader, most): (Box<dyn Read>, u64) = if start == [0x1f, 0x8b] {
-                let decoder = MultiGzDecoder::new(BufReader::with_capacity(1 << 16, file));
-                (Box::new(decoder), n_stored.saturating_mul(MOST_PER_COMPRESSED_BYTE))
-            } else {
-                (Box::new(file), n_stored)
-            };
-            Ok(Content { path, reader, n_stored, n_read: 0, most })
+            Self::new(path, file, n_stored)
         };
-        open().map_err(|source: io::Error| ReadError::io(path, source))
+        open().map_err(|source| ReadError::io(path, source))
+    }
+
+    /// As if these bytes were a file.
+    pub(super) fn of_bytes(bytes: &'p [u8]) -> Self {
+        Self::new(Path::new(NO_FILE), bytes, bytes.len() as u64).expect("bytes in memory can be read")
+    }
+
+    fn new(path: &'p Path, mut stored: impl Read + 'p, n_stored: u64) -> io::Result<Self> {
+        let mut start = Vec::new();
+        stored.by_ref().take(2).read_to_end(&mut start)?;
+        let compressed = start == [0x1f, 0x8b];
+        let stored = Cursor::new(start).chain(stored);
+        let reader: Box<dyn Read> =
+            if compressed { Box::new(MultiGzDecoder::new(stored)) } else { Box::new(stored) };
+        Ok(Content { path, reader, n_stored, compressed, n_read: 0 })
     }
 
     /// The next bytes: fewer than `n_bytes` only where the content ends.
     pub(super) fn next_bytes(&mut self, n_bytes: usize) -> Result<Vec<u8>, ReadError> {
+        let n_taken =
+            self.n_stored.saturating_mul(if self.compressed { TAKEN_PER_COMPRESSED_BYTE } else { 1 });
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(n_bytes).map_err(|source| ReadError::io(self.path, source))?;
+        bytes
+            .try_reserve_exact(n_taken.min(n_bytes as u64) as usize)
+            .map_err(|source| ReadError::io(self.path, source))?;
         match self.reader.by_ref().take(n_bytes as u64).read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
             Err(source) => Err(unreadable(self.path, source)),
         }
     }
 
+    /// The content cannot be longer than this.
+    pub(super) fn most(&self) -> u64 {
+        self.n_stored.saturating_mul(if self.compressed { MOST_PER_COMPRESSED_BYTE } else { 1 })
+    }
+
     pub(super) fn size(&self) -> String {
         format!("a file of {} bytes", self.n_stored)
     }
+
+    fn most_text(&self) -> u64 {
+        if !self.compressed {
+            return LIMIT;
+        }
+        self.n_stored.saturating_mul(MOST_TEXT_PER_COMPRESSED_BYTE).saturating_add(SHORT_TEXT).min(LIMIT)
+    }
 }
 
-/// For readers that take what comes: an error once it is more than [`LIMIT`].
+/// What errors call bytes that are in no file.
+pub(super) const NO_FILE: &str = "the bytes given";
+
+/// For readers of text, who take what comes: an error once it is more than it can be.
 impl Read for Content<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let n_bytes = self.reader.read(to)?;
         self.n_read += n_bytes as u64;
-        if self.n_read > LIMIT { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(n_bytes) }
+        let most = self.most_text();
+        if self.n_read > most {
+            let stored = format!("at most {most} bytes of text in {}", self.size());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, stored));
+        }
+        Ok(n_bytes)
     }
 }
 
@@ -75,10 +115,47 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> ReadError {
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
             ReadError::damaged(path, "an intact gzip file", error.to_string())
         }
-        // Ours, or the system's for a file that no program can hold.
-        io::ErrorKind::FileTooLarge => {
-            ReadError::damaged(path, format!("at most {LIMIT} bytes of content"), "more")
+        io::ErrorKind::FileTooLarge if error.raw_os_error().is_none() => {
+            ReadError::unfit(path, error.to_string(), "more", "fetch the file again, or unpack it")
         }
         _ => ReadError::io(path, error),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    pub(in super::super) fn gzip(content: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn compressed_text_grows_only_so_far() {
+        let read = |bytes: &[u8]| {
+            let mut content = Content::of_bytes(bytes);
+            io::copy(&mut content, &mut io::sink())
+                .map_err(|error| unreadable(content.path, error).to_string())
+        };
+        let text = vec![b' '; 4 << 20];
+        let bomb = gzip(&text);
+        assert_eq!((read(&text), read(&gzip(&text[..1 << 20]))), (Ok(4 << 20), Ok(1 << 20)));
+        let most = 200 * bomb.len() + (1 << 20);
+        let expected = format!("expected at most {most} bytes of text in a file of {} bytes", bomb.len());
+        let message = format!("the bytes given: {expected}, found more; fetch the file again, or unpack it");
+        assert_eq!(read(&bomb), Err(message));
+    }
+
+    #[test]
+    fn memory_grows_with_what_is_read() {
+        let compressed = gzip(&[7; 1000]);
+        let bytes = Content::of_bytes(&compressed).next_bytes(1 << 40).unwrap();
+        assert!(bytes == [7; 1000] && bytes.capacity() < 4096);
     }
 }

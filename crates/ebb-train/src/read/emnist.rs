@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use super::content::Content;
 use super::idx::idx_bytes;
 use super::{Images, Part, ReadError, idx_file};
 
@@ -26,7 +27,8 @@ pub fn emnist_letters(data: &Path, part: Part) -> Result<Images, ReadError> {
     };
     let folder = data.join("emnist");
     let image_file = idx_file(&folder, &format!("{prefix}-images-idx3-ubyte"))?;
-    letters(&image_file, &idx_file(&folder, &format!("{prefix}-labels-idx1-ubyte"))?, 0)
+    let label_file = idx_file(&folder, &format!("{prefix}-labels-idx1-ubyte"))?;
+    letters(Content::open(&image_file)?, Content::open(&label_file)?, 0)
 }
 
 /// The first 10,000 training images of EMNIST Letters, for those who have no more, from the file
@@ -36,7 +38,8 @@ pub fn emnist_letters_10k(data: &Path, part: Part) -> Result<Images, ReadError> 
     let folder = data.join("emnist");
     let image_file = idx_file(&folder, "emnist-letters-train-first10000-images-idx3-ubyte")?;
     let label_file = idx_file(&folder, "emnist-letters-train-labels-idx1-ubyte")?;
-    let mut images = letters(&image_file, &label_file, N_PUBLISHED - N_SMALL)?;
+    let mut images =
+        letters(Content::open(&image_file)?, Content::open(&label_file)?, N_PUBLISHED - N_SMALL)?;
     if images.n_samples() != N_SMALL {
         let found = images.n_samples().to_string();
         return Err(ReadError::damaged(&image_file, format!("{N_SMALL} images"), found));
@@ -56,13 +59,18 @@ pub fn emnist_letters_10k(data: &Path, part: Part) -> Result<Images, ReadError> 
 }
 
 /// Letters put upright, with labels from 0; this many labels belong to images that are not there.
-fn letters(image_file: &Path, label_file: &Path, n_left_over: usize) -> Result<Images, ReadError> {
-    let ([n_images, height, width], mut pixels) = idx_bytes(image_file)?;
+pub(super) fn letters(
+    images: Content<'_>,
+    labels: Content<'_>,
+    n_left_over: usize,
+) -> Result<Images, ReadError> {
+    let (image_file, label_file) = (images.path, labels.path);
+    let ([n_images, height, width], mut pixels) = idx_bytes(images)?;
     if (height, width) != (SIDE, SIDE) {
         let found = format!("{height} x {width}");
         return Err(ReadError::damaged(image_file, format!("images of {SIDE} x {SIDE}"), found));
     }
-    let ([n_labels], mut labels) = idx_bytes(label_file)?;
+    let ([n_labels], mut labels) = idx_bytes(labels)?;
     if n_labels != n_images + n_left_over {
         let (images, labels) = (image_file.to_owned(), label_file.to_owned());
         return Err(match n_left_over {

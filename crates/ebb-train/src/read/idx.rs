@@ -10,8 +10,8 @@ use super::{Images, ReadError, check_labels};
 
 /// Reads grey images and their labels from two IDX files, each plain or compressed by gzip.
 pub fn idx_images(images: &Path, labels: &Path, n_classes: usize) -> Result<Images, ReadError> {
-    let ([n_images, height, width], pixels) = idx_bytes(images)?;
-    let label_values = idx_labels(labels, n_classes)?;
+    let ([n_images, height, width], pixels) = idx_bytes(Content::open(images)?)?;
+    let label_values = idx_labels(Content::open(labels)?, n_classes)?;
     if label_values.len() != n_images {
         return Err(ReadError::Unpaired {
             images: images.to_owned(),
@@ -23,17 +23,19 @@ pub fn idx_images(images: &Path, labels: &Path, n_classes: usize) -> Result<Imag
     Ok(Images { pixels, labels: label_values, height, width, channels: 1, n_classes })
 }
 
-/// Reads labels below `n_classes` from an IDX file, plain or compressed by gzip.
-pub(super) fn idx_labels(file: &Path, n_classes: usize) -> Result<Vec<u8>, ReadError> {
-    let ([_], labels) = idx_bytes(file)?;
+/// Reads labels below `n_classes`.
+pub(super) fn idx_labels(content: Content<'_>, n_classes: usize) -> Result<Vec<u8>, ReadError> {
+    let file = content.path;
+    let ([_], labels) = idx_bytes(content)?;
     check_labels(file, &labels, n_classes)?;
     Ok(labels)
 }
 
-/// The sizes and the values of a file with `N` dimensions, none of them zero, plain or compressed by gzip.
-pub(super) fn idx_bytes<const N: usize>(path: &Path) -> Result<([usize; N], Vec<u8>), ReadError> {
-    let mut content = Content::open(path)?;
-
+/// The sizes and the values of a file with `N` dimensions, none of them zero.
+pub(super) fn idx_bytes<const N: usize>(
+    mut content: Content<'_>,
+) -> Result<([usize; N], Vec<u8>), ReadError> {
+    let path = content.path;
     let magic = content.next_bytes(4)?;
     let expected_magic = [0, 0, 8, N as u8];
     if magic != expected_magic {
@@ -61,7 +63,7 @@ pub(super) fn idx_bytes<const N: usize>(path: &Path) -> Result<([usize; N], Vec<
     }
     let n_declared = n_declared as usize;
     let expected = || format!("{n_declared} bytes of values ({shape})");
-    if n_declared as u64 > content.most {
+    if n_declared as u64 > content.most() {
         return Err(ReadError::damaged(path, expected(), content.size()));
     }
 
@@ -83,10 +85,8 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
 
-    use flate2::{Compression, write::GzEncoder};
-
+    use super::super::content::tests::gzip;
     use super::*;
 
     const PIXELS: [u8; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
@@ -129,12 +129,6 @@ mod tests {
 
     fn labels(labels: &[u8]) -> Vec<u8> {
         idx(&[labels.len() as u32], labels)
-    }
-
-    fn gzip(content: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(content).unwrap();
-        encoder.finish().unwrap()
     }
 
     #[test]

@@ -2,9 +2,16 @@
 
 mod cifar;
 mod content;
+mod csv_table;
 mod emnist;
 mod idx;
+mod npz;
+mod parquet_table;
+#[doc(hidden)]
+pub mod parse;
 mod shakespeare;
+mod table;
+mod zip;
 
 use std::fmt;
 use std::io;
@@ -15,7 +22,9 @@ use ebb_settings::{DATA_VARIABLE, DataFolder};
 pub use cifar::cifar10;
 pub use emnist::{emnist_letters, emnist_letters_10k};
 pub use idx::idx_images;
+pub use npz::{Array, Arrays, Values, npz};
 pub use shakespeare::{Role, Roles, shakespeare};
+pub use table::{Column, Meant, Table, TableForm, table, table_names};
 
 /// Labelled images as bytes, height x width x channels, sample after sample.
 #[derive(Clone, PartialEq, Eq)]
@@ -118,6 +127,17 @@ pub enum ReadError {
         /// What it holds.
         found: String,
     },
+    /// The file does not hold what is asked of it, and there is something better to do than to fetch it again.
+    Unfit {
+        /// Which file.
+        file: PathBuf,
+        /// What it should hold.
+        expected: String,
+        /// What it holds.
+        found: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The file declares more than is ever read into memory.
     TooLarge {
         /// Which file.
@@ -154,6 +174,15 @@ impl ReadError {
         ReadError::Io { file: file.to_owned(), source: source.into() }
     }
 
+    fn unfit(
+        file: &Path,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+        remedy: &'static str,
+    ) -> Self {
+        ReadError::Unfit { file: file.to_owned(), expected: expected.into(), found: found.into(), remedy }
+    }
+
     fn damaged(file: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         ReadError::Damaged { file: file.to_owned(), expected: expected.into(), found: found.into() }
     }
@@ -187,6 +216,9 @@ impl fmt::Display for ReadError {
             ReadError::Damaged { file, expected, found } => {
                 let file = file.display();
                 write!(f, "{file}: expected {expected}, found {found}; fetch the file again")
+            }
+            ReadError::Unfit { file, expected, found, remedy } => {
+                write!(f, "{}: expected {expected}, found {found}; {remedy}", file.display())
             }
             ReadError::TooLarge { file, n_bytes } => {
                 let (file, limit) = (file.display(), content::LIMIT);
@@ -265,4 +297,7 @@ fn check_labels(file: &Path, labels: &[u8], n_classes: usize) -> Result<(), Read
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+
+#[cfg(test)]
+pub(crate) use npz::tests as npz_tests;

@@ -66,10 +66,14 @@ pub fn shakespeare(data: &Path) -> Result<Roles, ReadError> {
     const NAMES: [&str; 4] = ["leaf-roles.jsonl.gz", "leaf-roles.jsonl", "all_data.json.gz", "all_data.json"];
     let file = first_of(&data.join("shakespeare"), &NAMES)?;
     let lines = file.file_name().is_some_and(|name| NAMES[..2].iter().any(|&line_name| name == line_name));
-    let roles = if lines { read_lines(&file)? } else { read_leaf(&file)? };
+    let content = Content::open(&file)?;
+    if lines { read_lines(content) } else { read_leaf(content) }
+}
+
+fn not_empty(file: &Path, roles: Roles) -> Result<Roles, ReadError> {
     if roles.roles.is_empty() {
         let expected = format!("a role that says more than {STEPS} characters");
-        return Err(ReadError::damaged(&file, expected, "none"));
+        return Err(ReadError::damaged(file, expected, "none"));
     }
     Ok(roles)
 }
@@ -81,8 +85,10 @@ struct Line {
     text: String,
 }
 
-fn read_lines(file: &Path) -> Result<Roles, ReadError> {
-    let mut content = BufReader::with_capacity(1 << 16, Content::open(file)?);
+/// Reads the first form.
+pub(super) fn read_lines(content: Content<'_>) -> Result<Roles, ReadError> {
+    let file = content.path;
+    let mut content = BufReader::with_capacity(1 << 16, content);
     let (mut all, mut names) = (Roles::default(), BTreeSet::new());
     let mut line = Vec::new();
     for line_number in 1_u64.. {
@@ -110,7 +116,7 @@ fn read_lines(file: &Path) -> Result<Roles, ReadError> {
             all.roles.push(Role { name: user, starts });
         }
     }
-    Ok(all)
+    not_empty(file, all)
 }
 
 /// The second form, of which `user_data` holds all but the order.
@@ -128,8 +134,10 @@ struct Spelt {
     y: Vec<Symbol>,
 }
 
-fn read_leaf(file: &Path) -> Result<Roles, ReadError> {
-    let content = BufReader::with_capacity(1 << 16, Content::open(file)?);
+/// Reads the second form.
+pub(super) fn read_leaf(content: Content<'_>) -> Result<Roles, ReadError> {
+    let file = content.path;
+    let content = BufReader::with_capacity(1 << 16, content);
     let Leaf { users, num_samples, mut user_data } = parse(file, content)?;
     if users.len() != num_samples.len() || users.len() != user_data.len() {
         let expected = format!("{} users in `num_samples` and `user_data` as in `users`", users.len());
@@ -152,7 +160,7 @@ fn read_leaf(file: &Path) -> Result<Roles, ReadError> {
             all.roles.push(Role { name, starts });
         }
     }
-    Ok(all)
+    not_empty(file, all)
 }
 
 fn parse(file: &Path, content: impl Read) -> Result<Leaf, ReadError> {
@@ -298,11 +306,10 @@ impl<const N: usize> Visitor<'_> for Exactly<N> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
 
-    use flate2::{Compression, write::GzEncoder};
     use serde_json::{Value, json};
 
+    use super::super::content::tests::gzip;
     use super::*;
 
     const LINES: &str = "leaf-roles.jsonl";
@@ -354,12 +361,6 @@ mod tests {
         let character = |&place: &u8| char::from(SYMBOLS[usize::from(place)]);
         let sequence = roles.text[start..start + STEPS].iter().map(character).collect();
         (sequence, character(&roles.text[start + STEPS]))
-    }
-
-    fn gzip(content: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-        encoder.write_all(content).unwrap();
-        encoder.finish().unwrap()
     }
 
     #[test]
@@ -495,6 +496,11 @@ mod tests {
             flipped[whole.len() - 8] ^= 1;
             let error = read(name, &flipped).unwrap_err();
             assert!(error.starts_with("at: expected an intact gzip file, found "), "{error}");
+            // A megabyte more of nothing than so little can have grown from.
+            let bomb = gzip(&[vec![b' '; 4 << 20], content.into_bytes()].concat());
+            let error = read(name, &bomb).unwrap_err();
+            let most = 200 * bomb.len() + (1 << 20);
+            assert!(error.starts_with(&format!("at: expected at most {most} bytes of text in ")), "{error}");
         }
     }
 

@@ -157,13 +157,13 @@ mod tests {
             let labels = labels(n_classes, n_samples);
             let split = dealt(&format!("[data]\nsamples = 500\n{KIND}"), &labels, n_classes, 100, 1);
             let primaries = split.clusters.unwrap();
-            for client in 0..100 {
+            assert_eq!(primaries.len(), 100);
+            for (client, &primary) in primaries.iter().enumerate() {
                 let (train, held) = (&split.train[client], &split.held_out[client]);
                 assert_eq!((train.len(), held.len()), (450, 50));
                 let counts = counts(&[&train[..], held].concat(), &labels, n_classes);
-                let primary = primaries[client] as usize;
                 for (class, count) in counts.into_iter().enumerate() {
-                    assert!(if class == primary { count == 400 } else { others.contains(&count) });
+                    assert!(if class == primary as usize { count == 400 } else { others.contains(&count) });
                 }
             }
             assert_eq!(split.held_out.concat().len(), 5000);

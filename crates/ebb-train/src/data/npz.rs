@@ -1,0 +1,300 @@
+//! Samples of a NumPy archive: classes to be told apart, or values to be met.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
+use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::{Labelled, Samples};
+use crate::Task;
+use crate::net::Input;
+use crate::read::{self, Array, Arrays, Values};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Task> = Entry {
+    name: "npz",
+    about: "arrays x and y of a NumPy archive",
+    example: "file = \"mine/train.npz\"     # within the data folder, or a path
+# test_file = \"mine/test.npz\" # or a share of the samples, drawn at random
+test_share = 0.2
+# classes = 10              # without it, as many as the labels of both files need
+clients = 20
+# samples = 200             # a client; without it, all there are
+# seed = 1                  # fixes who holds what when the run's seed varies
+# [data.split]              # who holds which samples: ebbflow list splits
+# [data.sizes]              # how many a client holds: ebbflow list sizes",
+    build: |settings| {
+        let archived: Archived = settings.parse()?;
+        let folder = read::data_folder(settings.data_folder())
+            .map_err(|error| settings.error("file", error.to_string()))?;
+        Ok(Box::new(archived.build(settings, &folder)?))
+    },
+};
+
+/// More classes than this are a mistake: labels that are no labels.
+const MOST_CLASSES: usize = 1 << 16;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Archived {
+    file: String,
+    test_file: Option<String>,
+    test_share: Option<Chance>,
+    classes: Option<NonZeroU32>,
+    clients: NonZeroU32,
+    samples: Option<NonZeroU32>,
+    /// Fixes who holds what when the run's seed varies.
+    seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
+}
+
+impl Archived {
+    fn build(&self, settings: &Settings<'_>, folder: &Path) -> Result<Labelled, SettingsError> {
+        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let (train, test, test_key) = self.parts(settings, folder, seed)?;
+        let input = match train.x.shape[1..] {
+            [width] => Input::Flat(width),
+            [height, width] => Input::Image { height, width, channels: 1 },
+            [height, width, channels] => Input::Image { height, width, channels },
+            _ => unreachable!("the reader takes 2 to 4 dimensions"),
+        };
+        let both_values = matches!((&train.y.values, &test.y.values), (Values::Floats(_), Values::Floats(_)));
+        let (n_classes, train, test) = if both_values {
+            let n_values = train.y.shape[1..].iter().product();
+            check_meets(settings, input, n_values)?;
+            (n_values, with_values(train, input.len()), with_values(test, input.len()))
+        } else {
+            let (train_labels, test_labels) =
+                (self.labels(settings, "file", &train.y)?, self.labels(settings, test_key, &test.y)?);
+            let largest = train_labels.iter().chain(&test_labels).max().map_or(0, |&label| label as usize);
+            let n_classes = self.classes.map_or(largest + 1, |classes| classes.get() as usize);
+            let samples = |arrays, labels| with_labels(arrays, labels, input.len());
+            (n_classes, samples(train, train_labels), samples(test, test_labels))
+        };
+        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
+        let (train, test) = (Arc::new(train), Arc::new(test));
+        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
+    }
+
+    /// What is trained on, what is judged on, and the setting that names the file of the latter.
+    fn parts(
+        &self,
+        settings: &Settings<'_>,
+        folder: &Path,
+        seed: u64,
+    ) -> Result<(Arrays, Arrays, &'static str), SettingsError> {
+        let read = |key: &str, file: &str| {
+            read::npz(&folder.join(file)).map_err(|error| settings.error(key, error.to_string()))
+        };
+        let all = read("file", &self.file)?;
+        one_test(settings, self.test_file.as_ref(), self.test_share)?;
+        let Some(test_file) = &self.test_file else {
+            let (rows, held_out) = hold_out(settings, all.x.shape[0], self.test_share, seed)?;
+            return Ok((of_rows(&all, &rows), of_rows(&all, &held_out), "file"));
+        };
+        let test = read("test_file", test_file)?;
+        let alike = |one: &Array, other: &Array| {
+            std::mem::discriminant(&one.values) == std::mem::discriminant(&other.values)
+                && one.shape[1..] == other.shape[1..]
+        };
+        if !alike(&all.x, &test.x) || all.y.shape[1..] != test.y.shape[1..] {
+            let message =
+                format!("expected arrays like {all:?}, found {test:?}; give files of the same kind");
+            return Err(settings.error("test_file", message));
+        }
+        Ok((all, test, "test_file"))
+    }
+
+    /// Labels, each below the number of classes.
+    fn labels(&self, settings: &Settings<'_>, key: &str, y: &Array) -> Result<Vec<u32>, SettingsError> {
+        let n_classes = self.classes.map_or(MOST_CLASSES, |classes| classes.get() as usize);
+        let labels: Vec<i64> = match &y.values {
+            Values::Bytes(labels) => labels.iter().map(|&label| i64::from(label)).collect(),
+            Values::Integers(labels) => labels.clone(),
+            Values::Floats(_) => {
+                return Err(settings.error(key, "expected labels in `y` as in the other file, found float32"));
+            }
+        };
+        if labels.len() != y.shape[0] {
+            let message =
+                format!("expected one label a sample in `y`, found {y:?}; save the numbers of the classes");
+            return Err(settings.error(key, message));
+        }
+        let class = |(idx, &label): (usize, &i64)| {
+            u32::try_from(label).ok().filter(|&label| (label as usize) < n_classes).ok_or_else(|| {
+                let message =
+                    format!("label of sample {idx}: expected 0 to {}, found {label}", n_classes - 1);
+                settings.error(key, format!("{message}; correct `y`, or give classes"))
+            })
+        };
+        labels.iter().enumerate().map(class).collect()
+    }
+}
+
+/// Some of the samples.
+fn of_rows(arrays: &Arrays, rows: &[u32]) -> Arrays {
+    fn pick<T: Copy>(values: &[T], width: usize, rows: &[u32]) -> Vec<T> {
+        rows.iter().flat_map(|&row| &values[row as usize * width..][..width]).copied().collect()
+    }
+    let some = |array: &Array| {
+        let width = array.shape[1..].iter().product();
+        let values = match &array.values {
+            Values::Bytes(values) => Values::Bytes(pick(values, width, rows)),
+            Values::Floats(values) => Values::Floats(pick(values, width, rows)),
+            Values::Integers(values) => Values::Integers(pick(values, width, rows)),
+        };
+        let mut shape = array.shape.clone();
+        shape[0] = rows.len();
+        Array { shape, values }
+    };
+    Arrays { x: some(&arrays.x), y: some(&arrays.y) }
+}
+
+fn with_labels(arrays: Arrays, labels: Vec<u32>, width: usize) -> Samples {
+    match arrays.x.values {
+        // From 0 to 1.
+        Values::Bytes(pixels) => Samples::from_bytes(pixels, labels, width, &[(0.0, 1.0)]),
+        values => Samples::from_floats(floats(values), labels, width),
+    }
+}
+
+fn with_values(arrays: Arrays, width: usize) -> Samples {
+    Samples::from_values(floats(arrays.x.values), floats(arrays.y.values), width)
+}
+
+fn floats(values: Values) -> Vec<f32> {
+    match values {
+        Values::Bytes(bytes) => bytes.iter().map(|&byte| f32::from(byte) / 255.0).collect(),
+        Values::Floats(floats) => floats,
+        Values::Integers(integers) => integers.iter().map(|&integer| integer as f32).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+    use crate::read::npz_tests::{npy, zip};
+
+    const SETTINGS: &str = "clients = 2\nfile = \"train.npz\"\ntest_file = \"test.npz\"\n";
+
+    fn archive(x: Vec<u8>, y: Vec<u8>) -> Vec<u8> {
+        zip(&[("x.npy", x), ("y.npy", y)], false)
+    }
+
+    /// Images of 2 x 2 and their labels.
+    fn images(labels: &[u8]) -> Vec<u8> {
+        let pixels: Vec<_> = (0..4 * labels.len()).map(|at| at as u8 * 5).collect();
+        let y = npy("|u1", &format!("{},", labels.len()), labels);
+        archive(npy("|u1", &format!("{}, 2, 2", labels.len()), &pixels), y)
+    }
+
+    fn values(values: &[f32]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    fn build(train: &[u8], test: &[u8], text: &str) -> Result<Labelled, String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("train.npz"), train).unwrap();
+        fs::write(folder.path().join("test.npz"), test).unwrap();
+        let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        let settings = tree.table("data", Facts::default());
+        let archived = settings.parse::<Archived>().map_err(|error| error.to_string())?;
+        archived.build(&settings, folder.path()).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn check_refused(train: &[u8], test: &[u8], text: &str, expected: &str) {
+        assert_eq!(build(train, test, text).err().unwrap(), expected);
+    }
+
+    #[test]
+    fn bytes_are_images_from_0_to_1() {
+        let data = build(&images(&[0, 3, 1, 1]), &images(&[2]), SETTINGS).unwrap();
+        assert_eq!((data.net().n_classes(), data.train().by_client.len()), (4, 2));
+        assert_eq!(data.net().input(), Input::Image { height: 2, width: 2, channels: 1 });
+        let row = data.train().samples.row(1);
+        let expected = [20.0, 25.0, 30.0, 35.0].map(|byte| byte / 255.0_f32);
+        assert!(row.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 1e-6), "{row:?}");
+        assert_eq!((data.train().samples.label(1), data.test().samples.label(0)), (3, 2));
+        let ten = build(&images(&[0, 3, 1, 1]), &images(&[2]), &format!("{SETTINGS}classes = 10")).unwrap();
+        assert_eq!(ten.net().n_classes(), 10);
+    }
+
+    #[test]
+    fn a_share_can_be_held_out() {
+        let text = SETTINGS.replace("test_file = \"test.npz\"", "test_share = 0.4");
+        let data = build(&images(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), &[], &text).unwrap();
+        assert_eq!((data.train().samples.len(), data.test().samples.len()), (6, 4));
+        for samples in [&data.train().samples, &data.test().samples] {
+            for idx in 0..samples.len() as u32 {
+                let first = f32::from(samples.label(idx) as u8 * 20) / 255.0;
+                assert!((samples.row(idx)[0] - first).abs() < 1e-6, "labels stay with their images");
+            }
+        }
+        let expected = "a.toml:4:1: data.test_share = 0.01: leaves 2 samples to train on and 0 to judge on; \
+                        give another share, or more samples";
+        check_refused(&images(&[0, 1]), &[], &text.replace("0.4", "0.01"), expected);
+    }
+
+    #[test]
+    fn floats_are_values_to_be_met() {
+        let archive = archive(
+            npy("<f4", "2, 3", &values(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
+            npy("<f4", "2, 2", &values(&[-1.0, 1.0, -2.0, 2.0])),
+        );
+        let text = format!("{SETTINGS}[model]\nloss = \"squared-error\"");
+        let data = build(&archive, &archive, &text).unwrap();
+        let mut aims = Vec::new();
+        data.test().samples.fill_aims(1..2, &mut aims);
+        assert_eq!((aims, data.net().n_classes()), (vec![-2.0, 2.0], 2));
+        assert_eq!(data.train().samples.row(1), [4.0, 5.0, 6.0]);
+        let error = build(&archive, &archive, SETTINGS).err().unwrap();
+        assert!(
+            error.ends_with("model.loss: values are met by squared error; write loss = \"squared-error\"")
+        );
+        let error = build(&archive, &archive, &format!("{text}\noutputs = 3")).err().unwrap();
+        assert!(error.ends_with("model.outputs = 3: expected one for each of the 2 values"), "{error}");
+    }
+
+    #[test]
+    fn labels_and_files_that_do_not_fit_are_named() {
+        let expected = "a.toml:4:1: data.test_file = \"test.npz\": label of sample 1: expected 0 to 2, found 3; \
+                        correct `y`, or give classes";
+        let text = format!("{SETTINGS}classes = 3");
+        check_refused(&images(&[0, 1, 2]), &images(&[0, 3]), &text, expected);
+        let negative =
+            archive(npy("|u1", "2, 1", &[0; 2]), npy("<i4", "2,", &[0, 0, 0, 0, 255, 255, 255, 255]));
+        let expected = "a.toml:3:1: data.file = \"train.npz\": label of sample 1: expected 0 to 65535, found -1; \
+                        correct `y`, or give classes";
+        check_refused(&negative, &negative, SETTINGS, expected);
+        let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected arrays like Arrays { x: 2 x 2 x 2 bytes, \
+                        y: 2 bytes }, found Arrays { x: 2 x 1 bytes, y: 2 integers }; give files of the same kind";
+        check_refused(&images(&[0, 1]), &negative, SETTINGS, expected);
+        let one_hot = archive(npy("|u1", "2, 1", &[0; 2]), npy("|u1", "2, 2", &[0, 1, 1, 0]));
+        let expected = "a.toml:3:1: data.file = \"train.npz\": expected one label a sample in `y`, found 2 x 2 bytes; \
+                        save the numbers of the classes";
+        check_refused(&one_hot, &one_hot, SETTINGS, expected);
+        let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected labels in `y` as in the other file, \
+                        found float32";
+        let floats = archive(npy("|u1", "2, 2, 2", &[0; 8]), npy("<f4", "2,", &[0; 8]));
+        check_refused(&images(&[0, 1]), &floats, SETTINGS, expected);
+        let error = build(b"nothing", &images(&[0]), SETTINGS).err().unwrap();
+        assert!(
+            error.starts_with("a.toml:3:1: data.file = \"train.npz\": ") && error.contains("no directory")
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
+
+use ebb_round::Stream;
+use ebb_settings::{Chance, Settings, SettingsError};
+
+use crate::net::{self, Input};
+
+/// The model without `[model]`.
+pub(super) const DEFAULT_MODEL: &str = "logistic";
+
+/// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
+pub(super) fn hold_out(
+    settings: &Settings<'_>,
+    n_samples: usize,
+    share: Option<Chance>,
+    seed: u64,
+) -> Result<(Vec<u32>, Vec<u32>), SettingsError> {
+    let (train, test) = drawn(n_samples, share.map_or(0.2, Chance::get), seed);
+    if train.is_empty() || test.is_empty() {
+        let message = format!("leaves {} samples to train on and {} to judge on", train.len(), test.len());
+        return Err(settings.error("test_share", message + "; give another share, or more samples"));
+    }
+    Ok((train, test))
+}
+
+/// A file to judge on and a share to hold out exclude each other.
+pub(super) fn one_test(
+    settings: &Settings<'_>,
+    file: Option<&String>,
+    share: Option<Chance>,
+) -> Result<(), SettingsError> {
+    match (file, share) {
+        (Some(_), Some(_)) => Err(settings.error("test_share", "test_file is given; leave out one of them")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the network that `[model]` describes meets so many values.
+pub(super) fn check_meets(
+    settings: &Settings<'_>,
+    input: Input,
+    n_values: usize,
+) -> Result<(), SettingsError> {
+    let model = settings.elsewhere("model");
+    let net = net::build(&model, input, n_values, DEFAULT_MODEL)?;
+    if !net.meets_values() {
+        let message = "values are met by squared error; write loss = \"squared-error\"";
+        return Err(model.error("loss", message));
+    }
+    if net.n_classes() != n_values {
+        return Err(model.error("outputs", format!("expected one for each of the {n_values} values")));
+    }
+    Ok(())
+}
+
+/// Draws a share of all at random. Both parts keep their order.
+fn drawn(n_samples: usize, share: f64, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let n_test = (n_samples as f64 * share) as usize;
+    let mut drawn = Stream::of_run(seed, "hold out").distinct(n_samples, n_test).into_iter().peekable();
+    (0..n_samples as u32).partition(|&idx| drawn.next_if_eq(&(idx as usize)).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_held_out_and_nothing_is_lost() {
+        let (train, test) = drawn(103, 0.2, 1);
+        assert_eq!((train.len(), test.len()), (83, 20));
+        let mut all = [train.as_slice(), &test].concat();
+        assert!(train.is_sorted() && test.is_sorted() && test != (83..103).collect::<Vec<_>>());
+        all.sort_unstable();
+        assert_eq!(all, (0..103).collect::<Vec<_>>());
+        assert_eq!(drawn(103, 0.2, 1), (train, test));
+        assert_eq!(drawn(3, 0.0, 1), (vec![0, 1, 2], vec![]));
+    }
+}

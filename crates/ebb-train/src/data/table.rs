@@ -1,0 +1,458 @@
+//! Rows of a table: classes to be told apart, or values to be met.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use ebb_settings::{Chance, Entry, Settings, SettingsError, nearest};
+use serde::{Deserialize, Serialize};
+
+use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
+use super::encode::{Encoding, Part, names, numbers};
+use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::{Labelled, Samples};
+use crate::Task;
+use crate::net::Input;
+use crate::read::{self, Meant, ReadError, Table, TableForm};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Task> = Entry {
+    name: "table",
+    about: "a CSV or Parquet file with a column of labels or values",
+    example: "file = \"adult/adult.data.gz\"          # within the data folder, or a path
+# test_file = \"adult/adult.test.gz\"   # or a share of the rows, drawn at random
+test_share = 0.2
+label = \"income\"                      # the column of the classes
+# values = [\"hours-per-week\"]         # or those to be met, with loss = \"squared-error\" for the model
+categorical = [\"workclass\", \"sex\"]    # columns of names; all others are numbers
+# leave_out = [\"fnlwgt\"]
+# columns = [\"age\", \"workclass\"]      # where the file has no line of their names
+# comment = \"|\"                       # what lines that are passed over begin with
+# separator = \";\"                    # if it is no comma
+clients = 20
+# samples = 200                       # a client; without it, all there are
+# seed = 1                            # fixes who holds what when the run's seed varies
+# [data.split]                        # who holds which samples: ebbflow list splits
+# [data.sizes]                        # how many a client holds: ebbflow list sizes",
+    build: |settings| {
+        let rows: Rows = settings.parse()?;
+        let folder = read::data_folder(settings.data_folder())
+            .map_err(|error| settings.error("file", error.to_string()))?;
+        Ok(Box::new(rows.build(settings, &folder)?))
+    },
+};
+
+/// The most that the numbers of all rows may take.
+const MOST_BYTES: u128 = 1 << 32;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rows {
+    file: String,
+    test_file: Option<String>,
+    test_share: Option<Chance>,
+    label: Option<String>,
+    values: Option<Vec<String>>,
+    #[serde(default)]
+    categorical: Vec<String>,
+    #[serde(default)]
+    leave_out: Vec<String>,
+    columns: Option<Vec<String>>,
+    comment: Option<char>,
+    separator: Option<char>,
+    clients: NonZeroU32,
+    samples: Option<NonZeroU32>,
+    /// Fixes who holds what when the run's seed varies.
+    seed: Option<u64>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    split: ReadBySplit,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "a table that the split reads")]
+    sizes: ReadBySplit,
+}
+
+impl Rows {
+    fn build(&self, settings: &Settings<'_>, folder: &Path) -> Result<Labelled, SettingsError> {
+        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let table = self.read(settings, folder, "file", &self.file)?;
+        one_test(settings, self.test_file.as_ref(), self.test_share)?;
+        let test_table =
+            self.test_file.as_ref().map(|file| self.read(settings, folder, "test_file", file)).transpose()?;
+        let all = |table: &Table| (0..table.n_rows as u32).collect::<Vec<_>>();
+        let (train, test) = match &test_table {
+            Some(test) => {
+                same_columns(settings, &table, test)?;
+                let train = Part { table: &table, rows: all(&table), key: "file" };
+                (train, Part { table: test, rows: all(test), key: "test_file" })
+            }
+            None => {
+                let (rows, held_out) = hold_out(settings, table.n_rows, self.test_share, seed)?;
+                (
+                    Part { table: &table, rows, key: "file" },
+                    Part { table: &table, rows: held_out, key: "file" },
+                )
+            }
+        };
+
+        let encoding = Encoding::fit(&train, |name| !self.aimed_at(name));
+        let n_bytes = (train.rows.len().max(test.rows.len()) * 4) as u128 * encoding.width as u128;
+        if encoding.width == 0 || n_bytes > MOST_BYTES {
+            let message = format!("{} numbers a row, {n_bytes} bytes in all", encoding.width);
+            let remedy =
+                format!("leave some columns, but none with a name for each row; {MOST_BYTES} bytes at most");
+            return Err(settings.error("file", format!("{message}; {remedy}")));
+        }
+        let (n_classes, train, test) = match &self.label {
+            Some(label) => self.with_classes(settings, label, &encoding, &train, &test)?,
+            None => self.with_values(settings, &encoding, &train, &test)?,
+        };
+        let (train, test, input) = (Arc::new(train), Arc::new(test), Input::Flat(encoding.width));
+        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
+        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
+    }
+
+    /// Whether a column is what the model should tell.
+    fn aimed_at(&self, name: &str) -> bool {
+        self.label.as_deref() == Some(name) || self.values.iter().flatten().any(|value| value == name)
+    }
+
+    fn read(
+        &self,
+        settings: &Settings<'_>,
+        folder: &Path,
+        key: &'static str,
+        file: &str,
+    ) -> Result<Table, SettingsError> {
+        let byte = |key: &str, given: char| {
+            u8::try_from(given)
+                .ok()
+                .filter(u8::is_ascii)
+                .ok_or_else(|| settings.error(key, "give an ASCII character"))
+        };
+        let comment = self.comment.map(|given| byte("comment", given)).transpose()?;
+        let separator = self.separator.map(|given| byte("separator", given)).transpose()?;
+        let form = TableForm { names: self.columns.as_deref(), comment, separator };
+        let wrong = |error: ReadError| settings.error(key, error.to_string());
+        let path = folder.join(file);
+        let names = read::table_names(&path, form).map_err(wrong)?;
+        if key == "file" {
+            self.check_names(settings, &names)?;
+        }
+        let meant = |name: &str| {
+            if self.leave_out.iter().any(|left_out| left_out == name) {
+                None
+            } else if self.label.as_deref() == Some(name)
+                || self.categorical.iter().any(|known| known == name)
+            {
+                Some(Meant::Category)
+            } else {
+                Some(Meant::Number)
+            }
+        };
+        read::table(&path, form, meant).map_err(wrong)
+    }
+
+    /// Whether the columns that the settings name are there, and each is named for one purpose.
+    fn check_names(&self, settings: &Settings<'_>, names: &[String]) -> Result<(), SettingsError> {
+        match (&self.label, &self.values) {
+            (None, None) => {
+                let message =
+                    "missing; name the column of the classes, or those of values to be met as values";
+                return Err(settings.error("label", message));
+            }
+            (Some(_), Some(_)) => {
+                return Err(settings.error("values", "label is given; leave out one of them"));
+            }
+            (None, Some(values)) if values.is_empty() => {
+                return Err(settings.error("values", "give at least one column"));
+            }
+            _ => {}
+        }
+        let listed = |key: &'static str, list: &'_ [String]| {
+            list.iter()
+                .enumerate()
+                .map(|(at, name)| (format!("{key}[{at}]"), name.clone()))
+                .collect::<Vec<_>>()
+        };
+        let mut named: Vec<_> = self.label.iter().map(|name| ("label".to_owned(), name.clone())).collect();
+        named.extend(listed("values", self.values.as_deref().unwrap_or_default()));
+        named.extend(listed("categorical", &self.categorical));
+        named.extend(listed("leave_out", &self.leave_out));
+        let mut seen = BTreeSet::new();
+        for (key, name) in named {
+            if !names.contains(&name) {
+                let known = || names.iter().map(String::as_str);
+                let hint = nearest(&name, known())
+                    .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+                let known = known().collect::<Vec<_>>().join(", ");
+                return Err(settings.error(&key, format!("there is no such column; {hint}known: {known}")));
+            }
+            if !seen.insert(name) {
+                return Err(settings.error(&key, "this column is named twice; name it once"));
+            }
+        }
+        Ok(())
+    }
+
+    fn with_classes(
+        &self,
+        settings: &Settings<'_>,
+        label: &str,
+        encoding: &Encoding,
+        train: &Part<'_>,
+        test: &Part<'_>,
+    ) -> Result<(usize, Samples, Samples), SettingsError> {
+        let classes = classes(train, label);
+        let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
+        if classes.len() < 2 {
+            return Err(settings.error("label", "expected at least 2 classes, found 1; name another column"));
+        }
+        let samples = |part: &Part<'_>| -> Result<Samples, SettingsError> {
+            let mut labels = Vec::with_capacity(part.rows.len());
+            for (&row, name) in part.rows.iter().zip(names(part, label)) {
+                let Some(&class) = places.get(name) else {
+                    let message =
+                        format!("row {row}, column \"{label}\": expected one of {}", classes.join(", "));
+                    return Err(
+                        settings.error(part.key, format!("{message}, found \"{name}\"; correct the file"))
+                    );
+                };
+                labels.push(class);
+            }
+            Ok(Samples::from_floats(encoding.write(part), labels, encoding.width))
+        };
+        Ok((classes.len(), samples(train)?, samples(test)?))
+    }
+
+    fn with_values(
+        &self,
+        settings: &Settings<'_>,
+        encoding: &Encoding,
+        train: &Part<'_>,
+        test: &Part<'_>,
+    ) -> Result<(usize, Samples, Samples), SettingsError> {
+        let values = self.values.as_deref().unwrap_or_default();
+        let samples = |part: &Part<'_>| {
+            let columns: Vec<_> = values.iter().map(|name| numbers(part.table, name)).collect();
+            let aims = part
+                .rows
+                .iter()
+                .flat_map(|&row| columns.iter().map(move |column| column[row as usize] as f32));
+            Samples::from_values(encoding.write(part), aims.collect(), encoding.width)
+        };
+        check_meets(settings, Input::Flat(encoding.width), values.len())?;
+        Ok((values.len(), samples(train), samples(test)))
+    }
+}
+
+/// Whether the test table has the columns of the other.
+fn same_columns(settings: &Settings<'_>, table: &Table, test: &Table) -> Result<(), SettingsError> {
+    let known = |table: &Table| table.columns.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
+    let (expected, found) = (known(table), known(test));
+    match expected.symmetric_difference(&found).next() {
+        None => Ok(()),
+        Some(name) => {
+            let where_it_is = if expected.contains(name) { "file" } else { "test_file" };
+            let message =
+                format!("only {where_it_is} has a column \"{name}\"; give files of the same columns");
+            Err(settings.error("test_file", message))
+        }
+    }
+}
+
+/// The classes that occur: whole numbers by size, anything else by spelling.
+fn classes(part: &Part<'_>, label: &str) -> Vec<String> {
+    let names: BTreeSet<_> = names(part, label).collect();
+    let mut classes: Vec<_> = names.into_iter().map(str::to_owned).collect();
+    if classes.iter().all(|class| class.parse::<i64>().is_ok()) {
+        classes.sort_by_key(|class| class.parse::<i64>().ok());
+    }
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+    use crate::read::tests::real;
+
+    const TRAIN: &str = "size,colour,kind,id\n1,red,10,a\n3,blue,9,b\n5,red,10,c\n7,red,9,d\n";
+    const TEST: &str = "size,colour,kind,id\n4,green,9,e\n6,blue,10.,f\n";
+    const SETTINGS: &str = "clients = 2\nfile = \"train.csv\"\ntest_file = \"test.csv\"\nlabel = \"kind\"\n\
+                            categorical = [\"colour\"]\nleave_out = [\"id\"]\n";
+
+    fn in_folder(folder: &Path, text: &str) -> Result<Labelled, String> {
+        let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        let settings = tree.table("data", Facts::default());
+        let rows = settings.parse::<Rows>().map_err(|error| error.to_string())?;
+        let built = rows.build(&settings, folder);
+        built.map_err(|error| error.to_string().replace(folder.to_str().unwrap(), "at"))
+    }
+
+    fn build(train: &str, test: &str, text: &str) -> Result<Labelled, String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("train.csv"), train).unwrap();
+        fs::write(folder.path().join("test.csv"), test).unwrap();
+        in_folder(folder.path(), text)
+    }
+
+    #[track_caller]
+    fn check_refused(train: &str, test: &str, text: &str, expected: &str) {
+        assert_eq!(build(train, test, text).err().unwrap(), expected);
+    }
+
+    fn rows(samples: &Samples) -> Vec<Vec<f32>> {
+        (0..samples.len() as u32).map(|idx| samples.row(idx)).collect()
+    }
+
+    fn labels(samples: &Samples) -> Vec<u32> {
+        (0..samples.len() as u32).map(|idx| samples.label(idx)).collect()
+    }
+
+    #[test]
+    fn numbers_are_scaled_and_names_become_ones() {
+        let data = build(TRAIN, TEST, SETTINGS).unwrap();
+        // Sizes have mean 4 and variance 5. Blue comes before red, and nobody trains on green.
+        let root = 5.0_f32.sqrt();
+        let (train, test) = (&data.train().samples, &data.test().samples);
+        let expected = [[-3.0, 0.0, 1.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [3.0, 0.0, 1.0]];
+        let scaled = |row: &[f32; 3]| vec![row[0] / root, row[1], row[2]];
+        let near = |row: &Vec<f32>, expected: &[f32; 3]| {
+            row.iter().zip(scaled(expected)).all(|(value, expected)| (value - expected).abs() < 1e-6)
+        };
+        assert!(rows(train).iter().zip(&expected).all(|(row, expected)| near(row, expected)));
+        assert!(
+            rows(test)
+                .iter()
+                .zip(&[[0.0, 0.0, 0.0], [2.0, 1.0, 0.0]])
+                .all(|(row, expected)| near(row, expected))
+        );
+        // Classes by size: 9 is 0, and 10 is 1, with a full stop or without.
+        assert_eq!((labels(train), labels(test)), (vec![1, 0, 1, 0], vec![0, 1]));
+        assert_eq!(data.train().by_client.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+        assert!(data.has_accuracy());
+    }
+
+    #[test]
+    fn a_share_of_the_rows_can_be_held_out() {
+        let text = SETTINGS.replace("test_file = \"test.csv\"", "test_share = 0.5").replace("= 2", "= 1");
+        let data = build(TRAIN, TEST, &text);
+        // Two rows of four are drawn; if both are of one class, that is said.
+        match data {
+            Ok(data) => assert_eq!((data.train().samples.len(), data.test().samples.len()), (2, 2)),
+            Err(error) => assert!(error.contains("expected at least 2 classes"), "{error}"),
+        }
+        let expected = "a.toml:4:1: data.test_share = 0.1: leaves 4 samples to train on and 0 to judge on; \
+                        give another share, or more samples";
+        check_refused(TRAIN, TEST, &text.replace("0.5", "0.1"), expected);
+        let expected = "a.toml:8:1: data.test_share = 0.5: test_file is given; leave out one of them";
+        check_refused(TRAIN, TEST, &format!("{SETTINGS}test_share = 0.5"), expected);
+    }
+
+    #[test]
+    fn values_are_met_by_squared_error() {
+        let text = SETTINGS.replace("label = \"kind\"", "values = [\"size\", \"kind\"]");
+        let linear = format!("{text}[model]\nloss = \"squared-error\"");
+        let data = build(TRAIN, TEST, &linear).unwrap();
+        let mut aims = Vec::new();
+        data.train().samples.fill_aims(0..2, &mut aims);
+        assert_eq!(
+            (aims, data.has_accuracy(), data.net().n_classes()),
+            (vec![1.0, 10.0, 3.0, 9.0], false, 2)
+        );
+        assert_eq!(data.train().samples.width(), 2, "the two colours");
+        let expected = "model.loss: values are met by squared error; write loss = \"squared-error\"";
+        assert!(build(TRAIN, TEST, &text).err().unwrap().ends_with(expected));
+        let expected = "model.outputs = 3: expected one for each of the 2 values";
+        assert!(build(TRAIN, TEST, &format!("{linear}\noutputs = 3")).err().unwrap().ends_with(expected));
+    }
+
+    #[test]
+    fn columns_that_cannot_be_are_named() {
+        let changed = |from: &str, to: &str| SETTINGS.replace(from, to);
+        let check =
+            |text: &str, expected: &str| check_refused(TRAIN, TEST, text, &format!("a.toml:{expected}"));
+        check(
+            &changed("label = \"kind\"", "label = \"kinds\""),
+            "5:1: data.label = \"kinds\": there is no such column; did you mean \"kind\"? \
+             known: size, colour, kind, id",
+        );
+        check(
+            &changed("[\"colour\"]", "[\"colour\", \"brightness\"]"),
+            "6:26: data.categorical[1] = \"brightness\": there is no such column; known: size, colour, kind, id",
+        );
+        check(
+            &changed("[\"id\"]", "[\"id\", \"kind\"]"),
+            "7:20: data.leave_out[1] = \"kind\": this column is named twice; name it once",
+        );
+        check(
+            &changed("label = \"kind\"\n", ""),
+            "1:2: data.label: missing; name the column of the classes, or those of values to be met as values",
+        );
+        check(
+            &changed("label", "values = [\"size\"]\nlabel"),
+            "5:1: data.values = [\"size\"]: label is given; leave out one of them",
+        );
+        check(&changed("label = \"kind\"", "values = []"), "5:1: data.values = []: give at least one column");
+        check(
+            &changed("categorical = [\"colour\"]\n", ""),
+            "3:1: data.file = \"train.csv\": at/train.csv: expected a number in line 2, column \"colour\", \
+             found \"red\"; correct it, list the column as categorical, or leave it out",
+        );
+        check(
+            &format!("{SETTINGS}separator = \"é\""),
+            "8:1: data.separator = \"é\": give an ASCII character",
+        );
+        check(
+            &changed("clients = 2", "clients = 5"),
+            "2:1: data.clients = 5: more than the 4 samples; give at most that",
+        );
+    }
+
+    #[test]
+    fn files_that_do_not_fit_are_named() {
+        let expected = "a.toml:4:1: data.test_file = \"test.csv\": only test_file has a column \"length\"; \
+                        give files of the same columns";
+        check_refused(TRAIN, &TEST.replace("size", "length"), SETTINGS, expected);
+        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 1, column \"kind\": expected one of 9, 10, \
+                        found \"11\"; correct the file";
+        check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, expected);
+        let expected =
+            "a.toml:5:1: data.label = \"kind\": expected at least 2 classes, found 1; name another column";
+        check_refused(&TRAIN.replace("10", "9"), TEST, SETTINGS, expected);
+        let error = build(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv")).err().unwrap();
+        assert!(
+            error.starts_with("a.toml:3:1: data.file = \"gone.csv\": at/gone.csv: cannot be read: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn real_adult() {
+        let Some(data) = real("adult") else { return };
+        let names = "columns = [\"age\", \"workclass\", \"fnlwgt\", \"education\", \"education-num\", \
+                     \"marital-status\", \"occupation\", \"relationship\", \"race\", \"sex\", \"capital-gain\", \
+                     \"capital-loss\", \"hours-per-week\", \"native-country\", \"income\"]\n";
+        let categorical = "categorical = [\"workclass\", \"education\", \"marital-status\", \"occupation\", \
+                           \"relationship\", \"race\", \"sex\", \"native-country\"]\n";
+        let files = "file = \"adult/adult.data.gz\"\ntest_file = \"adult/adult.test.gz\"\ncomment = \"|\"\n";
+        let text = format!("clients = 10\n{files}label = \"income\"\n{names}{categorical}");
+        let adult = in_folder(&data, &text).unwrap();
+        let counts = |samples: &Samples| {
+            let labels = labels(samples);
+            let above = labels.iter().filter(|&&label| label == 1).count();
+            (labels.len() - above, above)
+        };
+        assert_eq!(counts(&adult.train().samples), (24_720, 7_841));
+        assert_eq!(counts(&adult.test().samples), (12_435, 3_846));
+        // Six numbers, and the names of eight columns, the unknown ones among them.
+        assert_eq!(adult.train().samples.width(), 6 + 9 + 16 + 7 + 15 + 6 + 5 + 2 + 42);
+        assert_eq!(adult.train().by_client.len(), 10);
+    }
+}

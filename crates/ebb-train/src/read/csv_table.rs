@@ -1,0 +1,166 @@
+//! Tables from CSV files.
+//!
+//! The first line names the columns, unless their names are given. Spaces around a value do not count.
+
+use std::path::Path;
+
+use csv::{ErrorKind, ReaderBuilder, StringRecord, Trim};
+
+use super::ReadError;
+use super::content::{Content, unreadable};
+use super::table::{Builder, Meant, NOT_A_NUMBER, Table, TableForm, Value, distinct};
+
+/// The columns' names.
+pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
+    let file = content.path;
+    let names: Vec<String> = match form.names {
+        Some(names) => names.to_vec(),
+        None => {
+            let mut reader = reader(content, form);
+            let header = reader.headers().map_err(|error| refuse(file, error))?;
+            header.iter().map(str::to_owned).collect()
+        }
+    };
+    if names.is_empty() {
+        return Err(ReadError::unfit(file, "a line that names the columns", "none", GIVE_A_TABLE));
+    }
+    distinct(names).map_err(|name| {
+        ReadError::unfit(file, "columns of different names", format!("{name} twice"), GIVE_A_TABLE)
+    })
+}
+
+/// The columns that mean something.
+pub(super) fn table(
+    content: Content<'_>,
+    form: TableForm<'_>,
+    names: Vec<String>,
+    meant: impl Fn(&str) -> Option<Meant>,
+) -> Result<Table, ReadError> {
+    let file = content.path;
+    let n_fields = names.len();
+    let mut columns: Vec<_> = names
+        .into_iter()
+        .enumerate()
+        .filter_map(|(at, name)| Some((at, Builder::new(meant(&name)?), name)))
+        .collect();
+    let mut reader = reader(content, form);
+    let (mut record, mut n_rows) = (StringRecord::new(), 0);
+    while reader.read_record(&mut record).map_err(|error| refuse(file, error))? {
+        let line = record.position().map_or(0, csv::Position::line);
+        // The reader compares lines with one another, and names that were given with none.
+        if record.len() != n_fields {
+            let found = record.len().to_string();
+            return Err(ReadError::unfit(file, fields(n_fields as u64, line), found, CORRECT));
+        }
+        for (at, column, name) in &mut columns {
+            column.add(Value::Text(&record[*at])).map_err(|found| {
+                let expected = format!("a number in line {line}, column \"{name}\"");
+                ReadError::unfit(file, expected, found, NOT_A_NUMBER)
+            })?;
+        }
+        n_rows += 1;
+    }
+    if n_rows == 0 {
+        return Err(ReadError::unfit(file, "at least one row", "none", GIVE_A_TABLE));
+    }
+    let columns = columns.into_iter().map(|(_, column, name)| (name, column.finish())).collect();
+    Ok(Table { n_rows, columns })
+}
+
+const GIVE_A_TABLE: &str = "give a CSV file, and the names of its columns if it has no line of them";
+const CORRECT: &str = "correct the line, or name what lines to be passed over begin with";
+
+fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> csv::Reader<Content<'p>> {
+    ReaderBuilder::new()
+        .has_headers(form.names.is_none())
+        .trim(Trim::All)
+        .comment(form.comment)
+        .delimiter(form.separator.unwrap_or(b','))
+        .from_reader(content)
+}
+
+fn refuse(file: &Path, error: csv::Error) -> ReadError {
+    let line = error.position().map_or(0, csv::Position::line);
+    match error.into_kind() {
+        ErrorKind::Io(error) => unreadable(file, error),
+        ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            ReadError::unfit(file, fields(expected_len, line), len.to_string(), CORRECT)
+        }
+        ErrorKind::Utf8 { .. } => {
+            ReadError::unfit(file, format!("text in line {line}"), "bytes that are no UTF-8", GIVE_A_TABLE)
+        }
+        other => ReadError::unfit(file, "a CSV file", format!("{other:?}"), GIVE_A_TABLE),
+    }
+}
+
+fn fields(count: u64, line: u64) -> String {
+    format!("{count} values in line {line}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::tests::gzip;
+    use super::super::table::tests::{colours, numbers, read};
+    use super::*;
+
+    const PLAIN: TableForm<'_> = TableForm { names: None, comment: None, separator: None };
+
+    fn check(content: &[u8], message: &str) {
+        assert_eq!(read(content, PLAIN).unwrap_err(), format!("at: {message}"));
+    }
+
+    #[test]
+    fn columns_are_read_as_they_are_meant() {
+        let content = b"id,size, colour\r\nx, 1.5 ,red\ny,-2e3,\"dark, blue\"\n\nz,7,red\n";
+        let table = read(content, PLAIN).unwrap();
+        assert_eq!(format!("{table:?}"), "3 rows of 2 columns");
+        let expected = [numbers("size", &[1.5, -2000.0, 7.0]), colours(&[0, 1, 0], &["red", "dark, blue"])];
+        assert_eq!(table.columns, expected);
+        assert_eq!(read(&gzip(content), PLAIN).unwrap(), table);
+    }
+
+    #[test]
+    fn names_comments_and_separators_can_be_given() {
+        let names = ["size", "colour"].map(str::to_owned);
+        let form = TableForm { names: Some(&names), comment: Some(b'|'), separator: Some(b';') };
+        let table = read(b"| about\n1;?\n2;red", form).unwrap();
+        assert_eq!(table.columns, [numbers("size", &[1.0, 2.0]), colours(&[0, 1], &["?", "red"])]);
+        let error = read(b"1;red;3\n", form).unwrap_err();
+        let remedy = "correct the line, or name what lines to be passed over begin with";
+        assert_eq!(error, format!("at: expected 2 values in line 1, found 3; {remedy}"));
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        let give = "give a CSV file, and the names of its columns if it has no line of them";
+        check(b"", &format!("expected a line that names the columns, found none; {give}"));
+        check(
+            b"size,size\n1,2\n",
+            &format!("expected columns of different names, found \"size\" twice; {give}"),
+        );
+        check(b"size,colour\n", &format!("expected at least one row, found none; {give}"));
+        check(
+            b"size\n1\n\xff\xfe\n",
+            &format!("expected text in line 3, found bytes that are no UTF-8; {give}"),
+        );
+        let correct = "correct the line, or name what lines to be passed over begin with";
+        check(b"size,colour\n1,red\n2\n", &format!("expected 2 values in line 3, found 1; {correct}"));
+        for value in ["?", "", "nan", "inf", "1,5"] {
+            let remedy = "correct it, list the column as categorical, or leave it out";
+            let message =
+                format!("expected a number in line 3, column \"size\", found \"{value}\"; {remedy}");
+            check(format!("size,colour\n1,red\n\"{value}\",red\n").as_bytes(), &message);
+        }
+        let whole = gzip(b"size,colour\n1,red\n");
+        for n_left in 2..whole.len() {
+            let message = "expected a whole gzip file, found one that breaks off; fetch the file again";
+            check(&whole[..n_left], message);
+        }
+        let mut bomb = b"size,colour\n1,red\n".to_vec();
+        bomb.resize(4 << 20, b'\n');
+        let bomb = gzip(&bomb);
+        let most = 200 * bomb.len() + (1 << 20);
+        let expected = format!("expected at most {most} bytes of text in a file of {} bytes", bomb.len());
+        check(&bomb, &format!("{expected}, found more; fetch the file again, or unpack it"));
+    }
+}

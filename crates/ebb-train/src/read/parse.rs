@@ -1,0 +1,74 @@
+//! The readers on bytes instead of files, for programs that try them on damaged ones.
+//!
+//! What works here works for the files: these call the same code, behind the search for the files.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use super::content::{Content, NO_FILE};
+use super::{
+    Arrays, Images, Meant, ReadError, Roles, Table, TableForm, cifar, csv_table, emnist, idx, npz as archive,
+    parquet_table, shakespeare,
+};
+
+fn no_file() -> &'static Path {
+    Path::new(NO_FILE)
+}
+
+/// The sizes and the values of an IDX file of images, plain or compressed.
+pub fn idx_images(bytes: &[u8]) -> Result<([usize; 3], Vec<u8>), ReadError> {
+    idx::idx_bytes(Content::of_bytes(bytes))
+}
+
+/// Labels from an IDX file, plain or compressed.
+pub fn idx_labels(bytes: &[u8], n_classes: usize) -> Result<Vec<u8>, ReadError> {
+    idx::idx_labels(Content::of_bytes(bytes), n_classes)
+}
+
+/// EMNIST Letters from two IDX files, plain or compressed.
+pub fn emnist_letters(images: &[u8], labels: &[u8]) -> Result<Images, ReadError> {
+    emnist::letters(Content::of_bytes(images), Content::of_bytes(labels), 0)
+}
+
+/// A binary batch of CIFAR-10, of so many images.
+pub fn cifar_batch(bytes: &[u8], n_images: usize) -> Result<Images, ReadError> {
+    cifar::check_batch_length(no_file(), bytes.len() as u64, n_images)?;
+    let mut images = cifar::images(Vec::new(), Vec::new());
+    cifar::add_batch(&mut images, no_file(), bytes)?;
+    Ok(images)
+}
+
+/// The pixels of a sheet of CIFAR-10, of as many rows of images as there are in a row.
+pub fn cifar_sheet(bytes: &[u8], across: usize) -> Result<Vec<u8>, ReadError> {
+    cifar::decode(no_file(), Cursor::new(bytes), across)
+}
+
+/// Shakespeare, a line a role, plain or compressed.
+pub fn shakespeare_lines(bytes: &[u8]) -> Result<Roles, ReadError> {
+    shakespeare::read_lines(Content::of_bytes(bytes))
+}
+
+/// Shakespeare as LEAF writes it, plain or compressed.
+pub fn shakespeare_leaf(bytes: &[u8]) -> Result<Roles, ReadError> {
+    shakespeare::read_leaf(Content::of_bytes(bytes))
+}
+
+/// A CSV file, plain or compressed.
+pub fn csv(
+    bytes: &[u8],
+    form: TableForm<'_>,
+    meant: impl Fn(&str) -> Option<Meant>,
+) -> Result<Table, ReadError> {
+    let names = csv_table::names(Content::of_bytes(bytes), form)?;
+    csv_table::table(Content::of_bytes(bytes), form, names, meant)
+}
+
+/// A Parquet file.
+pub fn parquet(bytes: &[u8], meant: impl Fn(&str) -> Option<Meant>) -> Result<Table, ReadError> {
+    parquet_table::table(no_file(), bytes.to_vec().into(), meant)
+}
+
+/// A NumPy archive.
+pub fn npz(bytes: &[u8]) -> Result<Arrays, ReadError> {
+    archive::arrays(no_file(), Cursor::new(bytes))
+}

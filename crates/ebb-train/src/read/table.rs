@@ -1,0 +1,240 @@
+//! Tables of rows and named columns, from CSV or Parquet files: what both have in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::content::Content;
+use super::{ReadError, csv_table, parquet_table};
+
+/// How a CSV file is laid out. A Parquet file says so itself, and none of this may be given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableForm<'f> {
+    /// The columns' names, where the file has no line of them.
+    pub names: Option<&'f [String]>,
+    /// What a line that is passed over begins with.
+    pub comment: Option<u8>,
+    /// What stands between two values, if it is no comma.
+    pub separator: Option<u8>,
+}
+
+/// How the values of a column are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// Each is a number.
+    Number,
+    /// Each is the name of one of a few.
+    Category,
+}
+
+/// Columns of equal length, each with its name.
+#[derive(Clone, PartialEq)]
+pub struct Table {
+    /// How many rows there are: at least one.
+    pub n_rows: usize,
+    /// The columns, in the order of the file.
+    pub columns: Vec<(String, Column)>,
+}
+
+/// The values of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Numbers, none of them beyond what 32 bits hold.
+    Numbers(Vec<f64>),
+    /// Names out of a list, in which they stand in the order they first occur.
+    Categories {
+        /// For each row the place of its name.
+        places: Vec<u32>,
+        /// The list.
+        names: Vec<String>,
+    },
+}
+
+impl fmt::Debug for Table {
+    /// The shape only: there may be millions of rows.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows of {} columns", self.n_rows, self.columns.len())
+    }
+}
+
+/// The names of a table's columns, none of them twice.
+pub fn table_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
+    if is_parquet(file)? {
+        parquet_table::file_names(file, form)
+    } else {
+        csv_table::names(Content::open(file)?, form)
+    }
+}
+
+/// Reads those columns of a table that mean something, from a Parquet file or a CSV file, the latter plain or
+/// compressed by gzip.
+pub fn table(
+    file: &Path,
+    form: TableForm<'_>,
+    meant: impl Fn(&str) -> Option<Meant>,
+) -> Result<Table, ReadError> {
+    if is_parquet(file)? {
+        parquet_table::file_table(file, form, meant)
+    } else {
+        let names = csv_table::names(Content::open(file)?, form)?;
+        csv_table::table(Content::open(file)?, form, names, meant)
+    }
+}
+
+/// What is in the file says which form it has, not its name.
+fn is_parquet(file: &Path) -> Result<bool, ReadError> {
+    let mut start = Vec::new();
+    File::open(file)
+        .and_then(|opened| opened.take(parquet_table::MAGIC.len() as u64).read_to_end(&mut start))
+        .map_err(|source| ReadError::io(file, source))?;
+    Ok(start == parquet_table::MAGIC)
+}
+
+/// Gives the names back, or the one that is there twice.
+pub(super) fn distinct(names: Vec<String>) -> Result<Vec<String>, String> {
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(name) => Err(short(name)),
+        None => Ok(names),
+    }
+}
+
+/// What to do about a value that is no number.
+pub(super) const NOT_A_NUMBER: &str = "correct it, list the column as categorical, or leave it out";
+
+/// A value of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'v> {
+    /// Which a category has as a name like the others, and a number cannot be.
+    Nothing,
+    Text(&'v str),
+    Whole(i128),
+    Real(f64),
+}
+
+/// A column as it is read.
+pub(super) enum Builder {
+    Numbers(Vec<f64>),
+    Categories { places: Vec<u32>, known: BTreeMap<String, u32> },
+}
+
+impl Builder {
+    pub(super) fn new(meant: Meant) -> Builder {
+        match meant {
+            Meant::Number => Builder::Numbers(Vec::new()),
+            Meant::Category => Builder::Categories { places: Vec::new(), known: BTreeMap::new() },
+        }
+    }
+
+    /// Adds a value; what is no number, or none that 32 bits hold, is told.
+    pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), String> {
+        match self {
+            Builder::Numbers(numbers) => {
+                let (number, told) = match value {
+                    Value::Nothing => (f64::NAN, "nothing".to_owned()),
+                    Value::Text(text) => (text.parse().unwrap_or(f64::NAN), short(text)),
+                    Value::Whole(whole) => (whole as f64, whole.to_string()),
+                    Value::Real(real) => (real, real.to_string()),
+                };
+                if !(number as f32).is_finite() {
+                    return Err(told);
+                }
+                numbers.push(number);
+            }
+            Builder::Categories { places, known } => {
+                let mut place = |name: &str| match known.get(name) {
+                    Some(&place) => place,
+                    None => {
+                        let next = known.len() as u32;
+                        *known.entry(name.to_owned()).or_insert(next)
+                    }
+                };
+                places.push(match value {
+                    Value::Nothing => place(""),
+                    Value::Text(text) => place(text),
+                    Value::Whole(whole) => place(&whole.to_string()),
+                    Value::Real(real) => place(&real.to_string()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Column {
+        match self {
+            Builder::Numbers(numbers) => Column::Numbers(numbers),
+            Builder::Categories { places, known } => {
+                let mut names = vec![String::new(); known.len()];
+                known.into_iter().for_each(|(name, place)| names[place as usize] = name);
+                Column::Categories { places, names }
+            }
+        }
+    }
+}
+
+/// A value in quotes, cut where it is long.
+pub(super) fn short(value: &str) -> String {
+    const MOST: usize = 40;
+    let cut = value.chars().nth(MOST).is_some();
+    let kept: String = value.chars().take(MOST).collect();
+    format!("\"{kept}\"{}", if cut { "..." } else { "" })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Reads a table of which "colour" is a category and "id" means nothing.
+    pub(in super::super) fn read(content: &[u8], form: TableForm<'_>) -> Result<Table, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table");
+        fs::write(&file, content).unwrap();
+        let meant = |name: &str| match name {
+            "id" => None,
+            "colour" => Some(Meant::Category),
+            _ => Some(Meant::Number),
+        };
+        table(&file, form, meant).map_err(|error| error.to_string().replace(file.to_str().unwrap(), "at"))
+    }
+
+    pub(in super::super) fn numbers(name: &str, values: &[f64]) -> (String, Column) {
+        (name.to_owned(), Column::Numbers(values.to_vec()))
+    }
+
+    pub(in super::super) fn colours(places: &[u32], names: &[&str]) -> (String, Column) {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        ("colour".to_owned(), Column::Categories { places: places.to_vec(), names })
+    }
+
+    #[test]
+    fn values_become_numbers_or_names() {
+        let values = [Value::Text("7"), Value::Whole(7), Value::Real(7.0), Value::Real(0.5)];
+        let built = |meant, values: &[Value<'_>]| {
+            let mut column = Builder::new(meant);
+            values.iter().try_for_each(|&value| column.add(value)).map(|()| column.finish())
+        };
+        assert_eq!(built(Meant::Number, &values), Ok(Column::Numbers(vec![7.0, 7.0, 7.0, 0.5])));
+        let names = ["7", "0.5", ""].map(str::to_owned).to_vec();
+        let all = [&values[..], &[Value::Nothing]].concat();
+        let expected = Column::Categories { places: vec![0, 0, 0, 1, 2], names };
+        assert_eq!(built(Meant::Category, &all), Ok(expected));
+        for (value, told) in [
+            (Value::Nothing, "nothing"),
+            (Value::Text("red"), "\"red\""),
+            (Value::Text("1e39"), "\"1e39\""),
+            (Value::Real(f64::INFINITY), "inf"),
+        ] {
+            assert_eq!(built(Meant::Number, &[value]), Err(told.to_owned()));
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut_in_errors() {
+        assert_eq!(short("brief"), "\"brief\"");
+        assert_eq!(short(&"é".repeat(41)), format!("\"{}\"...", "é".repeat(40)));
+    }
+}
