@@ -1,8 +1,9 @@
 //! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
-//! `cargo xtask valgrind` for what kernels read and write.
+//! `cargo xtask fuzz` for what damaged files do to their readers, `cargo xtask valgrind` for what kernels read and write.
 
 mod bench;
 mod check;
+mod fuzz;
 #[cfg(test)]
 mod shape;
 mod valgrind;
@@ -26,6 +27,8 @@ enum Command {
     Bench(bench::Args),
     /// Run everything that must be green before a commit, up to the first failure
     Check,
+    /// Try the readers of files on ten million damaged ones
+    Fuzz(fuzz::Args),
     /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
     Valgrind,
 }
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Check => check::run(),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Valgrind => valgrind::run(),
     };
     match done {

@@ -3,10 +3,11 @@
 //! Only the form of columns is taken from the file, never how much memory to take: what it declares is compared
 //! with its length, and a page with what it can have grown from.
 
+use std::cell::Cell;
 use std::fs::{self, File};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bytes::Bytes;
 use parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type};
@@ -69,9 +70,30 @@ fn check(file: &Path, form: TableForm<'_>) -> Result<(), ReadError> {
 
 /// Pages are checked before the library has them, but it asserts more than can be foreseen.
 fn guarded<T>(file: &Path, read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+    keep_quiet_about_guarded();
+    GUARDED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(read));
+    GUARDED.set(false);
+    done.unwrap_or_else(|_| {
         Err(ReadError::unfit(file, "a whole Parquet file", "what cannot be read", WRITE_AGAIN))
     })
+}
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What panics there is answered with an error, and need not be printed as well.
+fn keep_quiet_about_guarded() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let usual = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                usual(panic);
+            }
+        }));
+    });
 }
 
 fn columns(file: &Path, bytes: Bytes, meant: impl Fn(&str) -> Option<Meant>) -> Result<Table, ReadError> {

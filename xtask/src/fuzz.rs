@@ -1,0 +1,20 @@
+//! The readers of files, on many more damaged ones than a test has time for.
+
+use std::error::Error;
+
+use crate::cargo;
+
+/// How much to try.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Damaged files for each of the ten readers
+    #[arg(long, default_value_t = 1_100_000)]
+    inputs: u32,
+}
+
+const TEST: &[&str] = &["test", "--release", "-p", "ebb-train", "--test", "damaged", "--", "--nocapture"];
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let done = cargo().args(TEST).env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?;
+    if done.success() { Ok(()) } else { Err("a reader panicked, or took more memory than it may".into()) }
+}
