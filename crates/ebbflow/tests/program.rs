@@ -347,7 +347,7 @@ fn the_demo_compares_and_says_where_its_records_lie() {
     let words = ["demo", "--quiet", "--set", "run.rounds=5", "--set", "grid.seeds=[1, 2]", "--out", out];
     let text = succeed(&words);
     for part in [
-        "40 clients in four groups",
+        "20 clients write digits",
         "method",
         "full",
         "dropout",

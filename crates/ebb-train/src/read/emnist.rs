@@ -106,14 +106,8 @@ fn transpose(image: &mut [u8]) {
 mod tests {
     use std::fs;
 
+    use super::super::idx::tests::idx;
     use super::*;
-
-    fn idx(sizes: &[u32], values: &[u8]) -> Vec<u8> {
-        let mut file = vec![0, 0, 8, sizes.len() as u8];
-        file.extend(sizes.iter().flat_map(|size| size.to_be_bytes()));
-        file.extend(values);
-        file
-    }
 
     /// Two images: a line along the first stored row, and another pixel for each place.
     fn images() -> Vec<u8> {

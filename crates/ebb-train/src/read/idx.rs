@@ -83,7 +83,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
 
     use super::super::content::tests::gzip;
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(outcome(&images(), labels), format!("at/labels: {message}"));
     }
 
-    fn idx(sizes: &[u32], values: &[u8]) -> Vec<u8> {
+    pub(in super::super) fn idx(sizes: &[u32], values: &[u8]) -> Vec<u8> {
         let mut file = vec![0, 0, 8, sizes.len() as u8];
         file.extend(sizes.iter().flat_map(|size| size.to_be_bytes()));
         file.extend(values);
