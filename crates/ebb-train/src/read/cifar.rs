@@ -25,30 +25,32 @@ const ACROSS: usize = 100;
 /// Where batches are looked for within the data folder; the second is what the official archive unpacks to.
 const FOLDERS: [&str; 2] = ["cifar10", "cifar-10-batches-bin"];
 
-/// CIFAR-10, from `cifar10` or `cifar-10-batches-bin` within the data folder; binary batches before sheets.
+/// The batches of either part.
+const TRAIN: [&str; 5] = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"];
+const TEST: [&str; 1] = ["test_batch"];
+
+/// CIFAR-10, from `cifar10` or `cifar-10-batches-bin` within the data folder; binary batches before sheets. Where one
+/// of them is whole, what lies about of the others does not matter.
 pub fn cifar10(data: &Path, part: Part) -> Result<Images, ReadError> {
     let (batches, labels): (&[&str], &str) = match part {
-        Part::Train => (
-            &["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"],
-            "train-labels-idx1-ubyte",
-        ),
-        Part::Test => (&["test_batch"], "test-labels-idx1-ubyte"),
+        Part::Train => (&TRAIN, "train-labels-idx1-ubyte"),
+        Part::Test => (&TEST, "test-labels-idx1-ubyte"),
     };
-    let files = |folder: &Path, ending: &str| -> Vec<PathBuf> {
-        batches.iter().map(|batch| folder.join(format!("{batch}.{ending}"))).collect()
+    let places: Vec<_> =
+        FOLDERS.iter().flat_map(|folder| ["bin", "webp"].map(|ending| (data.join(folder), ending))).collect();
+    let file = |(folder, ending): &(PathBuf, &str), batch: &str| folder.join(format!("{batch}.{ending}"));
+    let is_whole =
+        |place: &&(PathBuf, &str)| TRAIN.iter().chain(&TEST).all(|batch| file(place, batch).is_file());
+    let has_some = |place: &&(PathBuf, &str)| batches.iter().any(|batch| file(place, batch).is_file());
+    let Some(place) = places.iter().find(is_whole).or_else(|| places.iter().find(has_some)) else {
+        let names = vec![format!("{}.bin", batches[0]), format!("{}.webp", batches[0])];
+        return Err(ReadError::Missing { folder: data.join(FOLDERS[0]), names });
     };
-    for folder in FOLDERS.map(|name| data.join(name)) {
-        let binary = files(&folder, "bin");
-        if binary[0].is_file() {
-            return from_batches(&binary, ACROSS * ACROSS);
-        }
-        let sheets = files(&folder, "webp");
-        if sheets[0].is_file() {
-            return from_sheets(&sheets, &idx_file(&folder, labels)?, ACROSS);
-        }
+    let files: Vec<_> = batches.iter().map(|batch| file(place, batch)).collect();
+    match place {
+        (_, "bin") => from_batches(&files, ACROSS * ACROSS),
+        (folder, _) => from_sheets(&files, &idx_file(folder, labels)?, ACROSS),
     }
-    let names = vec![format!("{}.bin", batches[0]), format!("{}.webp", batches[0])];
-    Err(ReadError::Missing { folder: data.join(FOLDERS[0]), names })
 }
 
 fn from_batches(files: &[PathBuf], n_images: usize) -> Result<Images, ReadError> {
@@ -88,6 +90,9 @@ pub(super) fn check_batch_length(file: &Path, n_found: u64, n_images: usize) -> 
     Ok(())
 }
 
+/// Decoding a sheet takes 70 MB beside the result.
+const AT_A_TIME: usize = 2;
+
 fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Images, ReadError> {
     let n_images = files.len() * across * across;
     let labels = idx_labels(Content::open(label_file)?, N_CLASSES)?;
@@ -97,8 +102,7 @@ fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Im
     }
     let mut pixels = vec![0; n_images * SAMPLE];
     let mut work: Vec<_> = files.iter().zip(pixels.chunks_exact_mut(across * across * SAMPLE)).collect();
-    // No more at a time than there are cores: decoding a sheet takes 70 MB beside the result.
-    for together in work.chunks_mut(thread::available_parallelism().map_or(1, usize::from)) {
+    for together in work.chunks_mut(AT_A_TIME) {
         thread::scope(|scope| {
             let decoding: Vec<_> = together
                 .iter_mut()

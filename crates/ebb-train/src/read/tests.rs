@@ -241,4 +241,14 @@ fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
     fs::create_dir(data.path().join("cifar10")).unwrap();
     fs::write(data.path().join("cifar10/test_batch.webp"), "").unwrap();
     assert!(told(Part::Test).starts_with("at/cifar10: expected test-labels-idx1-ubyte.gz or "));
+
+    // One place is whole, so what lies about elsewhere does not matter.
+    for batch in
+        ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
+    {
+        fs::write(unpacked.join(format!("{batch}.bin")), vec![5; 10_000 * 3073]).unwrap();
+    }
+    fs::write(data.path().join("cifar10/data_batch_1.bin"), vec![7; 10_000 * 3073]).unwrap();
+    let [train, test] = [Part::Train, Part::Test].map(|part| cifar10(data.path(), part).unwrap());
+    assert_eq!((class_counts(&train)[5], class_counts(&test)[5]), (50_000, 10_000));
 }
