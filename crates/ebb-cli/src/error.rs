@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use ebb_fetch::FetchError;
 use ebb_record::RecordError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
@@ -47,8 +46,8 @@ pub enum CliError {
         /// How to go on.
         resume: String,
     },
-    /// Data could not be had.
-    Fetch(FetchError),
+    /// Data sets could not be had; one message each.
+    Fetch(String),
     /// What was typed cannot be done.
     Usage(String),
     /// Nobody reads the output any more.
@@ -93,8 +92,7 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
-            CliError::Fetch(error) => error.fmt(f),
-            CliError::Usage(message) => f.write_str(message),
+            CliError::Fetch(message) | CliError::Usage(message) => f.write_str(message),
             CliError::OutputClosed => f.write_str("the output was closed"),
         }
     }
@@ -111,12 +109,6 @@ impl From<SettingsError> for CliError {
 impl From<RecordError> for CliError {
     fn from(error: RecordError) -> Self {
         CliError::Record(error)
-    }
-}
-
-impl From<FetchError> for CliError {
-    fn from(error: FetchError) -> Self {
-        CliError::Fetch(error)
     }
 }
 

@@ -5,8 +5,8 @@
 //! images and knows pixels only.
 //!
 //! - The same data give the same bytes. No font of the system is asked for: one is part of the program.
-//! - Whatever is told apart by colour is also told apart by a marker, a place or a word, and the colours
-//!   stay apart for eyes that confuse red and green.
+//! - Whatever is told apart by colour is also told apart by a marker, by its place, or, where there is room, by a
+//!   word, and the colours stay apart for eyes that confuse red and green.
 //! - A value that is not a number is a gap. Data with nothing to show are an error, never a panic.
 //!
 //! ```

@@ -385,7 +385,7 @@ fn short(text: &str) -> String {
 fn split_indices(part: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = part;
-    while let Some(open) = rest[1.min(rest.len())..].find('[').map(|at| at + 1) {
+    while let Some((open, _)) = rest.char_indices().skip(1).find(|(_, c)| *c == '[') {
         pieces.push(rest[..open].to_owned());
         rest = &rest[open..];
     }
@@ -476,6 +476,14 @@ mod tests {
     fn message(text: &str) -> String {
         let tree = Tree::parse(text, "a.toml").unwrap();
         tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn keys_of_any_alphabet_can_be_wrong() {
+        assert_eq!(split_indices("é[1][2]"), ["é", "[1]", "[2]"]);
+        assert_eq!(split_indices("[0]a"), ["[0]a"]);
+        let tree = Tree::parse("[data]\n\"ü\" = 1", "a.toml").unwrap();
+        assert_eq!(tree.error("data.ü", "unknown").to_string(), "a.toml:2:1: data.ü = 1: unknown");
     }
 
     #[test]

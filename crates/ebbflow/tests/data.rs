@@ -74,7 +74,8 @@ fn a_role_of_shakespeare_is_a_client() {
         &[],
         "kind = \"shakespeare\"",
         "DIR/a.toml:5:1: data.kind = \"shakespeare\": DIR/shakespeare: expected leaf-roles.jsonl.gz or \
-         leaf-roles.jsonl or all_data.json.gz or all_data.json, found neither; see: ebbflow data list, or put the published file there",
+         leaf-roles.jsonl or all_data.json.gz or all_data.json, found neither; fetch it with: ebbflow data get \
+         shakespeare, or put the published file there",
     );
 }
 
@@ -86,7 +87,7 @@ fn letters_without_their_images_are_missed_by_name() {
         "kind = \"emnist-letters\"\nclients = 1",
         "DIR/a.toml:5:1: data.kind = \"emnist-letters\": DIR/emnist: expected \
          emnist-letters-train-images-idx3-ubyte.gz or emnist-letters-train-images-idx3-ubyte, found neither; \
-         see: ebbflow data list, or put the published file there",
+         fetch it with: ebbflow data get emnist-letters, or put the published file there",
     );
 }
 

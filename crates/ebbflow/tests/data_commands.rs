@@ -72,8 +72,8 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
     );
     let error = fail(&["data", "show", "mnist", "--data", folder]);
     let expected = format!(
-        "error: {folder}/mnist: expected train-images-idx3-ubyte.gz or train-images-idx3-ubyte, found neither; see: \
-         ebbflow data list, or put the published file there\n"
+        "error: {folder}/mnist: expected train-images-idx3-ubyte.gz or train-images-idx3-ubyte, found neither; \
+         fetch it with: ebbflow data get mnist, or put the published file there\n"
     );
     assert_eq!(error, expected);
 }
@@ -87,7 +87,10 @@ fn who_holds_what_is_a_table_and_a_picture() {
     let expected = "digits, seed 1: 20 clients\nto train on  1600 samples: 80 each\nheld out     200 samples\n\
                     label skew   0.800  (0 where all are alike; ";
     assert!(said.starts_with(expected), "{said}");
-    assert!(said.contains("\nnote         200 samples are set aside for validation\n"), "{said}");
+    assert!(
+        said.contains("\nnote         200 samples that nobody holds are set aside for validation\n"),
+        "{said}"
+    );
     let table = fs::read_to_string(out.join("clients.csv")).unwrap();
     let mut rows = table.lines();
     assert_eq!(rows.next().unwrap(), "client,cluster,samples,held_out,label_skew,0,1,2,3,4,5,6,7,8,9");
@@ -116,7 +119,8 @@ fn grids_and_data_without_classes_have_holdings_too() {
         let config = write(place.path(), "a.toml", text);
         json(&["data", "split", &config, "--json"])
     };
-    let grid = split(&format!("{CLUSTERED}[grid]\nseeds = [5, 6]\nrecipes = [\"full\"]"));
+    // The seeds of a grid count, whatever the run says.
+    let grid = split(&format!("{CLUSTERED}[run]\nseed = 7\n[grid]\nseeds = [5, 6]\nrecipes = [\"full\"]"));
     assert_eq!((&grid["seed"], grid["clients"].as_array().unwrap().len()), (&5.into(), 20));
     assert!((grid["label_skew"].as_f64().unwrap() - 0.8).abs() < 0.01);
     let plain = split("[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\nsamples = [3, 4]");
@@ -133,7 +137,10 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
         assert!(error.contains(expected), "{error}");
     };
     check("minst", folder, "there is no set \"minst\"; did you mean \"mnist\"? sets: mnist, ");
+    check("digits", folder, "digits are drawn by the program; nothing is to be fetched");
     check("shakespeare", folder, "shakespeare cannot be fetched: take the text from ");
+    let two = fail(&["data", "get", "shakespeare", "flash-traces", "--data", folder]);
+    assert!(two.contains("shakespeare cannot be") && two.contains("flash-traces cannot be"), "{two}");
     let file = write(place.path(), "file", "");
     let below = format!("{file}/data");
     check("mnist", &below, &format!("{below}: data cannot be put there: "));
@@ -174,7 +181,11 @@ fn the_pictures_of_the_documentation_are_what_is_drawn() {
         n_pictures += 1;
     }
     assert_eq!(n_pictures, text.matches("](pictures/split-").count());
-    // The digits of the README need no data, but belong here.
+}
+
+#[test]
+fn the_picture_of_the_readme_is_what_is_drawn() {
+    let place = tempfile::tempdir().unwrap();
     let config = shipped("experiments/demo.toml");
     succeed(&["data", "split", config.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);
     let drawn = fs::read_to_string(place.path().join("split.svg")).unwrap();

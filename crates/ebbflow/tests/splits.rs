@@ -13,7 +13,7 @@ const RUN: &str = "recipe = \"full\"\n[run]\nrounds = 2\n[model]\nkind = \"logis
 /// Every kind, with settings that fit 600 images among 10 clients, and what is said of it beside left-overs.
 const KINDS: [(&str, &str, &str); 8] = [
     ("iid", "held_out = 0.2", ""),
-    ("clustered", "", "60 samples are set aside for validation"),
+    ("clustered", "", "60 samples that nobody holds are set aside for validation"),
     ("shards", "shards = 30", "10 of 30 shards are left over"),
     ("primary-label", "primary = 0.7", "ran out and was dealt again: class "),
     ("one-label", "", ""),
@@ -111,6 +111,30 @@ fn hold_outs_are_the_clients_own_test_data_and_can_be_pooled() {
     assert_eq!(last_row(&own)[key], last_row(&pooled)[key], "the same model at the same clients");
     let (accuracy, mean) = (&last_row(&pooled)["accuracy"], &last_row(&pooled)[key]);
     assert!((accuracy.as_f64().unwrap() - mean.as_f64().unwrap()).abs() < 1e-9, "as many at each client");
+}
+
+#[test]
+fn test_samples_are_drawn_and_need_not_be_there_when_hold_outs_are_judged() {
+    let data = images();
+    let drawn = record(data.path(), "drawn", &format!("{RUN}test_samples = 20"), &["--quiet"]).0;
+    let by_class = &last_row(&drawn)["class_samples"];
+    assert_eq!(judged(&drawn), 20);
+    assert_ne!(*by_class, serde_json::json!(vec![2; 10]), "the first 20 are two of each class");
+    let config = write(data.path(), "many.toml", &format!("{RUN}test_samples = 51"));
+    let (done, said) = said(data.path(), &["run", &config]);
+    assert!(!done && said.contains("data.test_samples = 51: there are 50; give at most that"), "{said}");
+
+    for part in ["images-idx3", "labels-idx1"] {
+        std::fs::remove_file(data.path().join(format!("mnist/t10k-{part}-ubyte"))).unwrap();
+    }
+    let text = format!("{RUN}judge_on = \"held-out\"\n[data.split]\nkind = \"primary-label\"\nprimary = 0.5");
+    let pooled = record(data.path(), "pooled", &text, &["--quiet"]).0;
+    assert_eq!(judged(&pooled), 60);
+    let (_, said) = self::said(data.path(), &["run", &write(data.path(), "none.toml", RUN)]);
+    assert!(
+        said.contains("found neither; fetch it with: ebbflow data get mnist, or put the published"),
+        "{said}"
+    );
 }
 
 #[test]

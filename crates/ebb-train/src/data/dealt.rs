@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use ebb_round::Stream;
 use ebb_settings::{Settings, SettingsError};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -71,9 +72,8 @@ impl Dealing {
         let (judged, indices) = if pooled {
             (Arc::clone(&train), split.held_out.concat())
         } else {
-            let asked = self.test_samples.map_or(usize::MAX, |count| count.get() as usize);
-            let n_test = asked.min(test.len()) as u32;
-            (test, (0..n_test).collect())
+            let indices = self.judged(settings, test.len(), seed)?;
+            (test, indices)
         };
         let own = if holds_out {
             Held { samples: Arc::clone(&train), by_client: split.held_out }
@@ -83,5 +83,15 @@ impl Dealing {
         let train = Held { samples: train, by_client: split.train };
         let task = Labelled::new(net, facts.seed, train, own, split.clusters);
         Ok(task.judged_on(judged, indices).with_notes(split.notes))
+    }
+
+    /// Which of the test samples models are judged on: drawn at random, for some sets are sorted.
+    fn judged(&self, settings: &Settings<'_>, there: usize, seed: u64) -> Result<Vec<u32>, SettingsError> {
+        let asked = self.test_samples.map_or(there, |count| count.get() as usize);
+        if asked > there {
+            return Err(settings.error("test_samples", format!("there are {there}; give at most that")));
+        }
+        let drawn = Stream::of_run(seed, "test samples").distinct(there, asked);
+        Ok(drawn.into_iter().map(|sample| sample as u32).collect())
     }
 }

@@ -182,10 +182,15 @@ struct Dealt {
 
 fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task>, SettingsError> {
     let Dealt { clients, samples, test_samples, judge_on, seed, .. } = settings.parse()?;
-    let wrong = |error: ReadError| settings.error("kind", error.to_string());
+    let wrong = |error: ReadError| settings.error("kind", error.told_of(set.name));
     let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
-    let [train, test] = [Part::Train, Part::Test].map(|part| load(set, &folder, part));
-    let pools = pools(train.map_err(wrong)?, test.map_err(wrong)?, set.default_model);
+    let train = load(set, &folder, Part::Train).map_err(wrong)?;
+    // The test set need not be there where it is not asked for.
+    let test = match judge_on {
+        JudgeOn::TestSet => load(set, &folder, Part::Test).map_err(wrong)?,
+        JudgeOn::HeldOut => train.clone(),
+    };
+    let pools = pools(train, test, set.default_model);
     let dealing = Dealing { clients, samples, test_samples, judge_on, seed };
     Ok(Box::new(dealing.task(settings, pools)?))
 }

@@ -20,7 +20,7 @@ use crate::read::{self, ReadError, Roles};
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "shakespeare",
-    about: "Shakespeare from the folder that EBBFLOW_DATA names, a client a role: 80 characters, then the next",
+    about: "Shakespeare from the data folder, a client a role: 80 characters, then the next",
     example: "# clients = 139            # drawn from the roles; without it, all of them
 samples_min = 1            # sequences; roles with fewer are left out
 test_share = 0.2           # what each role says last, but for 79 sequences in between
@@ -31,16 +31,19 @@ test_share = 0.2           # what each role says last, but for 79 sequences in b
         let folder = read::data_folder(settings.data_folder());
         let roles = folder
             .and_then(|folder| read::shakespeare(&folder))
-            .map_err(|error: ReadError| settings.error("kind", error.to_string()))?;
+            .map_err(|error: ReadError| settings.error("kind", error.told_of("shakespeare")))?;
         let seed = by_role.seed.unwrap_or(settings.facts().seed);
-        let (train, test) =
+        let (train, test, notes) =
             by_role.split(roles, seed).map_err(|(key, message)| settings.error(key, message))?;
         let symbols = Roles::SYMBOLS.len();
         let input = Input::Sequence { steps: Roles::STEPS, symbols };
         let net = net::build(&settings.elsewhere("model"), input, symbols, "char-lstm")?;
-        Ok(Box::new(Labelled::new(net, settings.facts().seed, train, test, None)))
+        Ok(Box::new(Labelled::new(net, settings.facts().seed, train, test, None).with_notes(notes)))
     },
 };
+
+/// What is trained on, what is judged, and what there is to say of it.
+type Parts = (Held, Held, Vec<String>);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,9 +66,12 @@ fn fifth() -> Chance {
 }
 
 impl ByRole {
-    /// What is trained on and what is judged, by role; or the key that makes it impossible, and why.
-    fn split(&self, roles: Roles, seed: u64) -> Result<(Held, Held), (&'static str, String)> {
+    /// What is trained on and what is judged, by role, and what is in neither; or the key that makes it impossible,
+    /// and why.
+    fn split(&self, roles: Roles, seed: u64) -> Result<Parts, (&'static str, String)> {
         let fewest = self.samples_min.get();
+        let (n_known, n_sequences) =
+            (roles.roles.len(), roles.roles.iter().map(|role| role.starts.len()).sum::<usize>());
         let starts: Vec<_> = roles
             .roles
             .iter()
@@ -100,14 +106,23 @@ impl ByRole {
         if let Some(most) = self.test_samples {
             test.thin_out(most.get() as usize, seed);
         }
+        let mut notes = Vec::new();
+        if n_clients < n_known {
+            notes.push(format!("{} of {n_known} roles are no clients", n_known - n_clients));
+        }
+        let unused = n_sequences - train.starts.len() - test.starts.len();
+        if unused > 0 {
+            notes.push(format!("{unused} of {n_sequences} sequences are held by nobody"));
+        }
         let text = Arc::from(roles.text);
-        Ok((train.held(&text), test.held(&text)))
+        Ok((train.held(&text), test.held(&text), notes))
     }
 
     /// How many of a role's sequences are trained on, and how many come before those it is judged on; `None`
     /// where one of them would have nothing.
     fn parts(&self, n_samples: usize) -> Option<(usize, usize)> {
-        let n_train = ((n_samples as f64 * (1.0 - self.test_share.get())) as usize).max(1);
+        // A tenth of 1000 is 100, whatever its last binary digit.
+        let n_train = ((n_samples as f64 * (1.0 - self.test_share.get()) + 1e-6) as usize).max(1);
         let n_skipped = n_train + Roles::STEPS - 1;
         (n_skipped < n_samples).then_some((n_train, n_skipped))
     }
@@ -180,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_role_is_judged_on_what_it_says_last() {
-        let (train, test) = by_role("").split(roles(&[500, 1000]), 1).unwrap();
+        let (train, test, _) = by_role("").split(roles(&[500, 1000]), 1).unwrap();
         assert_eq!((sizes(&train), sizes(&test)), (vec![400, 800], vec![500 - 479, 1000 - 879]));
         // The text counts up modulo 80, and the second role's begins with its character 580.
         let first = |held: &Held, client: usize| {
@@ -197,13 +212,15 @@ mod tests {
     #[test]
     fn roles_without_both_parts_or_with_too_little_are_left_out() {
         // 395 sequences leave 79 beyond the 316 of training, all of them in between; 396 leave one more.
-        let (train, test) = by_role("").split(roles(&[395, 396, 1, 2, 3000]), 1).unwrap();
+        let (train, test, notes) = by_role("").split(roles(&[395, 396, 1, 2, 3000]), 1).unwrap();
+        // 79 sequences of each of two roles, and all of the three that are too short.
+        assert_eq!(notes, ["3 of 5 roles are no clients", "556 of 3794 sequences are held by nobody"]);
         assert_eq!((sizes(&train), sizes(&test)), (vec![316, 2400], vec![1, 3000 - 2479]));
-        let (train, _) = by_role("samples_min = 396").split(roles(&[396, 397]), 1).unwrap();
+        let (train, ..) = by_role("samples_min = 396").split(roles(&[396, 397]), 1).unwrap();
         assert_eq!(sizes(&train), [316, 317]);
-        let (train, _) = by_role("samples_min = 397").split(roles(&[396, 397]), 1).unwrap();
+        let (train, ..) = by_role("samples_min = 397").split(roles(&[396, 397]), 1).unwrap();
         assert_eq!(sizes(&train), [317]);
-        let (train, test) = by_role("test_share = 0.5").split(roles(&[200]), 1).unwrap();
+        let (train, test, _) = by_role("test_share = 0.5").split(roles(&[200]), 1).unwrap();
         assert_eq!((sizes(&train), sizes(&test)), (vec![100], vec![21]));
     }
 

@@ -183,20 +183,50 @@ impl ReadError {
         ReadError::Unfit { file: file.to_owned(), expected: expected.into(), found: found.into(), remedy }
     }
 
+    /// What is wrong, with the command that fetches this set.
+    pub fn told_of(&self, set: &str) -> String {
+        Told { error: self, set: Some(set) }.to_string()
+    }
+
     fn damaged(file: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         ReadError::Damaged { file: file.to_owned(), expected: expected.into(), found: found.into() }
     }
 }
 
+/// An error, and the set it is about, if there is one that can be fetched.
+struct Told<'e> {
+    error: &'e ReadError,
+    set: Option<&'e str>,
+}
+
+impl Told<'_> {
+    fn get(&self) -> String {
+        self.set.map_or("see: ebbflow data list".to_owned(), |set| {
+            format!("fetch it with: ebbflow data get {set}")
+        })
+    }
+
+    fn get_again(&self) -> String {
+        let with = self.set.map_or(String::new(), |set| format!(" with: ebbflow data get {set} --force"));
+        format!("fetch the file again{with}")
+    }
+}
+
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        Told { error: self, set: None }.fmt(f)
+    }
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error {
             ReadError::NoFolder => {
                 write!(f, "no data folder; name one with --data or in the variable {DATA_VARIABLE}")
             }
             ReadError::NotAFolder { folder, named_by } if *named_by == DataFolder::CACHE => {
                 write!(f, "no data was put into {} yet; ", folder.display())?;
-                write!(f, "see: ebbflow data list. Or name a folder with --data or {DATA_VARIABLE}")
+                write!(f, "{}. Or name a folder with --data or {DATA_VARIABLE}", self.get())
             }
             ReadError::NotAFolder { folder, named_by } => {
                 write!(
@@ -208,14 +238,14 @@ impl fmt::Display for ReadError {
             ReadError::Missing { folder, names } => {
                 let (folder, names) = (folder.display(), names.join(" or "));
                 write!(f, "{folder}: expected {names}, found neither; ")?;
-                write!(f, "see: ebbflow data list, or put the published file there")
+                write!(f, "{}, or put the published file there", self.get())
             }
             ReadError::Io { file, source } => {
                 write!(f, "{}: cannot be read: {source}; check the path and who may read it", file.display())
             }
             ReadError::Damaged { file, expected, found } => {
                 let file = file.display();
-                write!(f, "{file}: expected {expected}, found {found}; fetch the file again")
+                write!(f, "{file}: expected {expected}, found {found}; {}", self.get_again())
             }
             ReadError::Unfit { file, expected, found, remedy } => {
                 write!(f, "{}: expected {expected}, found {found}; {remedy}", file.display())
@@ -231,7 +261,7 @@ impl fmt::Display for ReadError {
                     f,
                     "{file}: label of sample {sample_idx}: expected below {n_classes}, found {label}; "
                 )?;
-                write!(f, "fetch the file again")
+                write!(f, "{}", self.get_again())
             }
             ReadError::Unpaired { images, n_images, labels, n_labels } => {
                 let (images, labels) = (images.display(), labels.display());

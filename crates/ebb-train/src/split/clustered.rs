@@ -82,7 +82,7 @@ impl Splitter for Clustered {
             n_validation += aside;
         }
         if n_validation > 0 {
-            notes.push(format!("{n_validation} samples are set aside for validation"));
+            notes.push(format!("{n_validation} samples that nobody holds are set aside for validation"));
         }
         let clusters = clusters.into_iter().map(|cluster| cluster as u32).collect();
         Ok(Split::new(deal.labels.len(), lists, held_out, Some(clusters), notes))
@@ -120,7 +120,10 @@ mod tests {
             assert_eq!(all, (0..10).collect::<Vec<_>>());
             assert_eq!(split.left_over, n_samples - n_clients * (trained + samples / 10));
             let aside = n_clients * samples / 10;
-            assert_eq!(split.notes[0], format!("{aside} samples are set aside for validation"));
+            assert_eq!(
+                split.notes[0],
+                format!("{aside} samples that nobody holds are set aside for validation")
+            );
         }
     }
 

@@ -1,5 +1,8 @@
 //! What several splits need: samples by class, cuts in proportion, hold-outs, clients topped up.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use ebb_round::Stream;
 use ebb_settings::Share;
 
@@ -54,6 +57,7 @@ pub(super) fn from_classes(
     classes_of.iter().flatten().for_each(|&class| n_users[class] += 1);
     let sizes = match deal.sizes.list(deal.n_clients) {
         Some(sizes) => sizes,
+        None if scarce == Scarce::Share => vec![deal.labels.len() / deal.n_clients; deal.n_clients],
         None => {
             let used = (0..deal.n_classes).filter(|&class| n_users[class] > 0);
             let each = used.map(|class| decks[class].len() / n_users[class]).min().unwrap_or(0);
@@ -154,15 +158,19 @@ pub(super) fn lacking(lists: &[Vec<u32>], least: usize) -> usize {
 pub(super) fn top_up(lists: &mut [Vec<u32>], least: usize, stream: &mut Stream) -> Option<String> {
     let lacked = lacking(lists, least);
     let small: Vec<_> = (0..lists.len()).filter(|&client| lists[client].len() < least).collect();
+    // Of equally large clients the first gives.
+    let mut givers: BinaryHeap<_> = (0..lists.len())
+        .filter(|&client| lists[client].len() > least)
+        .map(|client| (lists[client].len(), Reverse(client)))
+        .collect();
     for &client in &small {
         while lists[client].len() < least {
-            // Of equally large clients the first gives.
-            let largest = (0..lists.len()).rev().max_by_key(|&client| lists[client].len());
-            let largest = largest.expect("there are clients");
-            assert!(lists[largest].len() > least, "there is enough for each");
-            let at = stream.below(lists[largest].len());
-            let sample = lists[largest].swap_remove(at);
+            let (size, Reverse(largest)) = givers.pop().expect("there is enough for each");
+            let sample = lists[largest].swap_remove(stream.below(size));
             lists[client].push(sample);
+            if size - 1 > least {
+                givers.push((size - 1, Reverse(largest)));
+            }
         }
     }
     (lacked > 0).then(|| {

@@ -95,7 +95,7 @@ mod tests {
         check("[data]\nsamples = 5", "data.samples = 5: 3 x 5 samples, but there are 12; give at most 4");
         check(
             "[data.sizes]\nkind = \"given\"\nsamples = [10, 1, 2]",
-            "data.sizes: 13 samples, but there are 12; give fewer",
+            "data.sizes.samples = [10, 1, 2]: 13 samples, but there are 12; give fewer",
         );
         check(
             "[data.split]\nheld_out = 1.0",

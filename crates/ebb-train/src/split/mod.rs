@@ -139,6 +139,7 @@ pub fn deal(
     splitter.split(&deal, &mut Stream::of_run(seed, "deal")).map_err(|misfit| match misfit {
         Misfit::Clients(message) => data.error("clients", message),
         Misfit::Sizes(message) if samples.is_some() => data.error("samples", message),
+        Misfit::Sizes(message) if data.inner("sizes").has("samples") => data.error("sizes.samples", message),
         Misfit::Sizes(message) if data.inner("sizes").written() => data.error("sizes", message),
         Misfit::Sizes(message) => data.error("clients", message),
         Misfit::Setting(key, message) => own.error(key, message),

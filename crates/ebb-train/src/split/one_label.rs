@@ -70,12 +70,16 @@ mod tests {
             });
         }
         assert!(split.notes[0].contains(" has 50 of the "), "{:?}", split.notes);
+        // Without a size, an eighth each; only where more than four share a label they get less.
         let equal = dealt(KIND, &labels, 2, 8, 1);
-        assert!(equal.train.iter().all(|list| list.len() == equal.train[0].len()));
+        for (client, list) in equal.train.iter().enumerate() {
+            let alike = clusters.iter().filter(|&&label| label == clusters[client]).count();
+            assert_eq!(list.len(), if alike > 4 { 1 + 11 * (50 - alike) / (11 * alike) } else { 12 });
+        }
     }
 
     #[test]
     fn more_clients_than_samples_of_a_label_are_refused() {
-        refused(KIND, &[0, 0, 0, 1], 2, 4, "too many for the samples of their classes; give fewer clients");
+        refused(KIND, &[0, 0, 0, 1], 2, 4, "class 1 has 1 samples for 2 clients; give fewer clients");
     }
 }

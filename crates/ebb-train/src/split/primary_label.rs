@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clustered::tenth;
 use super::dealing::{by_class, count, present};
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Deal, Misfit, Sizes, Split, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -40,43 +40,35 @@ impl Splitter for PrimaryLabel {
     fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
         let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
         let sizes = deal.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
-        if let Some(size) = sizes.iter().find(|&&size| size > n_samples) {
-            let message = format!("a client asks for {size} samples, but there are {n_samples}; give fewer");
-            return Err(Misfit::Sizes(message));
-        }
         let mut classes = by_class(deal);
         let present = present(&classes);
         let mut decks: Vec<_> = classes.iter_mut().map(|all| self.decks(all, stream)).collect();
         let (mut train, mut held_out, mut primaries) = (Vec::new(), Vec::new(), Vec::new());
-        for size in sizes {
+        let mut n_smaller = 0;
+        for asked in sizes {
             let primary = stream.below(present.len());
-            let mut labels = self.labels(size, primary, present.len(), stream);
-            stream.shuffle(&mut labels);
-            let held = labels.split_off(size - count(self.held_out, size));
-            let mut draw = |labels: &[usize], part: usize| {
-                let mut list = Vec::with_capacity(labels.len());
-                for (at, &class) in present.iter().enumerate() {
-                    let wanted = labels.iter().filter(|&&label| label == at).count();
-                    let deck = &mut decks[class][part];
-                    if wanted > deck.all.len() {
-                        let (there, what) = (deck.all.len(), ["to train on", "to hold out"][part]);
-                        return Err(Misfit::Sizes(format!(
-                            "a client asks for {wanted} samples of class {class} {what}, which has {there}; \
-                             give fewer"
-                        )));
-                    }
-                    deck.draw(wanted, stream, &mut list);
+            let (wanted, size) = self.fitting(deal, asked, primary, &present, &decks, stream)?;
+            n_smaller += usize::from(size < asked);
+            let [own, held] = [0, 1].map(|part| {
+                let mut list = Vec::new();
+                for (counts, &class) in wanted.iter().zip(&present) {
+                    decks[class][part].draw(counts[part], stream, &mut list);
                 }
-                Ok(list)
-            };
-            train.push(draw(&labels, 0)?);
-            held_out.push(draw(&held, 1)?);
+                list
+            });
+            train.push(own);
+            held_out.push(held);
             primaries.push(present[primary] as u32);
         }
         let ran_out = |class: &usize| decks[*class].iter().any(|deck| deck.dealt_again);
         let again: Vec<_> = (0..decks.len()).filter(ran_out).map(|class| class.to_string()).collect();
         let n_held: usize = train.iter().chain(&held_out).map(Vec::len).sum();
         let mut split = Split::new(n_samples, train, held_out, Some(primaries), Vec::new());
+        if n_smaller > 0 {
+            let note =
+                format!("{n_smaller} of {n_clients} clients ask for more than a class has: they get less");
+            split.notes.insert(0, note);
+        }
         if !again.is_empty() {
             let copies = n_held - (n_samples - split.left_over);
             let note = format!(
@@ -95,6 +87,57 @@ impl PrimaryLabel {
         stream.shuffle(all);
         let held = all.split_off(all.len() - count(self.held_out, all.len()));
         [std::mem::take(all), held].map(|all| Deck { order: all.clone(), all, at: 0, dealt_again: false })
+    }
+
+    /// How many samples of each class a client trains on and holds out, and how many that are in all. A size that was
+    /// drawn and is too large for a class becomes smaller; another is refused.
+    fn fitting(
+        &self,
+        deal: &Deal<'_>,
+        mut size: usize,
+        primary: usize,
+        present: &[usize],
+        decks: &[[Deck; 2]],
+        stream: &mut Stream,
+    ) -> Result<(Vec<[usize; 2]>, usize), Misfit> {
+        loop {
+            if size > deal.labels.len() && !matches!(deal.sizes, Sizes::Drawn(_)) {
+                let there = deal.labels.len();
+                let message = format!("a client asks for {size} samples, but there are {there}; give fewer");
+                return Err(Misfit::Sizes(message));
+            }
+            size = size.min(deal.labels.len());
+            let mut labels = self.labels(size, primary, present.len(), stream);
+            stream.shuffle(&mut labels);
+            let n_train = size - count(self.held_out, size);
+            let mut wanted = vec![[0; 2]; present.len()];
+            labels.iter().enumerate().for_each(|(at, &label)| wanted[label][usize::from(at >= n_train)] += 1);
+            let short = wanted.iter().zip(present).find_map(|(wanted, &class)| {
+                let part = (0..2).find(|&part| wanted[part] > decks[class][part].all.len())?;
+                Some((class, part, wanted[part], decks[class][part].all.len()))
+            });
+            let Some((class, part, wanted_of_it, there)) = short else { return Ok((wanted, size)) };
+            let smaller = size * there / wanted_of_it;
+            if !matches!(deal.sizes, Sizes::Drawn(_)) || smaller == 0 {
+                let what = ["to train on", "to hold out"][part];
+                let message = format!(
+                    "a client asks for {wanted_of_it} samples of class {class} {what}, which has {there}"
+                );
+                return Err(self.too_few(deal, part, message));
+            }
+            size = smaller;
+        }
+    }
+
+    /// A refusal, with the remedy that helps.
+    fn too_few(&self, deal: &Deal<'_>, part: usize, message: String) -> Misfit {
+        match (part, &deal.sizes) {
+            (1, _) => {
+                Misfit::Setting("held_out", message + "; give less to hold out, or fewer samples a client")
+            }
+            (_, Sizes::AsMany) => Misfit::Clients(message + "; give more clients, or data.samples"),
+            _ => Misfit::Sizes(message + "; give fewer"),
+        }
     }
 
     /// The labels of a client's samples: most of them `primary`, of the others as many each.
@@ -221,8 +264,26 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_a_law_draws_become_as_small_as_they_must() {
+        let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 2000");
+        let labels = labels(10, 6000);
+        let split = dealt(&text, &labels, 10, 20, 1);
+        let size = |client: usize| split.train[client].len() + split.held_out[client].len();
+        // A class has 540 samples to train on, of which most are for clients of up to 675 or so.
+        assert!((0..20).all(|client| (50..=750).contains(&size(client))), "{:?}", split.train.len());
+        assert!((0..20).any(|client| size(client) > 400));
+        assert!(
+            split
+                .notes
+                .iter()
+                .any(|note| note.ends_with("clients ask for more than a class has: they get less"))
+        );
+    }
+
+    #[test]
     fn what_cannot_be_dealt_is_refused() {
         let labels = labels(10, 1000);
+        refused(KIND, &labels, 10, 2, "to train on, which has 90; give more clients, or data.samples");
         let text = |samples: u32| format!("[data]\nsamples = {samples}\n{KIND}");
         refused(&text(500), &labels, 10, 3, "to train on, which has 90; give fewer");
         refused(

@@ -162,7 +162,10 @@ fn every_split_keeps_what_splits_must() {
                 Err(error) => {
                     refused += 1;
                     let named = error.starts_with("a.toml:") && error.contains("data.");
-                    assert!(named && error.contains("give ") || error.contains("raise "), "{error}: {case}");
+                    assert!(
+                        named && (error.contains("give ") || error.contains("raise ")),
+                        "{error}: {case}"
+                    );
                 }
             }
         }

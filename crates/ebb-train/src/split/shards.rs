@@ -77,8 +77,15 @@ impl Splitter for Shards {
         }
         let size = self.shard_size.map_or(n_samples / n_shards, |size| size.get() as usize);
         if size == 0 {
-            let message = format!("more than the {n_samples} samples; give at most that");
-            return Err(Misfit::Setting(if self.level.is_some() { "level" } else { "shards" }, message));
+            return Err(match self.level {
+                None => {
+                    Misfit::Setting("shards", format!("more than the {n_samples} samples; give at most that"))
+                }
+                Some(_) => {
+                    let message = format!("{n_shards} shards, but there are {n_samples} samples; ");
+                    Misfit::Setting("level", message + "give shards and per_client instead")
+                }
+            });
         }
         if n_shards * size > n_samples {
             let message = format!("{n_shards} x {size} samples, but there are {n_samples}; ");

@@ -57,8 +57,9 @@ most = 2000",
         if pareto.most < pareto.least {
             return Err(settings.error("most", format!("below least = {}; give at least that", pareto.least)));
         }
-        if pareto.index.get() > MOST_INDEX {
-            return Err(settings.error("index", format!("give at most {MOST_INDEX}")));
+        if !(LEAST_INDEX..=MOST_INDEX).contains(&pareto.index.get()) {
+            let message = format!("give at least {LEAST_INDEX} and at most {MOST_INDEX}");
+            return Err(settings.error("index", message));
         }
         Ok(Box::new(pareto))
     },
@@ -86,6 +87,9 @@ const GIVEN: Entry<dyn SizeLaw> = Entry {
     example: "samples = [100, 200, 300]  # as many numbers as clients",
     build: |settings| Ok(Box::new(settings.parse::<Given>()?)),
 };
+
+/// Below it the arithmetic is not exact enough.
+const LEAST_INDEX: f64 = 1e-6;
 
 /// Beyond it all clients have the least size.
 const MOST_INDEX: f64 = 100.0;

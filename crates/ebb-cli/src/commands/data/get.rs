@@ -15,13 +15,21 @@ pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
     let sets = args.names.iter().map(|name| known(name)).collect::<Result<Vec<_>, _>>()?;
     let wrong_files = if args.force { WrongFiles::Replace } else { WrongFiles::Refuse };
     let mut told = Told::new(args.quiet);
+    let mut failures = Vec::new();
     for set in sets {
-        let got = ebb_fetch::get(set, &folder, wrong_files, &mut told)?;
+        let got = match ebb_fetch::get(set, &folder, wrong_files, &mut told) {
+            Ok(got) => got,
+            // The others may still be had.
+            Err(error) => {
+                failures.push(error.to_string());
+                continue;
+            }
+        };
         let done = if got.fetched.is_empty() { "nothing to do" } else { "fetched and checked" };
         let (place, size) = (got.found.folder.display(), bytes(got.found.n_bytes as f64));
         say(&format!("{}  {done}: {place}, {size}", set.name))?;
     }
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(CliError::Fetch(failures.join("\n"))) }
 }
 
 /// A bar on a terminal, plain lines elsewhere, or nothing.
@@ -49,7 +57,8 @@ impl Progress for Told {
         };
         bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
         bar.set_message(what.to_owned());
-        bar.tick();
+        // A program that fetches a package may say nothing for a while.
+        bar.enable_steady_tick(std::time::Duration::from_millis(200));
         self.bar = Some(bar);
     }
 

@@ -38,6 +38,9 @@ fn folder(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
 
 /// The known set of this name.
 fn known(name: &str) -> Result<&'static Known, CliError> {
+    if name == "digits" {
+        return Err(CliError::Usage("digits are drawn by the program; nothing is to be fetched".to_owned()));
+    }
     ebb_fetch::set(name).ok_or_else(|| {
         let names: Vec<_> = sets().iter().map(|set| set.name).collect();
         let hint = nearest(name, names.iter().copied())

@@ -17,7 +17,7 @@ use crate::output::{Columns, bold, count, say};
 const PER_CLASS: usize = 20;
 
 pub(crate) fn run(args: &DataShow) -> Result<(), CliError> {
-    let unreadable = |error: ReadError| CliError::Usage(error.to_string());
+    let unreadable = |error: ReadError| CliError::Usage(error.told_of(&args.name));
     let data = || data_folder(args.place.data.as_deref()).map_err(unreadable);
     match SETS.iter().find(|set| set.name == args.name) {
         Some(set) => {
@@ -36,6 +36,12 @@ fn unknown(name: &str) -> CliError {
     let names: Vec<_> = SETS.iter().map(|set| set.name).chain(["shakespeare"]).collect();
     let hint = nearest(name, names.iter().copied())
         .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+    if let Some(set) = ebb_fetch::set(name) {
+        return CliError::Usage(format!(
+            "{}: there is nothing to show of it; see: ebbflow data list",
+            set.title
+        ));
+    }
     CliError::Usage(format!("there is no set \"{name}\" to show; {hint}sets: {}", names.join(", ")))
 }
 
@@ -53,10 +59,10 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
         });
         return say(&all.to_string());
     }
-    // The file first: whoever reads the output may stop reading.
+    // The file first: whoever reads the output may stop reading. Where it cannot be written, the counts still can.
     let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
     let png = sheet(set, train).png(Theme::Light).map_err(|error| CliError::Usage(error.to_string()))?;
-    write(&file, &png)?;
+    let written = write(&file, &png);
     let Images { height, width, channels, n_classes, .. } = train;
     let colours = if *channels == 1 { "grey" } else { "colour" };
     say(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;
@@ -68,6 +74,7 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     }
     table.row(["all".to_owned(), train.n_samples().to_string(), test.n_samples().to_string()]);
     table.print()?;
+    written?;
     say(&format!("\nsheet  {}: the first {PER_CLASS} training images of each class", file.display()))
 }
 

@@ -19,7 +19,7 @@ use crate::output::{Columns, bold, count, say};
 const MOST_ROWS: usize = 30;
 
 /// More classes than this have no column, and no colour, each.
-const MOST_COLUMNS: usize = 12;
+const MOST_COLUMNS: usize = Theme::N_COLOURS;
 
 /// Who holds what.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,10 @@ type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
     let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
-    put_seed(&mut tree, args.seed);
+    if args.seed.is_some() {
+        put_seed(&mut tree, args.seed);
+        tree.remove("grid");
+    }
     let holdings = Holdings::of(&tree)?;
     if args.json {
         return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
@@ -74,7 +77,7 @@ fn default_folder(file: &Path) -> PathBuf {
     Path::new("runs").join(format!("split-{named}"))
 }
 
-/// The seed of a run, or the first of a grid.
+/// The first seed of a grid, which counts there, or that of a run.
 fn seed(tree: &Tree) -> Result<u64, CliError> {
     #[derive(Serialize, serde::Deserialize)]
     struct Seeds {
@@ -83,7 +86,7 @@ fn seed(tree: &Tree) -> Result<u64, CliError> {
     }
     let read = |table| tree.table(table, Facts::default()).parse_without::<Seeds>(&[]);
     let grid = read("grid")?.seeds.and_then(|seeds| seeds.first().copied());
-    Ok(u64::from(read("run")?.seed.or(grid).unwrap_or(1)))
+    Ok(u64::from(grid.or(read("run")?.seed).unwrap_or(1)))
 }
 
 impl Holdings {
@@ -159,9 +162,9 @@ impl Holdings {
         if let (Some(skew), Some(chance), Some(most)) =
             (self.label_skew, self.label_skew_by_chance, self.label_skew_at_most)
         {
-            say(&format!(
-                "label skew   {skew:.3}  (0 where all are alike; {chance:.3} by chance alone; {most:.3} with a class each)"
-            ))?;
+            let scale =
+                format!("0 where all are alike; {chance:.3} by chance alone; {most:.3} with a class each");
+            say(&format!("label skew   {skew:.3}  ({scale})"))?;
         }
         for note in &self.notes {
             say(&format!("note         {note}"))?;
