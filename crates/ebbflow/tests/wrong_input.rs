@@ -293,7 +293,7 @@ fn labels_beyond_the_classes() {
     assert_eq!(
         error.trim_end(),
         "error: DIR/a.toml:5:1: data.kind = \"mnist\": DIR/mnist/t10k-labels-idx1-ubyte: label of sample 1: \
-         expected below 10, found 10; fetch the file again"
+         expected below 10, found 10; fetch the file again with: ebbflow data get mnist --force"
     );
     assert!(!out.exists());
 }
