@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use common::{ebbflow, fail, shipped, succeed, write};
@@ -158,12 +159,37 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
     assert_eq!(fs::read(place.path().join("mnist/train-images-idx3-ubyte")).unwrap(), b"mine");
 }
 
+/// The folder of real data. Without one the test is skipped, but never in CI.
+fn real(needed_for: &str) -> Option<String> {
+    if let Some(folder) = std::env::var_os("EBBFLOW_DATA") {
+        return Some(folder.into_string().unwrap());
+    }
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+        "EBBFLOW_DATA names no folder, which CI must have"
+    );
+    // Not by `eprintln`, which shows only when a test fails.
+    let _ =
+        writeln!(std::io::stderr(), "skipped: {needed_for} needs real data (EBBFLOW_DATA names no folder)");
+    None
+}
+
+#[test]
+fn real_sets_have_their_published_digests() {
+    let Some(folder) = real("the check of digests") else { return };
+    let names =
+        ["mnist", "fashion-mnist", "cifar-10", "emnist-letters-10k", "shakespeare", "adult", "flash-traces"];
+    let said = succeed(&[&["data", "get", "--data", &folder], &names[..]].concat());
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), names.len(), "{said}");
+    for (line, name) in lines.iter().zip(names) {
+        assert!(line.starts_with(&format!("{name}  nothing to do: ")), "{line}");
+    }
+}
+
 #[test]
 fn the_pictures_of_the_documentation_are_what_is_drawn() {
-    let (data, ci) = (std::env::var_os("EBBFLOW_DATA"), std::env::var_os("CI"));
-    if data.is_none() {
-        assert!(ci.is_none_or(|ci| ci != "true"), "EBBFLOW_DATA names no folder, which CI must have");
-        eprintln!("skipped: the pictures of splits need real data (EBBFLOW_DATA names no folder)");
+    if real("what splits look like").is_none() {
         return;
     }
     let place = tempfile::tempdir().unwrap();
