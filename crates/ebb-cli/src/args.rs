@@ -112,7 +112,7 @@ pub(crate) struct Export {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct List {
-    /// Only these: recipes, objective, select, local, substitute, aggregate, server, data, models, worlds
+    /// Only these: recipes, objective, select, local, substitute, aggregate, server, data, splits, sizes, models, worlds
     pub(crate) what: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]

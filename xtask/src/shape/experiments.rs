@@ -22,7 +22,7 @@ fn assemble(file: &Path) -> Result<(), String> {
     if tree.has("grid") {
         return Ok(());
     }
-    let made_up = ["synthetic", "quadratic"];
+    let made_up = ["synthetic", "quadratic", "digits"];
     let real = tree.text("data.kind").is_some_and(|kind| !made_up.contains(&kind));
     if real && ebb_train::read::data_folder(None).is_err() {
         let line =
