@@ -85,22 +85,13 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
 
     use super::*;
+    use crate::samples::gzip;
 
     /// Of `abc`, from the standard that defines SHA-256.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    }
 
     fn check(content: &[u8], packed: bool, pin: Pin, found: Option<&str>) {
         let folder = tempfile::tempdir().unwrap();

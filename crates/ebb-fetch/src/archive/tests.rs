@@ -1,12 +1,11 @@
 use std::fs;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use tar::{Builder, EntryType, Header};
+use tar::EntryType;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::*;
+use crate::samples::{gzip, tar_of};
 
 type Unpack = fn(&Path, &[&str], &mut Take<'_>) -> Result<(), Trouble>;
 
@@ -37,38 +36,17 @@ fn check(unpack: Unpack, archive: &[u8], wanted: &[&str], expected: Result<&[(&s
     assert_eq!(unpacked(unpack, archive, wanted), expected.map_err(str::to_owned));
 }
 
-/// Names are written as they are, for the builder would refuse those that lead elsewhere.
-fn tar(files: &[(&str, EntryType, &str)]) -> Vec<u8> {
-    let mut builder = Builder::new(Vec::new());
-    for (name, kind, text) in files {
-        let mut header = Header::new_ustar();
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-        header.set_entry_type(*kind);
-        header.set_size(text.len() as u64);
-        header.set_mode(0o644);
-        header.set_cksum();
-        builder.append(&header, text.as_bytes()).unwrap();
-    }
-    builder.into_inner().unwrap()
-}
-
 /// Two wanted files among others that mean no good.
 fn some_tar() -> Vec<u8> {
     use EntryType::{Regular, Symlink};
-    tar(&[
-        ("../../etc/passwd", Regular, "out"),
-        ("/etc/passwd", Regular, "out"),
-        ("./data/one", Symlink, ""),
-        ("./data/one", Regular, "first"),
-        ("data/../data/two", Regular, "wrong"),
-        ("data/two", Regular, "second"),
+    tar_of(&[
+        ("../../etc/passwd", Regular, b"out"),
+        ("/etc/passwd", Regular, b"out"),
+        ("./data/one", Symlink, b""),
+        ("./data/one", Regular, b"first"),
+        ("data/../data/two", Regular, b"wrong"),
+        ("data/two", Regular, b"second"),
     ])
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
 }
 
 fn xz(bytes: &[u8]) -> Vec<u8> {

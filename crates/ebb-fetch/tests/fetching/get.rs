@@ -1,14 +1,13 @@
 //! Getting a made-up set from a server on this machine: whole, broken off, wrong, or not at all.
 
-mod server;
-mod trial;
-
 use std::fs;
 use std::net::TcpListener;
 
 use ebb_fetch::{FetchError, Format, Silent, Source, WrongFiles, check};
-use server::{Server, answer, broken, not_found, ranged, whole};
-use trial::{IMAGES, LABELS, MEMBERS, Trial, archive, gzip, published, request, sha256, tgz, urls};
+
+use crate::samples::{gzip, sha256};
+use crate::server::{Server, answer, broken, not_found, ranged, whole};
+use crate::trial::{IMAGES, LABELS, MEMBERS, Trial, archive, published, request, tgz, urls};
 
 #[test]
 fn what_is_missing_comes_and_a_second_call_asks_for_nothing() {
