@@ -4,23 +4,27 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use crate::error::{Doing, Trouble};
 use crate::found::stored_file;
 use crate::known::{Known, KnownFile, Layout, Member, Place};
-use crate::scratch::{self, Scratch};
+use crate::leftovers;
+use crate::lock::{Held, hold};
 use crate::verify::{Mismatch, mismatch};
 use crate::{FetchError, Progress, WrongFiles};
 
-/// What is still missing of a set, and the folder it goes to.
+/// What is still missing of a set, and the folder it goes to, which nobody else changes meanwhile.
 pub(crate) struct Delivery {
     folder: PathBuf,
     layout: Layout,
     missing: Vec<&'static KnownFile>,
     delivered: Vec<&'static str>,
+    held: Held,
 }
 
 impl Delivery {
-    /// Looks at what is there: right files stay, wrong ones are refused or will be replaced.
+    /// Waits until nobody else fetches into the folder, then looks at what is there: right files stay, wrong ones are refused or will be replaced.
     pub(crate) fn begin(
         known: &Known,
         place: &Place,
@@ -30,7 +34,8 @@ impl Delivery {
     ) -> Result<Self, FetchError> {
         let folder = data.join(place.folder);
         fs::create_dir_all(&folder).doing("making", &folder)?;
-        scratch::sweep(&folder);
+        let held = hold(&folder, progress)?;
+        leftovers::sweep(&folder, &held);
         let mut missing = Vec::new();
         for file in known.files {
             let Some(stored) = stored_file(&folder, place.layout, file) else {
@@ -48,7 +53,7 @@ impl Delivery {
                 }
             }
         }
-        Ok(Delivery { folder, layout: place.layout, missing, delivered: Vec::new() })
+        Ok(Delivery { folder, layout: place.layout, missing, delivered: Vec::new(), held })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -60,8 +65,9 @@ impl Delivery {
         &self.missing
     }
 
-    /// What came, in the order it came.
-    pub(crate) fn delivered(self) -> Vec<&'static str> {
+    /// Clears away what a whole set has no use for, and tells what came, in the order it came.
+    pub(crate) fn finish(self, known: &Known) -> Vec<&'static str> {
+        leftovers::clear(known, &self.folder, &self.held);
         self.delivered
     }
 
@@ -76,8 +82,8 @@ impl Delivery {
     }
 
     /// A folder for what is not yet checked, on the same disk. It goes when it is let go.
-    pub(crate) fn scratch(&self) -> Result<Scratch, FetchError> {
-        Scratch::within(&self.folder)
+    pub(crate) fn scratch(&self) -> Result<TempDir, FetchError> {
+        leftovers::scratch(&self.folder)
     }
 
     /// Takes a file from a reader, by way of the scratch folder.

@@ -12,6 +12,7 @@ use crate::error::{Doing, Trouble};
 use crate::folder::create;
 use crate::found::{Found, found, found_at, stored, stored_file};
 use crate::known::{Known, Layout, Place, Sheet};
+use crate::leftovers;
 use crate::source::{Net, deliver};
 use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
 use crate::{Failure, FetchError, Progress, cifar};
@@ -36,7 +37,8 @@ pub struct Got {
 
 /// Gets a set into the data folder, which is made if need be.
 ///
-/// Files that are there and right stay. What is missing comes from the first source that has it; sources that fail
+/// Files that are there and right stay. Whoever calls this while another process gets the set waits for it, and then
+/// looks again. What is missing comes from the first source that has it; sources that fail
 /// are named to `progress` with the reason, and all together in the error if none is left.
 pub fn get(
     known: &Known,
@@ -46,6 +48,7 @@ pub fn get(
 ) -> Result<Got, FetchError> {
     if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
         progress.says(&format!("{} is already there, and right: {}", known.name, found.folder.display()));
+        leftovers::clear_if_free(known, &folder.path.join(known.folder()));
         return Ok(Got { found, fetched: Vec::new() });
     }
     let (Some(place), false) = (known.places.first(), known.sources.is_empty()) else {
@@ -76,7 +79,7 @@ pub fn get(
         }
     }
     if delivery.missing().is_empty() {
-        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.delivered() })
+        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.finish(known) })
     } else {
         Err(all_failed(known, &delivery, failures))
     }

@@ -16,10 +16,11 @@ mod folder;
 mod found;
 mod get;
 mod known;
+mod leftovers;
+mod lock;
 mod progress;
 #[cfg(test)]
 mod samples;
-mod scratch;
 mod sets;
 mod source;
 mod verify;

@@ -1,10 +1,10 @@
 //! Files on the web, whole or continued where an earlier download broke off.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ureq::http::{Response, StatusCode, header};
@@ -16,6 +16,7 @@ use crate::archive::{from_tgz, from_zip};
 use crate::deliver::{CopyError, Delivery, at_most, copy, wrong};
 use crate::error::{Doing, Trouble};
 use crate::known::{Format, Member};
+use crate::leftovers::part_of;
 use crate::{FetchError, Progress};
 
 /// How long a host may take to answer at all.
@@ -33,7 +34,7 @@ pub(super) fn files(
 ) -> Result<(), Trouble> {
     for (member, file) in delivery.wanted(files) {
         let url = format!("{base}{}", member.at);
-        let part = part_of(delivery, &url);
+        let part = part_of(delivery.folder(), &url);
         loop {
             let came = net
                 .download(&url, &part, at_most(file), progress)
@@ -59,7 +60,7 @@ pub(super) fn archive(
     net: &mut Net,
     progress: &mut dyn Progress,
 ) -> Result<(), Trouble> {
-    let part = part_of(delivery, url);
+    let part = part_of(delivery.folder(), url);
     loop {
         let came = net.download(url, &part, at_most, progress)?;
         let unpacked = unpack(files, delivery, progress, |wanted, take| match format {
@@ -198,22 +199,12 @@ fn receive(
     }
 }
 
-/// Opens the part file for this process alone, cut to where writing starts.
-fn open_part(part: &Path, start: u64) -> Result<File, Trouble> {
+/// Opens the part file, cut to where writing starts.
+fn open_part(part: &Path, start: u64) -> Result<File, FetchError> {
     let mut file =
         File::options().create(true).truncate(false).write(true).open(part).doing("writing", part)?;
-    // Where a disk knows no locks, the digest alone decides.
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        return Err(Trouble::There(format!("another process is writing {}", part.display())));
-    }
     file.set_len(start).and_then(|()| file.seek(SeekFrom::Start(start))).doing("writing", part)?;
     Ok(file)
-}
-
-/// Where a download is kept until it is whole.
-fn part_of(delivery: &Delivery, url: &str) -> PathBuf {
-    let name = url.rsplit('/').next().unwrap_or(url);
-    delivery.folder().join(format!("{name}.part"))
 }
 
 fn discard(part: &Path) -> Result<(), FetchError> {

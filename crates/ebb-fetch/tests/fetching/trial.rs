@@ -90,10 +90,12 @@ impl Trial {
         fs::write(self.path(name), content).unwrap();
     }
 
+    /// The names of all that is there, but for the lock.
     pub(crate) fn files(&self) -> Vec<String> {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let entries = fs::read_dir(self.path("")).unwrap();
-        let mut files: Vec<_> = entries.map(|entry| name(&entry.unwrap().path())).collect();
+        let names = entries.map(|entry| name(&entry.unwrap().path()));
+        let mut files: Vec<_> = names.filter(|name| name != ".lock").collect();
         files.sort();
         files
     }
@@ -122,6 +124,11 @@ impl Progress for Heard {
 
 pub(crate) fn urls(server: &Server) -> Source {
     Source::Urls { base: server.base().leak(), files: MEMBERS }
+}
+
+/// Where nobody answers.
+pub(crate) fn urls_nowhere() -> Source {
+    Source::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }
 }
 
 pub(crate) fn archive(server: &Server) -> Source {
