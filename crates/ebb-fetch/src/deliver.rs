@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use ebb_settings::DataFolder;
 use tempfile::TempDir;
 
 use crate::error::{Doing, Trouble};
+use crate::folder::create;
 use crate::found::stored_file;
 use crate::known::{Known, KnownFile, Layout, Member, Place};
 use crate::leftovers;
@@ -28,12 +30,11 @@ impl Delivery {
     pub(crate) fn begin(
         known: &Known,
         place: &Place,
-        data: &Path,
+        data: &DataFolder,
         wrong_files: WrongFiles,
         progress: &mut dyn Progress,
     ) -> Result<Self, FetchError> {
-        let folder = data.join(place.folder);
-        fs::create_dir_all(&folder).doing("making", &folder)?;
+        let folder = create(data, place.folder)?;
         let held = hold(&folder, progress)?;
         leftovers::sweep(&folder, &held);
         let mut missing = Vec::new();

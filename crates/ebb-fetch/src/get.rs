@@ -7,15 +7,14 @@ use std::path::Path;
 use ebb_settings::DataFolder;
 use flate2::read::MultiGzDecoder;
 
-use crate::deliver::Delivery;
+use crate::deliver::{Delivery, at_most};
 use crate::error::{Doing, Trouble};
-use crate::folder::create;
 use crate::found::{Found, found, found_at, stored, stored_file};
-use crate::known::{Known, Layout, Place, Sheet};
+use crate::known::{Known, KnownFile, Layout, Place, Sheet, Source};
 use crate::leftovers;
 use crate::source::{Net, deliver};
 use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
-use crate::{Failure, FetchError, Progress, cifar};
+use crate::{Cause, Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +54,7 @@ pub fn get(
         let (name, folder) = (known.name, folder.path.join(known.folder()));
         return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
     };
-    create(folder)?;
-    let mut delivery = Delivery::begin(known, place, &folder.path, wrong_files, progress)?;
+    let mut delivery = Delivery::begin(known, place, folder, wrong_files, progress)?;
     let mut net = Net::new();
     let mut failures = Vec::new();
     for source in known.sources {
@@ -71,11 +69,12 @@ pub fn get(
         }
         match done {
             Ok(()) => {}
-            Err(Trouble::Here(error)) => return Err(error),
-            Err(Trouble::There(reason)) => {
-                progress.says(&format!("{source}: {reason}"));
-                failures.push(Failure { source: source.to_string(), reason });
+            Err(Trouble::Here(error)) => return Err(error.needing(n_needed(source, delivery.missing()))),
+            Err(Trouble::There(reason)) => failures.push(failed(source, reason, Cause::Other, progress)),
+            Err(Trouble::Unreachable(reason)) => {
+                failures.push(failed(source, reason, Cause::Unreachable, progress));
             }
+            Err(Trouble::Skipped(reason)) => failures.push(failed(source, reason, Cause::Skipped, progress)),
         }
     }
     if delivery.missing().is_empty() {
@@ -193,6 +192,23 @@ fn decompressed(path: &Path, packed: bool) -> Result<Result<Vec<u8>, std::io::Er
     match read {
         Err(error) if error.raw_os_error().is_some() => Err(error).doing("reading", path),
         read => Ok(read.map(|_| content)),
+    }
+}
+
+fn failed(source: &Source, reason: String, cause: Cause, progress: &mut dyn Progress) -> Failure {
+    progress.says(&format!("{source}: {reason}"));
+    Failure { source: source.to_string(), reason, cause }
+}
+
+/// More bytes than this are not needed to get files from a source: archives lie there beside what they hold, and `npm`
+/// has a package in its cache, too.
+fn n_needed(source: &Source, missing: &[&KnownFile]) -> u64 {
+    let n_files: u64 = missing.iter().map(|file| at_most(file)).sum();
+    match source {
+        Source::Urls { .. } => n_files,
+        Source::Archive { at_most, .. } => n_files + at_most,
+        Source::Debian { .. } => 2 * n_files,
+        Source::Npm { .. } | Source::NpmSheets { .. } => 3 * n_files,
     }
 }
 

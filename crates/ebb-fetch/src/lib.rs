@@ -25,7 +25,7 @@ mod sets;
 mod source;
 mod verify;
 
-pub use error::{Failure, FetchError};
+pub use error::{Cause, Failure, FetchError};
 pub use found::{Found, found};
 pub use get::{Got, WrongFiles, check, get};
 pub use known::{Format, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Source};

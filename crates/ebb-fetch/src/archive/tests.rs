@@ -25,7 +25,7 @@ fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(Stri
     match done {
         Ok(()) => Ok(taken),
         Err(Trouble::There(reason)) => Err(reason),
-        Err(Trouble::Here(error)) => panic!("{error}"),
+        Err(other) => panic!("{other:?}"),
     }
 }
 

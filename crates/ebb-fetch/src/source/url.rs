@@ -81,7 +81,7 @@ pub(super) fn archive(
 pub(crate) struct Net {
     agent: Agent,
     /// Hosts that did not answer, and why. They are not asked again.
-    dead: BTreeMap<String, String>,
+    dead: BTreeMap<String, ureq::Error>,
 }
 
 /// How a file came.
@@ -140,8 +140,9 @@ impl Net {
 
     fn request(&mut self, url: &str, n_have: u64) -> Result<Response<Body>, Trouble> {
         let host = host_of(url);
-        if let Some(reason) = self.dead.get(host) {
-            return Err(Trouble::There(format!("{host} is not asked again, for it failed before: {reason}")));
+        if let Some(error) = self.dead.get(host) {
+            let reason = format!("{host} is not asked again, for it failed before: {error}");
+            return Err(not_reached(error, reason));
         }
         let mut request = self.agent.get(url);
         if n_have > 0 {
@@ -152,10 +153,34 @@ impl Net {
             request = request.config().proxy(None).build();
         }
         request.call().map_err(|error| {
-            self.dead.insert(host.to_owned(), error.to_string());
-            Trouble::There(format!("{host} cannot be reached: {error}"))
+            let trouble = not_reached(&error, format!("{host} cannot be reached: {error}"));
+            self.dead.insert(host.to_owned(), error);
+            trouble
         })
     }
+}
+
+/// Whether another network may help: not with a host that answers in its own way, or whose certificate is not trusted.
+fn not_reached(error: &ureq::Error, reason: String) -> Trouble {
+    use std::io::ErrorKind::{
+        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut,
+    };
+    use ureq::{Error, Timeout};
+    let unreachable = match error {
+        Error::HostNotFound | Error::ConnectionFailed => true,
+        Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        Error::Io(error) => matches!(
+            error.kind(),
+            ConnectionRefused
+                | ConnectionReset
+                | HostUnreachable
+                | NetworkDown
+                | NetworkUnreachable
+                | TimedOut
+        ),
+        _ => false,
+    };
+    if unreachable { Trouble::Unreachable(reason) } else { Trouble::There(reason) }
 }
 
 /// The authorities that the machine trusts; Mozilla's, where it names none, as in a bare container.
