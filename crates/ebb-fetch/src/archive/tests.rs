@@ -1,6 +1,6 @@
 use std::fs;
 
-use tar::EntryType;
+use tar::{EntryType, Header};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
@@ -109,6 +109,28 @@ fn only_wanted_files_are_taken_out_of_a_zip() {
     check(from_zip, &zip, &["data/one", "data/two"], Ok(&TAKEN));
     let error = unpacked(from_zip, &zip, &["data/three"]).unwrap_err();
     assert!(error.starts_with("data/three: "), "{error}");
+}
+
+#[test]
+fn what_unpacks_to_too_much_is_refused() {
+    // A file that never ends, in front of what is wanted.
+    let mut endless = Header::new_ustar();
+    endless.set_size(1 << 40);
+    endless.set_cksum();
+    let tar = endless.as_bytes().chain(io::repeat(0));
+    let tar = Bounded { from: tar, n_read: 0, limit: 100_000 };
+    let Err(Trouble::There(reason)) = from_bounded(tar, &WANTED, &mut |name, _| panic!("{name}")) else {
+        panic!("it was unpacked")
+    };
+    assert_eq!(reason, "the archive is damaged: it unpacks to more than 100000 bytes");
+}
+
+#[test]
+fn names_outside_of_headers_are_not_read() {
+    let long = ("././@LongLink", EntryType::GNULongName, &b"data/one\0"[..]);
+    let tar = tar_of(&[long, ("data/o", EntryType::Regular, b"first")]);
+    check(from_tgz, &gzip(&tar), &["data/one"], Err("the archive lacks data/one"));
+    check(from_tgz, &gzip(&tar), &["data/o"], Ok(&[("data/o", "first")]));
 }
 
 /// Tries the archive cut off at many lengths up to where all that is wanted has come.
