@@ -160,23 +160,19 @@ impl Net {
     }
 }
 
-/// Whether another network may help: not with a host that answers in its own way, or whose certificate is not trusted.
+/// Whether another network may help: not with a host that was reached and hung up, or is not trusted.
 fn not_reached(error: &ureq::Error, reason: String) -> Trouble {
     use std::io::ErrorKind::{
-        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut,
+        BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, UnexpectedEof,
     };
     use ureq::{Error, Timeout};
     let unreachable = match error {
         Error::HostNotFound | Error::ConnectionFailed => true,
         Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
-        Error::Io(error) => matches!(
+        // That a name is not known has no kind of its own.
+        Error::Io(error) => !matches!(
             error.kind(),
-            ConnectionRefused
-                | ConnectionReset
-                | HostUnreachable
-                | NetworkDown
-                | NetworkUnreachable
-                | TimedOut
+            BrokenPipe | ConnectionAborted | ConnectionReset | InvalidData | Other | UnexpectedEof
         ),
         _ => false,
     };
@@ -258,4 +254,29 @@ fn whole_length(response: &Response<Body>) -> Option<u64> {
 
 fn content_range(response: &Response<Body>) -> Option<&str> {
     response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ureq::{Error, Timeout};
+
+    use super::*;
+
+    #[test]
+    fn a_network_would_help_with_what_cannot_be_reached() {
+        let check = |error: Error, unreachable: bool| {
+            let trouble = not_reached(&error, String::new());
+            assert_eq!(matches!(trouble, Trouble::Unreachable(_)), unreachable, "{error}");
+        };
+        check(Error::HostNotFound, true);
+        check(Error::Timeout(Timeout::Connect), true);
+        check(Error::Timeout(Timeout::RecvResponse), false);
+        check(Error::Io(io::ErrorKind::ConnectionRefused.into()), true);
+        check(Error::Io(io::ErrorKind::InvalidData.into()), false);
+        check(Error::Tls("no trust"), false);
+        // An error of the system that has no kind, as of a name that is not known.
+        check(Error::Io(io::Error::from_raw_os_error(i32::MAX)), true);
+    }
 }
