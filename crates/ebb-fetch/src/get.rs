@@ -46,7 +46,8 @@ pub fn get(
     progress: &mut dyn Progress,
 ) -> Result<Got, FetchError> {
     if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
-        progress.says(&format!("{} is already there, and right: {}", known.name, found.folder.display()));
+        let right = if found.by_length_only.is_empty() { ", and right" } else { "" };
+        progress.says(&format!("{} is already there{right}: {}", known.name, found.folder.display()));
         leftovers::clear_if_free(known, &folder.path.join(known.folder()));
         return Ok(Got { found, fetched: Vec::new() });
     }
@@ -84,14 +85,25 @@ pub fn get(
     }
 }
 
-/// Compares what is there with what is known of it, byte for byte. An error names the first file that is wrong.
+/// Compares what is there with what is known of it, byte for byte; where that is only a length, `progress` is told, and
+/// the file stands in [`Found::by_length_only`]. An error names the first file that is wrong.
 pub fn check(known: &Known, data: &Path, progress: &mut dyn Progress) -> Result<Found, FetchError> {
-    let Some(place) = known.places.iter().find(|place| found_at(known, place, data).complete()) else {
+    let Some(place) = standing(known, data) else {
         let Found { folder, missing, .. } = found(known, data);
         return Err(FetchError::Missing { name: known.name, folder, files: missing });
     };
     check_place(known, place, data, progress)?;
-    Ok(found_at(known, place, data))
+    let found = found_at(known, place, data);
+    if !found.by_length_only.is_empty() {
+        let files = found.by_length_only.join(", ");
+        progress.says(&format!("{}: only the length could be checked of {files}", found.folder.display()));
+    }
+    Ok(found)
+}
+
+/// The first place where files of all names are, which is where readers take them from.
+fn standing(known: &Known, data: &Path) -> Option<&'static Place> {
+    known.places.iter().find(|place| found_at(known, place, data).missing.is_empty())
 }
 
 /// The set, if it is there; wrong files are refused, or it counts as not there.
@@ -104,8 +116,14 @@ fn whole_and_right(
     match check(known, data, progress) {
         Ok(found) => Ok(Some(found)),
         Err(FetchError::Missing { .. }) => Ok(None),
-        Err(error @ FetchError::Wrong { .. }) if wrong_files == WrongFiles::Replace => {
-            progress.says(&error.to_string());
+        Err(FetchError::Wrong { file, expected, found }) if wrong_files == WrongFiles::Replace => {
+            // What lies where files are fetched to is about to be looked at once more, and told then.
+            let fetched_to = known.places.first().filter(|_| !known.sources.is_empty());
+            let is_told = fetched_to.zip(standing(known, data)).is_some_and(|(a, b)| std::ptr::eq(a, b));
+            if !is_told {
+                let file = file.display();
+                progress.says(&format!("{file}: expected {expected}, found {found}; it stays"));
+            }
             Ok(None)
         }
         Err(error) => Err(error),

@@ -24,7 +24,7 @@ impl Mismatch {
     }
 }
 
-/// Compares a file, compressed or not, with what is known of it. Nothing: it is right.
+/// Compares a file, compressed or not, with what is known of it. Nothing: it is right, as far as that is known.
 pub(crate) fn mismatch(path: &Path, packed: bool, known: &KnownFile) -> Result<Option<Mismatch>, FetchError> {
     let opened = File::open(path).doing("reading", path)?;
     let n_disk = opened.metadata().doing("reading", path)?.len();
@@ -39,6 +39,11 @@ pub(crate) fn mismatch(path: &Path, packed: bool, known: &KnownFile) -> Result<O
             found: format!("{n_disk} bytes"),
         })),
     }
+}
+
+/// Whether nothing but the length of a file can be checked, as it lies there.
+pub(crate) fn by_length_only(packed: bool, known: &KnownFile) -> bool {
+    matches!(known.pin, Pin::Gzip(_)) && !packed
 }
 
 /// As [`mismatch`], for bytes at hand.

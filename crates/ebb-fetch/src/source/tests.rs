@@ -118,3 +118,16 @@ fn files_of_packages_are_put_in_place() {
     );
     assert!(!folder.join("labels").exists());
 }
+
+#[test]
+fn what_appears_under_the_other_name_stays() {
+    let data = tempfile::tempdir().unwrap();
+    let mut delivery = delivery(data.path(), "labels", b"0123");
+    let (mine, came) = (data.path().join("made-up/labels.gz"), data.path().join("came"));
+    fs::write(&mine, "mine").unwrap();
+    fs::write(&came, "0123").unwrap();
+    let file = delivery.wants("labels").unwrap();
+    delivery.settle(file, false, &came).unwrap().unwrap();
+    assert_eq!(fs::read(mine).unwrap(), b"mine");
+    assert_eq!(fs::read(data.path().join("made-up/labels")).unwrap(), b"0123");
+}

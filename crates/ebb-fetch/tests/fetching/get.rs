@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ebb_fetch::{FetchError, Format, Progress, Silent, Source, WrongFiles, check, get};
+use ebb_fetch::{FetchError, Format, KnownFile, Pin, Progress, Silent, Source, WrongFiles, check, get};
 
 use crate::samples::{gzip, sha256};
 use crate::server::{Server, answer, broken, not_found, ranged, whole};
@@ -287,11 +287,40 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
     assert_eq!(check(&trial.known, &trial.folder.path, &mut Silent).unwrap_err().to_string(), message);
     assert_eq!((trial.files(), server.asked()), (vec!["images".into(), "labels.gz".into()], vec![]));
 
-    let (got, _) = trial.get_with(WrongFiles::Replace);
+    let (got, said) = trial.get_with(WrongFiles::Replace);
     assert_eq!(got.unwrap().fetched, ["labels"]);
+    let about: Vec<_> = said.iter().filter(|line| line.contains("labels.gz")).collect();
+    let line =
+        format!("{}: expected sha256 {expected}, found sha256 {found}; to be replaced", path.display());
+    assert_eq!(about, [&line]);
+    assert!(!said.iter().any(|line| line.contains("--force")), "{said:?}");
     // The other name goes, for readers would still prefer it.
     assert_eq!(trial.files(), ["images", "labels"]);
     trial.check_whole();
+}
+
+#[test]
+fn what_could_not_be_checked_is_not_called_right() {
+    let mut trial = Trial::new(&[urls_nowhere()]);
+    let pin = Pin::Gzip(sha256(&gzip(LABELS)).leak());
+    let labels = KnownFile { pin, ..trial.known.files[1] };
+    trial.known.files = vec![trial.known.files[0], labels].leak();
+    trial.put("images", IMAGES);
+    trial.put("labels", b"9876543210");
+    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().found.by_length_only, ["labels"]);
+    let folder = trial.path("");
+    let expected = [
+        format!("{}: only the length could be checked of labels", folder.display()),
+        format!("made-up is already there: {}", folder.display()),
+    ];
+    assert_eq!(said, expected);
+
+    fs::remove_file(trial.path("labels")).unwrap();
+    trial.put("labels.gz", &gzip(LABELS));
+    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().found.by_length_only, [""; 0]);
+    assert_eq!(said, [format!("made-up is already there, and right: {}", folder.display())]);
 }
 
 #[test]
