@@ -27,7 +27,8 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Waits until nobody else fetches into the folder, then looks at what is there: right files stay, wrong ones are refused or will be replaced.
+    /// Waits until nobody else fetches into the folder, then looks at what is there: right files stay, wrong ones are
+    /// refused or will be replaced.
     pub(crate) fn begin(
         known: &Known,
         place: &Place,
