@@ -17,6 +17,9 @@ pub(crate) type Take<'a> = dyn FnMut(&str, &mut dyn Read) -> Result<(), Trouble>
 /// No more than this is unpacked in memory.
 const LIMIT: u64 = 1 << 29;
 
+/// No tar of a known set has more bytes than this.
+const TAR_LIMIT: u64 = 1 << 32;
+
 /// Takes wanted files out of a compressed tar.
 pub(crate) fn from_tgz(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
     from_tar(MultiGzDecoder::new(open(path)?), wanted, take)
@@ -52,9 +55,14 @@ pub(crate) fn from_deb(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Res
 
 /// Takes wanted files out of a tar.
 fn from_tar(tar: impl Read, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+    from_bounded(Bounded { from: tar, n_read: 0, limit: TAR_LIMIT }, wanted, take)
+}
+
+fn from_bounded(tar: Bounded<impl Read>, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
     let mut archive = Archive::new(tar);
     let mut left = wanted.to_vec();
-    for entry in archive.entries().map_err(damaged)? {
+    // Raw: the name is what the header holds. One that stands elsewhere may have any length, and no wanted file has it.
+    for entry in archive.entries().map_err(damaged)?.raw(true) {
         if left.is_empty() {
             return Ok(());
         }
@@ -111,6 +119,28 @@ fn told(error: &lzma_rs::error::Error) -> String {
     }
 }
 
+/// A stream that fails, and does not just end, behind so many bytes.
+struct Bounded<R> {
+    from: R,
+    n_read: u64,
+    limit: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n_read = self.from.read(buffer)?;
+        self.n_read += n_read as u64;
+        match self.n_read > self.limit {
+            true => Err(too_long(self.limit)),
+            false => Ok(n_read),
+        }
+    }
+}
+
+fn too_long(limit: u64) -> io::Error {
+    io::Error::other(format!("it unpacks to more than {limit} bytes"))
+}
+
 /// Bytes in memory, up to the limit.
 struct Capped {
     bytes: Vec<u8>,
@@ -119,7 +149,7 @@ struct Capped {
 impl Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if (self.bytes.len() + bytes.len()) as u64 > LIMIT {
-            return Err(io::Error::other(format!("it unpacks to more than {LIMIT} bytes")));
+            return Err(too_long(LIMIT));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -4,51 +4,67 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use ebb_settings::DataFolder;
+use tempfile::TempDir;
+
 use crate::error::{Doing, Trouble};
+use crate::folder::create;
 use crate::found::stored_file;
-use crate::known::{Known, KnownFile, Layout, Member, Place};
-use crate::scratch::{self, Scratch};
-use crate::verify::{Mismatch, mismatch};
+use crate::known::{Known, KnownFile, Member, Place};
+use crate::leftovers;
+use crate::lock::{Held, hold};
+use crate::verify::{Mismatch, by_length_only, mismatch};
 use crate::{FetchError, Progress, WrongFiles};
 
-/// What is still missing of a set, and the folder it goes to.
+/// What is still missing of a set, and the folder it goes to, which nobody else changes meanwhile.
 pub(crate) struct Delivery {
     folder: PathBuf,
-    layout: Layout,
     missing: Vec<&'static KnownFile>,
     delivered: Vec<&'static str>,
+    /// Wrong files, each to go when the right one is there.
+    wrong: Vec<PathBuf>,
+    held: Held,
 }
 
 impl Delivery {
-    /// Looks at what is there: right files stay, wrong ones are refused or will be replaced.
+    /// Waits until nobody else fetches into the folder, then looks at what is there: right files stay, wrong ones are
+    /// refused or will be replaced.
     pub(crate) fn begin(
         known: &Known,
         place: &Place,
-        data: &Path,
+        data: &DataFolder,
         wrong_files: WrongFiles,
         progress: &mut dyn Progress,
     ) -> Result<Self, FetchError> {
-        let folder = data.join(place.folder);
-        fs::create_dir_all(&folder).doing("making", &folder)?;
-        scratch::sweep(&folder);
-        let mut missing = Vec::new();
+        let folder = create(data, place.folder)?;
+        let held = hold(&folder, progress)?;
+        leftovers::sweep(&folder, &held);
+        let (mut missing, mut wrong) = (Vec::new(), Vec::new());
         for file in known.files {
             let Some(stored) = stored_file(&folder, place.layout, file) else {
                 missing.push(file);
                 continue;
             };
             match mismatch(&stored.path, stored.packed, file)? {
+                None if by_length_only(stored.packed, file) => {
+                    progress.says(&format!(
+                        "{}: already there, and as long as it should be",
+                        stored.path.display()
+                    ));
+                }
                 None => progress.says(&format!("{}: already there, and right", stored.path.display())),
                 Some(mismatch) if wrong_files == WrongFiles::Refuse => {
                     return Err(mismatch.at(&stored.path));
                 }
-                Some(_) => {
-                    progress.says(&format!("{}: wrong, to be replaced", stored.path.display()));
+                Some(Mismatch { expected, found }) => {
+                    let path = stored.path.display();
+                    progress.says(&format!("{path}: expected {expected}, found {found}; to be replaced"));
                     missing.push(file);
+                    wrong.push(stored.path);
                 }
             }
         }
-        Ok(Delivery { folder, layout: place.layout, missing, delivered: Vec::new() })
+        Ok(Delivery { folder, missing, delivered: Vec::new(), wrong, held })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -60,8 +76,9 @@ impl Delivery {
         &self.missing
     }
 
-    /// What came, in the order it came.
-    pub(crate) fn delivered(self) -> Vec<&'static str> {
+    /// Clears away what a whole set has no use for, and tells what came, in the order it came.
+    pub(crate) fn finish(self, known: &Known) -> Vec<&'static str> {
+        leftovers::clear(known, &self.folder, &self.held);
         self.delivered
     }
 
@@ -76,8 +93,8 @@ impl Delivery {
     }
 
     /// A folder for what is not yet checked, on the same disk. It goes when it is let go.
-    pub(crate) fn scratch(&self) -> Result<Scratch, FetchError> {
-        Scratch::within(&self.folder)
+    pub(crate) fn scratch(&self) -> Result<TempDir, FetchError> {
+        leftovers::scratch(&self.folder)
     }
 
     /// Takes a file from a reader, by way of the scratch folder.
@@ -117,11 +134,11 @@ impl Delivery {
         File::options().write(true).open(path).and_then(|file| file.sync_all()).doing("syncing", path)?;
         let [plain, gz] = [self.folder.join(file.name), self.folder.join(format!("{}.gz", file.name))];
         let (place, other) = if packed { (gz, plain) } else { (plain, gz) };
-        // A wrong file under the other name would still be read, so it goes first.
-        if matches!(self.layout, Layout::Files) && other.is_file() {
+        fs::rename(path, &place).doing("writing", &place)?;
+        // A wrong file under the other name would still be read.
+        if self.wrong.contains(&other) {
             fs::remove_file(&other).doing("removing", &other)?;
         }
-        fs::rename(path, &place).doing("writing", &place)?;
         sync_folder(&self.folder)?;
         self.missing.retain(|missing| missing.name != file.name);
         self.delivered.push(file.name);

@@ -18,12 +18,30 @@ pub enum FetchError {
         /// What the system said.
         source: io::Error,
     },
-    /// The data folder cannot be made or written.
+    /// The data folder, or a set's folder within it, cannot be made or written.
     Folder {
         /// Which folder.
         folder: PathBuf,
-        /// Who named it.
+        /// The data folder.
+        data: PathBuf,
+        /// Who named the data folder.
         named_by: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file stands where a folder for data should be.
+    NotAFolder {
+        /// Which file.
+        file: PathBuf,
+        /// Who named the data folder.
+        named_by: &'static str,
+    },
+    /// The disk is full.
+    Full {
+        /// What could not be written.
+        path: PathBuf,
+        /// More bytes than this are not needed for what is missing.
+        n_needed: u64,
         /// What the system said.
         source: io::Error,
     },
@@ -76,17 +94,45 @@ pub struct Failure {
     pub source: String,
     /// What went wrong.
     pub reason: String,
+    /// What kind of failure that is.
+    pub cause: Cause,
+}
+
+/// What a failure says about trying again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The source cannot be reached from here.
+    Unreachable,
+    /// It was not tried, for a program is missing.
+    Skipped,
+    /// Anything else.
+    Other,
 }
 
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FetchError::Io { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
-            FetchError::Folder { folder, named_by, source } => write!(
+            FetchError::Folder { folder, data, named_by, source } => {
+                let which = if folder == data { "this folder" } else { "the folder it is in" };
+                write!(
+                    f,
+                    "{}: data cannot be put there: {source}; {named_by} names {which}: make it writable, or \
+                     name another with --data or in the variable {DATA_VARIABLE}",
+                    folder.display()
+                )
+            }
+            FetchError::NotAFolder { file, named_by } => write!(
                 f,
-                "{}: data cannot be put there: {source}; {named_by} names this folder: make it writable, or \
-                 name another with --data or in the variable {DATA_VARIABLE}",
-                folder.display()
+                "{}: is a file, where a folder for data is needed ({named_by} says where): move it away, or name \
+                 another folder with --data or in the variable {DATA_VARIABLE}",
+                file.display()
+            ),
+            FetchError::Full { path, n_needed, source } => write!(
+                f,
+                "writing {}: {source}; what is missing needs up to {n_needed} bytes: make room for it, or name \
+                 another folder with --data or in the variable {DATA_VARIABLE}",
+                path.display()
             ),
             FetchError::Wrong { file, expected, found } => write!(
                 f,
@@ -112,8 +158,23 @@ impl fmt::Display for FetchError {
 impl std::error::Error for FetchError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            FetchError::Io { source, .. } | FetchError::Folder { source, .. } => Some(source),
+            FetchError::Io { source, .. }
+            | FetchError::Folder { source, .. }
+            | FetchError::Full { source, .. } => Some(source),
             _ => None,
+        }
+    }
+}
+
+impl FetchError {
+    /// Tells a full disk from other trouble: then so many bytes are needed.
+    pub(crate) fn needing(self, n_needed: u64) -> Self {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            FetchError::Io { path, source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded) => {
+                FetchError::Full { path, n_needed, source }
+            }
+            other => other,
         }
     }
 }
@@ -127,10 +188,13 @@ fn all_failed(
     by_hand: &str,
 ) -> fmt::Result {
     write!(f, "{name} could not be fetched; each source failed:")?;
-    for Failure { source, reason } in failures {
+    for Failure { source, reason, .. } in failures {
         write!(f, "\n  {source}: {reason}")?;
     }
-    write!(f, "\ntry again with a network, or put these files into {} by hand", folder.display())?;
+    let tried = || failures.iter().filter(|failure| failure.cause != Cause::Skipped);
+    let offline = tried().count() > 0 && tried().all(|failure| failure.cause == Cause::Unreachable);
+    let again = if offline { "try again with a network" } else { "try again later" };
+    write!(f, "\n{again}, or put these files into {} by hand", folder.display())?;
     write!(f, " ({by_hand}):")?;
     for (file, url) in missing {
         match url {
@@ -146,6 +210,10 @@ fn all_failed(
 pub(crate) enum Trouble {
     /// At the source: another may do better.
     There(String),
+    /// On the way to the source, as far as one can tell.
+    Unreachable(String),
+    /// The source was not tried.
+    Skipped(String),
     /// On this machine: no source will do better.
     Here(FetchError),
 }
@@ -155,7 +223,8 @@ impl Trouble {
     pub(crate) fn at(self, name: &str) -> Self {
         match self {
             Trouble::There(reason) => Trouble::There(format!("{name}: {reason}")),
-            here => here,
+            Trouble::Unreachable(reason) => Trouble::Unreachable(format!("{name}: {reason}")),
+            other => other,
         }
     }
 }
@@ -174,5 +243,45 @@ pub(crate) trait Doing<T> {
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, FetchError> {
         self.map_err(|source| FetchError::Io { doing, path: path.to_owned(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(causes: &[Cause], remedy: &str) {
+        let failure = |&cause| Failure { source: "a".to_owned(), reason: "b".to_owned(), cause };
+        let error = FetchError::AllFailed {
+            name: "made-up",
+            folder: "set".into(),
+            failures: causes.iter().map(failure).collect(),
+            missing: vec![("labels", None)],
+            by_hand: "unpacked",
+        };
+        let ending = format!("\n{remedy}, or put these files into set by hand (unpacked):\n  labels");
+        assert!(error.to_string().ends_with(&ending), "{error}");
+    }
+
+    #[test]
+    fn a_network_helps_only_where_nothing_could_be_reached() {
+        use Cause::{Other, Skipped, Unreachable};
+        check(&[Unreachable, Unreachable], "try again with a network");
+        check(&[Unreachable, Skipped], "try again with a network");
+        check(&[Unreachable, Other], "try again later");
+        check(&[Skipped], "try again later");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_with_what_is_needed() {
+        let path = Path::new("set/labels.part");
+        let told = |kind: io::ErrorKind| {
+            let failed: io::Result<()> = Err(kind.into());
+            failed.doing("writing", path).unwrap_err().needing(7000).to_string()
+        };
+        let expected = "writing set/labels.part: no storage space; what is missing needs up to 7000 bytes: make room \
+                        for it, or name another folder with --data or in the variable EBBFLOW_DATA";
+        assert_eq!(told(io::ErrorKind::StorageFull), expected);
+        assert_eq!(told(io::ErrorKind::PermissionDenied), "writing set/labels.part: permission denied");
     }
 }

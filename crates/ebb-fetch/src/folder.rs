@@ -1,16 +1,29 @@
-//! The data folder, made when something is to be put there.
+//! The folders that data goes into, made when something is to be put there.
 
 use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use ebb_settings::DataFolder;
 
 use crate::FetchError;
 
-/// Makes the folder if need be, and makes sure that it can be written.
-pub(crate) fn create(folder: &DataFolder) -> Result<(), FetchError> {
-    fs::create_dir_all(&folder.path).and_then(|()| tempfile::tempfile_in(&folder.path)).map(|_| ()).map_err(
-        |source| FetchError::Folder { folder: folder.path.clone(), named_by: folder.named_by, source },
-    )
+/// Makes a set's folder within the data folder if need be, and makes sure that it can be written.
+pub(crate) fn create(data: &DataFolder, name: &str) -> Result<PathBuf, FetchError> {
+    let set = data.path.join(name);
+    if let Some(file) = [&data.path, &set].into_iter().find(|path| path.exists() && !path.is_dir()) {
+        return Err(FetchError::NotAFolder { file: file.clone(), named_by: data.named_by });
+    }
+    let at = |folder: &Path, source: io::Error| FetchError::Folder {
+        folder: folder.to_owned(),
+        data: data.path.clone(),
+        named_by: data.named_by,
+        source,
+    };
+    // If it cannot be made, that is for the right to write into the one above.
+    fs::create_dir_all(&set).map_err(|error| at(&data.path, error))?;
+    tempfile::tempfile_in(&set).map_err(|error| at(&set, error))?;
+    Ok(set)
 }
 
 #[cfg(test)]
@@ -23,8 +36,8 @@ mod tests {
     fn a_folder_is_made_and_left_empty() {
         let above = tempfile::tempdir().unwrap();
         let folder = DataFolder { path: above.path().join("a/b"), named_by: "--data" };
-        create(&folder).unwrap();
-        assert_eq!(fs::read_dir(&folder.path).unwrap().count(), 0);
+        assert_eq!(create(&folder, "set").unwrap(), folder.path.join("set"));
+        assert_eq!(fs::read_dir(folder.path.join("set")).unwrap().count(), 0);
     }
 
     #[test]
@@ -33,10 +46,44 @@ mod tests {
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
         let folder = DataFolder { path: file.join("data"), named_by: DATA_VARIABLE };
-        let error = create(&folder).unwrap_err().to_string();
+        let error = create(&folder, "set").unwrap_err().to_string();
         let begins = format!("{}: data cannot be put there: ", folder.path.display());
         let ends = "; EBBFLOW_DATA names this folder: make it writable, or name another with --data or in the \
                     variable EBBFLOW_DATA";
         assert!(error.starts_with(&begins) && error.ends_with(ends), "{error}");
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_named_with_the_remedy() {
+        let data = tempfile::tempdir().unwrap();
+        let file = data.path().join("file");
+        fs::write(&file, "").unwrap();
+        let expected = format!(
+            "{}: is a file, where a folder for data is needed (--data says where): move it away, or name another \
+             folder with --data or in the variable EBBFLOW_DATA",
+            file.display()
+        );
+        let named = |path: &Path| DataFolder { path: path.to_owned(), named_by: "--data" };
+        assert_eq!(create(&named(&file), "set").unwrap_err().to_string(), expected);
+        assert_eq!(create(&named(data.path()), "file").unwrap_err().to_string(), expected);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_set_s_folder_that_cannot_be_written_is_told_from_the_data_folder() {
+        use std::os::unix::fs::PermissionsExt;
+        let data = tempfile::tempdir().unwrap();
+        let set = data.path().join("set");
+        fs::create_dir(&set).unwrap();
+        fs::set_permissions(&set, fs::Permissions::from_mode(0o555)).unwrap();
+        // Root may write all the same.
+        if let Err(error) = create(&DataFolder { path: data.path().to_owned(), named_by: "--data" }, "set") {
+            let begins = format!("{}: data cannot be put there: ", set.display());
+            assert!(error.to_string().starts_with(&begins), "{error}");
+            assert!(
+                error.to_string().contains("; --data names the folder it is in: make it writable"),
+                "{error}"
+            );
+        }
     }
 }

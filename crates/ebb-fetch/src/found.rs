@@ -1,9 +1,10 @@
-//! What of a set is there, by name: cheap enough to list all sets.
+//! What of a set is there, by name and length: cheap enough to list all sets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::known::{Known, KnownFile, Layout, Place, Sheet};
+use crate::verify::by_length_only;
 
 /// What of a set is there. Whether it is right is for [`check`](crate::check) to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,24 +15,39 @@ pub struct Found {
     pub there: Vec<PathBuf>,
     /// The names of those that are not.
     pub missing: Vec<String>,
+    /// The names of those that are there, not compressed, and longer or shorter than they should be.
+    pub wrong_length: Vec<String>,
+    /// The names of those of which only the length can be checked, as they lie there: their digest is known compressed.
+    pub by_length_only: Vec<String>,
     /// Bytes on disk of what is there.
     pub n_bytes: u64,
 }
 
 impl Found {
-    /// Whether all files are there.
+    /// Whether all files are there, none of them with a wrong length.
     pub fn complete(&self) -> bool {
-        self.missing.is_empty()
+        self.missing.is_empty() && self.wrong_length.is_empty()
+    }
+
+    fn nothing(folder: PathBuf) -> Self {
+        Found {
+            folder,
+            there: vec![],
+            missing: vec![],
+            wrong_length: vec![],
+            by_length_only: vec![],
+            n_bytes: 0,
+        }
     }
 }
 
-/// Looks for a set in the data folder: the first place that has all of it, else the one that has most.
+/// Looks for a set in the data folder: the first place that has files of all names, else the one that has most.
 pub fn found(known: &Known, data: &Path) -> Found {
-    let mut best = Found { folder: data.join(known.folder()), there: vec![], missing: vec![], n_bytes: 0 };
+    let mut best = Found::nothing(data.join(known.folder()));
     best.missing.extend(known.files.iter().map(|file| file.name.to_owned()));
     for place in known.places {
         let here = found_at(known, place, data);
-        if here.complete() {
+        if here.missing.is_empty() {
             return here;
         }
         if here.there.len() > best.there.len() {
@@ -42,11 +58,16 @@ pub fn found(known: &Known, data: &Path) -> Found {
 }
 
 pub(crate) fn found_at(known: &Known, place: &Place, data: &Path) -> Found {
-    let mut found = Found { folder: data.join(place.folder), there: vec![], missing: vec![], n_bytes: 0 };
+    let mut found = Found::nothing(data.join(place.folder));
     for (name, may_be_packed) in names(known, place.layout) {
         match stored(&found.folder, name, may_be_packed) {
-            Some(Stored { path, .. }) => {
-                found.n_bytes += fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            Some(Stored { path, packed }) => {
+                let n_bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+                if let Some(file) = known.file(name).filter(|_| !packed) {
+                    found.wrong_length.extend((n_bytes != file.n_bytes).then(|| name.to_owned()));
+                    found.by_length_only.extend(by_length_only(packed, file).then(|| name.to_owned()));
+                }
+                found.n_bytes += n_bytes;
                 found.there.push(path);
             }
             None => found.missing.push(name.to_owned()),
@@ -96,18 +117,33 @@ mod tests {
     use super::*;
     use crate::set;
 
-    fn check(name: &str, files: &[&str], folder: &str, n_there: usize, missing: &[&str]) {
+    /// Files of a set, as long as they should be where that is known.
+    fn check(set_name: &str, files: &[&str], folder: &str, n_there: usize, missing: &[&str]) {
         let data = tempfile::tempdir().unwrap();
         for file in files {
             let path = data.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "12").unwrap();
+            let known = file.rsplit('/').next().and_then(|name| set(set_name)?.file(name));
+            fs::File::create(path).unwrap().set_len(known.map_or(2, |file| file.n_bytes)).unwrap();
         }
-        let found = found(set(name).unwrap(), data.path());
+        let found = found(set(set_name).unwrap(), data.path());
         assert_eq!(found.folder, data.path().join(folder));
-        assert_eq!((found.there.len(), found.n_bytes), (n_there, 2 * n_there as u64));
+        assert_eq!(found.there.len(), n_there);
+        assert_eq!(found.n_bytes, found.there.iter().map(|path| path.metadata().unwrap().len()).sum::<u64>());
         assert_eq!(found.missing, missing);
         assert_eq!(found.complete(), missing.is_empty());
+    }
+
+    #[test]
+    fn a_plain_file_needs_its_length() {
+        let data = tempfile::tempdir().unwrap();
+        let folder = data.path().join("adult");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("adult.data.gz"), "12").unwrap();
+        fs::write(folder.join("adult.test"), "12").unwrap();
+        let found = found(set("adult").unwrap(), data.path());
+        assert_eq!((found.missing.len(), found.there.len(), found.complete()), (0, 2, false));
+        assert_eq!(found.wrong_length, ["adult.test"]);
     }
 
     #[test]

@@ -7,14 +7,14 @@ use std::path::Path;
 use ebb_settings::DataFolder;
 use flate2::read::MultiGzDecoder;
 
-use crate::deliver::Delivery;
+use crate::deliver::{Delivery, at_most};
 use crate::error::{Doing, Trouble};
-use crate::folder::create;
 use crate::found::{Found, found, found_at, stored, stored_file};
-use crate::known::{Known, Layout, Place, Sheet};
+use crate::known::{Known, KnownFile, Layout, Place, Sheet, Source};
+use crate::leftovers;
 use crate::source::{Net, deliver};
 use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
-use crate::{Failure, FetchError, Progress, cifar};
+use crate::{Cause, Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,8 @@ pub struct Got {
 
 /// Gets a set into the data folder, which is made if need be.
 ///
-/// Files that are there and right stay. What is missing comes from the first source that has it; sources that fail
+/// Files that are there and right stay. Whoever calls this while another process gets the set waits for it, and then
+/// looks again. What is missing comes from the first source that has it; sources that fail
 /// are named to `progress` with the reason, and all together in the error if none is left.
 pub fn get(
     known: &Known,
@@ -45,15 +46,16 @@ pub fn get(
     progress: &mut dyn Progress,
 ) -> Result<Got, FetchError> {
     if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
-        progress.says(&format!("{} is already there, and right: {}", known.name, found.folder.display()));
+        let right = if found.by_length_only.is_empty() { ", and right" } else { "" };
+        progress.says(&format!("{} is already there{right}: {}", known.name, found.folder.display()));
+        leftovers::clear_if_free(known, &folder.path.join(known.folder()));
         return Ok(Got { found, fetched: Vec::new() });
     }
     let (Some(place), false) = (known.places.first(), known.sources.is_empty()) else {
         let (name, folder) = (known.name, folder.path.join(known.folder()));
         return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
     };
-    create(folder)?;
-    let mut delivery = Delivery::begin(known, place, &folder.path, wrong_files, progress)?;
+    let mut delivery = Delivery::begin(known, place, folder, wrong_files, progress)?;
     let mut net = Net::new();
     let mut failures = Vec::new();
     for source in known.sources {
@@ -68,28 +70,40 @@ pub fn get(
         }
         match done {
             Ok(()) => {}
-            Err(Trouble::Here(error)) => return Err(error),
-            Err(Trouble::There(reason)) => {
-                progress.says(&format!("{source}: {reason}"));
-                failures.push(Failure { source: source.to_string(), reason });
+            Err(Trouble::Here(error)) => return Err(error.needing(n_needed(source, delivery.missing()))),
+            Err(Trouble::There(reason)) => failures.push(failed(source, reason, Cause::Other, progress)),
+            Err(Trouble::Unreachable(reason)) => {
+                failures.push(failed(source, reason, Cause::Unreachable, progress));
             }
+            Err(Trouble::Skipped(reason)) => failures.push(failed(source, reason, Cause::Skipped, progress)),
         }
     }
     if delivery.missing().is_empty() {
-        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.delivered() })
+        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.finish(known) })
     } else {
         Err(all_failed(known, &delivery, failures))
     }
 }
 
-/// Compares what is there with what is known of it, byte for byte. An error names the first file that is wrong.
+/// Compares what is there with what is known of it, byte for byte; where that is only a length, `progress` is told, and
+/// the file stands in [`Found::by_length_only`]. An error names the first file that is wrong.
 pub fn check(known: &Known, data: &Path, progress: &mut dyn Progress) -> Result<Found, FetchError> {
-    let Some(place) = known.places.iter().find(|place| found_at(known, place, data).complete()) else {
+    let Some(place) = standing(known, data) else {
         let Found { folder, missing, .. } = found(known, data);
         return Err(FetchError::Missing { name: known.name, folder, files: missing });
     };
     check_place(known, place, data, progress)?;
-    Ok(found_at(known, place, data))
+    let found = found_at(known, place, data);
+    if !found.by_length_only.is_empty() {
+        let files = found.by_length_only.join(", ");
+        progress.says(&format!("{}: only the length could be checked of {files}", found.folder.display()));
+    }
+    Ok(found)
+}
+
+/// The first place where files of all names are, which is where readers take them from.
+fn standing(known: &Known, data: &Path) -> Option<&'static Place> {
+    known.places.iter().find(|place| found_at(known, place, data).missing.is_empty())
 }
 
 /// The set, if it is there; wrong files are refused, or it counts as not there.
@@ -102,8 +116,14 @@ fn whole_and_right(
     match check(known, data, progress) {
         Ok(found) => Ok(Some(found)),
         Err(FetchError::Missing { .. }) => Ok(None),
-        Err(error @ FetchError::Wrong { .. }) if wrong_files == WrongFiles::Replace => {
-            progress.says(&error.to_string());
+        Err(FetchError::Wrong { file, expected, found }) if wrong_files == WrongFiles::Replace => {
+            // What lies where files are fetched to is about to be looked at once more, and told then.
+            let fetched_to = known.places.first().filter(|_| !known.sources.is_empty());
+            let is_told = fetched_to.zip(standing(known, data)).is_some_and(|(a, b)| std::ptr::eq(a, b));
+            if !is_told {
+                let file = file.display();
+                progress.says(&format!("{file}: expected {expected}, found {found}; it stays"));
+            }
             Ok(None)
         }
         Err(error) => Err(error),
@@ -190,6 +210,23 @@ fn decompressed(path: &Path, packed: bool) -> Result<Result<Vec<u8>, std::io::Er
     match read {
         Err(error) if error.raw_os_error().is_some() => Err(error).doing("reading", path),
         read => Ok(read.map(|_| content)),
+    }
+}
+
+fn failed(source: &Source, reason: String, cause: Cause, progress: &mut dyn Progress) -> Failure {
+    progress.says(&format!("{source}: {reason}"));
+    Failure { source: source.to_string(), reason, cause }
+}
+
+/// More bytes than this are not needed to get files from a source: archives lie there beside what they hold, and `npm`
+/// has a package in its cache, too.
+fn n_needed(source: &Source, missing: &[&KnownFile]) -> u64 {
+    let n_files: u64 = missing.iter().map(|file| at_most(file)).sum();
+    match source {
+        Source::Urls { .. } => n_files,
+        Source::Archive { at_most, .. } => n_files + at_most,
+        Source::Debian { .. } => 2 * n_files,
+        Source::Npm { .. } | Source::NpmSheets { .. } => 3 * n_files,
     }
 }
 

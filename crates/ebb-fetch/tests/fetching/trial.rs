@@ -1,7 +1,6 @@
 //! A made-up set, where it is published, and what is heard while it is fetched.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ebb_fetch::{
@@ -9,10 +8,8 @@ use ebb_fetch::{
     check, found, get,
 };
 use ebb_settings::DataFolder;
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use sha2::{Digest, Sha256};
 
+use crate::samples::{gzip, sha256, tar};
 use crate::server::{Request, Server};
 
 /// The two files of the set; the first is published compressed.
@@ -93,10 +90,12 @@ impl Trial {
         fs::write(self.path(name), content).unwrap();
     }
 
+    /// The names of all that is there, but for the lock.
     pub(crate) fn files(&self) -> Vec<String> {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let entries = fs::read_dir(self.path("")).unwrap();
-        let mut files: Vec<_> = entries.map(|entry| name(&entry.unwrap().path())).collect();
+        let names = entries.map(|entry| name(&entry.unwrap().path()));
+        let mut files: Vec<_> = names.filter(|name| name != ".lock").collect();
         files.sort();
         files
     }
@@ -127,6 +126,11 @@ pub(crate) fn urls(server: &Server) -> Source {
     Source::Urls { base: server.base().leak(), files: MEMBERS }
 }
 
+/// Where nobody answers.
+pub(crate) fn urls_nowhere() -> Source {
+    Source::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }
+}
+
 pub(crate) fn archive(server: &Server) -> Source {
     let url = format!("{}all.tar.gz", server.base()).leak();
     Source::Archive { url, format: Format::TarGz, at_most: 10_000, files: MEMBERS }
@@ -142,24 +146,7 @@ pub(crate) fn published(request: &Request) -> Vec<u8> {
 }
 
 pub(crate) fn tgz() -> Vec<u8> {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (name, content) in [("images.gz", gzip(IMAGES).as_slice()), ("labels", LABELS)] {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, name, content).unwrap();
-    }
-    gzip(&tar.into_inner().unwrap())
-}
-
-pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    gzip(&tar(&[("images.gz", &gzip(IMAGES)), ("labels", LABELS)]))
 }
 
 pub(crate) fn request(path: &str, range: Option<&str>) -> Request {

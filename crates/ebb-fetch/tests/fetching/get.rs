@@ -1,14 +1,17 @@
 //! Getting a made-up set from a server on this machine: whole, broken off, wrong, or not at all.
 
-mod server;
-mod trial;
-
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use ebb_fetch::{FetchError, Format, Silent, Source, WrongFiles, check};
-use server::{Server, answer, broken, not_found, ranged, whole};
-use trial::{IMAGES, LABELS, MEMBERS, Trial, archive, gzip, published, request, sha256, tgz, urls};
+use ebb_fetch::{FetchError, Format, KnownFile, Pin, Progress, Silent, Source, WrongFiles, check, get};
+
+use crate::samples::{gzip, sha256};
+use crate::server::{Server, answer, broken, not_found, ranged, whole};
+use crate::trial::{IMAGES, LABELS, MEMBERS, Trial, archive, published, request, tgz, urls, urls_nowhere};
 
 #[test]
 fn what_is_missing_comes_and_a_second_call_asks_for_nothing() {
@@ -94,16 +97,89 @@ fn a_part_that_is_already_whole_is_used() {
     trial.check_whole();
 }
 
+/// Tells when it first hears that somebody is waited for.
+struct Waiting(mpsc::Sender<()>);
+
+impl Progress for Waiting {
+    fn begins(&mut self, _what: &str, _total: Option<u64>) {}
+    fn moved(&mut self, _n_bytes: u64) {}
+    fn ends(&mut self) {}
+    fn says(&mut self, line: &str) {
+        if line.ends_with("another process fetches into it; waiting for it") {
+            self.0.send(()).unwrap();
+        }
+    }
+}
+
 #[test]
-fn a_part_that_another_process_writes_is_left_alone() {
-    let server = Server::start(|request| whole(&published(request)));
+fn of_two_at_once_one_fetches_and_the_other_waits() {
+    // The first file comes only once the other waits. Without a limit a failure would be one that never ends.
+    let ((asked, is_asked), (waits, is_waiting)) = (mpsc::channel(), mpsc::channel());
+    let server = Server::start(move |request| {
+        if request.path == "/images.gz" {
+            asked.send(()).unwrap();
+            let _ = is_waiting.recv_timeout(Duration::from_secs(20));
+        }
+        whole(&published(request))
+    });
     let trial = Trial::new(&[urls(&server)]);
-    trial.put("images.gz.part", b"");
-    let held = fs::File::open(trial.path("images.gz.part")).unwrap();
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| trial.get());
+        is_asked.recv().unwrap();
+        let second =
+            scope.spawn(|| get(&trial.known, &trial.folder, WrongFiles::Refuse, &mut Waiting(waits)));
+        (first.join().unwrap(), second.join().unwrap())
+    });
+    assert_eq!(first.unwrap().fetched, ["images", "labels"]);
+    assert_eq!(second.unwrap().fetched, [""; 0]);
+    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", None)]);
+    trial.check_whole();
+    assert_eq!(trial.files(), ["images.gz", "labels"]);
+}
+
+#[test]
+fn what_was_left_goes_with_any_call() {
+    let server = Server::start(|request| whole(&published(request)));
+    let trial = Trial::new(&[urls(&server), archive(&server)]);
+    trial.put("images.gz", &gzip(IMAGES));
+    trial.put("labels.part", b"01");
+    trial.put("all.tar.gz.part", b"01");
+    trial.put("mine.part", b"01");
+    fs::create_dir_all(trial.path(".fetching-killed/deeper")).unwrap();
+    trial.get().unwrap();
+    assert_eq!(trial.files(), ["images.gz", "labels", "mine.part"]);
+
+    trial.put("labels.part", b"01");
+    fs::create_dir_all(trial.path(".fetching-killed/deeper")).unwrap();
+    let held = fs::File::open(trial.path(".lock")).unwrap();
     held.lock().unwrap();
-    trial.check_failures(&[(&server.base(), "images.gz: another process is writing ")]);
+    trial.get().unwrap();
+    assert_eq!(trial.files(), [".fetching-killed", "images.gz", "labels", "labels.part", "mine.part"]);
     drop(held);
     trial.get().unwrap();
+    assert_eq!(trial.files(), ["images.gz", "labels", "mine.part"]);
+}
+
+#[test]
+fn a_whole_set_is_found_where_nothing_can_be_written() {
+    let trial = Trial::new(&[urls_nowhere()]);
+    trial.put("images", IMAGES);
+    trial.put("labels", LABELS);
+    trial.get().unwrap();
+    assert!(!trial.path(".lock").exists(), "nothing is written where there is nothing to do");
+    trial.put("labels.part", b"01");
+    let writable = read_only(&trial.path(""));
+    assert_eq!(trial.get().unwrap().fetched, [""; 0]);
+    fs::set_permissions(trial.path(""), writable).unwrap();
+}
+
+/// Takes away the right to write, which root keeps; what the rights were.
+fn read_only(folder: &Path) -> fs::Permissions {
+    let before = fs::metadata(folder).unwrap().permissions();
+    let mut after = before.clone();
+    after.set_readonly(true);
+    fs::set_permissions(folder, after).unwrap();
+    before
 }
 
 #[test]
@@ -187,7 +263,7 @@ fn without_a_network_every_source_is_named_and_a_dead_host_is_asked_once() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_an_error() {
-    let mut trial = Trial::new(&[Source::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }]);
+    let mut trial = Trial::new(&[urls_nowhere()]);
     let file = trial.folder.path.join("file");
     fs::write(&file, "").unwrap();
     trial.folder.path = file.join("data");
@@ -211,11 +287,40 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
     assert_eq!(check(&trial.known, &trial.folder.path, &mut Silent).unwrap_err().to_string(), message);
     assert_eq!((trial.files(), server.asked()), (vec!["images".into(), "labels.gz".into()], vec![]));
 
-    let (got, _) = trial.get_with(WrongFiles::Replace);
+    let (got, said) = trial.get_with(WrongFiles::Replace);
     assert_eq!(got.unwrap().fetched, ["labels"]);
+    let about: Vec<_> = said.iter().filter(|line| line.contains("labels.gz")).collect();
+    let line =
+        format!("{}: expected sha256 {expected}, found sha256 {found}; to be replaced", path.display());
+    assert_eq!(about, [&line]);
+    assert!(!said.iter().any(|line| line.contains("--force")), "{said:?}");
     // The other name goes, for readers would still prefer it.
     assert_eq!(trial.files(), ["images", "labels"]);
     trial.check_whole();
+}
+
+#[test]
+fn what_could_not_be_checked_is_not_called_right() {
+    let mut trial = Trial::new(&[urls_nowhere()]);
+    let pin = Pin::Gzip(sha256(&gzip(LABELS)).leak());
+    let labels = KnownFile { pin, ..trial.known.files[1] };
+    trial.known.files = vec![trial.known.files[0], labels].leak();
+    trial.put("images", IMAGES);
+    trial.put("labels", b"9876543210");
+    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().found.by_length_only, ["labels"]);
+    let folder = trial.path("");
+    let expected = [
+        format!("{}: only the length could be checked of labels", folder.display()),
+        format!("made-up is already there: {}", folder.display()),
+    ];
+    assert_eq!(said, expected);
+
+    fs::remove_file(trial.path("labels")).unwrap();
+    trial.put("labels.gz", &gzip(LABELS));
+    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().found.by_length_only, [""; 0]);
+    assert_eq!(said, [format!("made-up is already there, and right: {}", folder.display())]);
 }
 
 #[test]

@@ -9,7 +9,8 @@ use ebb_fetch::{
 };
 use ebb_settings::DataFolder;
 use image_webp::{ColorType, WebPEncoder};
-use sha2::{Digest, Sha256};
+
+use crate::samples::sha256;
 
 const SIDE: usize = 32;
 
@@ -92,8 +93,4 @@ fn put(data: &Path, labels: &[u8], pixel: u8) {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("batch.webp"), sheet).unwrap();
     fs::write(folder.join("labels"), [&[0, 0, 8, 1, 0, 0, 0, labels.len() as u8], labels].concat()).unwrap();
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
