@@ -36,6 +36,12 @@ fn sets_are_listed_with_where_they_are() {
     fs::create_dir(place.path().join("mnist")).unwrap();
     fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 8]).unwrap();
     let list = succeed(&["data", "list", "--data", folder]);
+    assert!(
+        list.contains("mnist has train-labels-idx1-ubyte of another length; get it with --force"),
+        "{list}"
+    );
+    fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 60_008]).unwrap();
+    let list = succeed(&["data", "list", "--data", folder]);
     assert!(list.starts_with(&format!("data folder  {folder} (named by --data)\n")), "{list}");
     assert!(
         list.contains("mnist lacks train-images-idx3-ubyte, t10k-images-idx3-ubyte, t10k-labels"),

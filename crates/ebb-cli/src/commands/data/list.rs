@@ -17,17 +17,18 @@ pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
     say(&format!("data folder  {} (named by {})", folder.path.display(), folder.named_by))?;
     for set in sets() {
         let found = found(set, &folder.path);
-        let state = match (found.complete(), found.there.is_empty()) {
-            (true, _) => format!("found in {}, {}", found.folder.display(), bytes(found.n_bytes as f64)),
-            (false, false) => {
-                format!(
-                    "not whole: {} lacks {}; {}",
-                    found.folder.display(),
-                    found.missing.join(", "),
-                    remedy(set)
-                )
-            }
-            (false, true) => format!("not there; {}", remedy(set)),
+        let place = found.folder.display();
+        let state = if found.complete() {
+            format!("found in {place}, {}", bytes(found.n_bytes as f64))
+        } else if !found.wrong_length.is_empty() {
+            let files = found.wrong_length.join(", ");
+            format!(
+                "damaged: {place} has {files} of another length; get it with --force, or move the files away"
+            )
+        } else if found.there.is_empty() {
+            format!("not there; {}", remedy(set))
+        } else {
+            format!("not whole: {place} lacks {}; {}", found.missing.join(", "), remedy(set))
         };
         say(&format!("\n{}  {}", bold(set.name), set.title))?;
         say(&format!("  {state}"))?;
@@ -53,6 +54,7 @@ fn as_json(set: &Known, folder: &std::path::Path) -> serde_json::Value {
         "folder": found.folder.display().to_string(),
         "complete": found.complete(),
         "missing": found.missing,
+        "wrong_length": found.wrong_length,
         "bytes_on_disk": found.n_bytes,
         "bytes": set.n_bytes(),
         "can_be_fetched": !set.sources.is_empty(),
