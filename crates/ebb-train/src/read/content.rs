@@ -21,6 +21,9 @@ const MOST_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
 /// What a short text may grow to in any case.
 const SHORT_TEXT: u64 = 1 << 20;
 
+/// What some programs write before text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Memory taken before a compressed byte is read, for each of them; more only as it turns out to be needed.
 const TAKEN_PER_COMPRESSED_BYTE: u64 = 8;
 
@@ -71,6 +74,17 @@ impl<'p> Content<'p> {
             Ok(_) => Ok(bytes),
             Err(source) => Err(unreadable(self.path, source)),
         }
+    }
+
+    /// Text without the mark that it may begin with.
+    pub(super) fn without_mark(mut self) -> Result<Self, ReadError> {
+        let mut start = Vec::new();
+        let read = self.reader.by_ref().take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start);
+        read.map_err(|error| unreadable(self.path, error))?;
+        if start == BYTE_ORDER_MARK {
+            start.clear();
+        }
+        Ok(Content { reader: Box::new(Cursor::new(start).chain(self.reader)), ..self })
     }
 
     /// The content cannot be longer than this.
