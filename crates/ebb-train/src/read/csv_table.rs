@@ -92,6 +92,7 @@ fn read_row(
     reader: &mut csv::Reader<Text<'_>>,
     record: &mut StringRecord,
 ) -> Result<bool, ReadError> {
+    reader.get_mut().get_mut().0.begin_row();
     if !reader.read_record(record).map_err(|error| refuse(file, error))? {
         return Ok(false);
     }
@@ -183,6 +184,20 @@ mod tests {
         }
         let whole = read(b"size,colour\n1,\"red\"", PLAIN).unwrap();
         assert_eq!(whole.columns, [numbers("size", &[1.0]), colours(&[0], &["red"])]);
+    }
+
+    #[test]
+    fn rows_grow_only_so_far() {
+        let message = "expected at most 67108864 bytes in a row, found more; \
+                       fetch the file again, or close the quote that makes one row of many";
+        let long = |line: &[u8]| {
+            gzip(&[b"size,colour\n1,\"", line.repeat((70 << 20) / line.len()).as_slice()].concat())
+        };
+        // Random enough to be no bomb: what is left is a row that is too long.
+        let noise: Vec<u8> =
+            (0_u32..20_000).map(|at| b'a' + (at.wrapping_mul(at ^ 0x9e37) >> 7) as u8 % 26).collect();
+        check(&long(&noise), message);
+        check(&long(&[&noise[..], b"\n"].concat()), message);
     }
 
     #[test]
