@@ -144,9 +144,9 @@ impl Rows {
         let meant = |name: &str| {
             if self.leave_out.iter().any(|left_out| left_out == name) {
                 None
-            } else if self.label.as_deref() == Some(name)
-                || self.categorical.iter().any(|known| known == name)
-            {
+            } else if self.label.as_deref() == Some(name) {
+                Some(Meant::Class)
+            } else if self.categorical.iter().any(|known| known == name) {
                 Some(Meant::Category)
             } else {
                 Some(Meant::Number)
@@ -426,6 +426,9 @@ mod tests {
         let expected =
             "a.toml:5:1: data.label = \"kind\": expected at least 2 classes, found 1; name another column";
         check_refused(&TRAIN.replace("10", "9"), TEST, SETTINGS, expected);
+        let expected = "a.toml:3:1: data.file = \"train.csv\": at/train.csv: expected a class in line 3, \
+                        column \"kind\", found nothing; fill it in, or take out the row";
+        check_refused(&TRAIN.replace("blue,9", "blue, "), TEST, SETTINGS, expected);
         let error = build(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv")).err().unwrap();
         assert!(
             error.starts_with("a.toml:3:1: data.file = \"gone.csv\": at/gone.csv: cannot be read: "),

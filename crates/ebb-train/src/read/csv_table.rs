@@ -10,7 +10,7 @@ use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 
 use super::ReadError;
 use super::content::{Content, unreadable};
-use super::table::{Builder, Meant, NOT_A_NUMBER, Table, TableForm, Value, distinct, short};
+use super::table::{Builder, Meant, Table, TableForm, Value, distinct, short};
 
 /// The columns' names.
 pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
@@ -57,10 +57,8 @@ pub(super) fn table(
             return Err(ReadError::unfit(file, format!("{n_fields} values in line {line}"), found, CORRECT));
         }
         for (at, column, name) in &mut columns {
-            column.add(Value::Text(&record[*at])).map_err(|found| {
-                let expected = format!("a number in line {line}, column \"{name}\"");
-                ReadError::unfit(file, expected, found, NOT_A_NUMBER)
-            })?;
+            let added = column.add(Value::Text(&record[*at]));
+            added.map_err(|refused| refused.at(file, &format!("line {line}, column \"{name}\"")))?;
         }
         n_rows += 1;
     }
