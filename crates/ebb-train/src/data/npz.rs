@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
@@ -43,7 +43,7 @@ const MOST_CLASSES: usize = 1 << 16;
 struct Archived {
     file: String,
     test_file: Option<String>,
-    test_share: Option<Chance>,
+    test_share: Option<Share>,
     classes: Option<NonZeroU32>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,

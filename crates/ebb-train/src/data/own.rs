@@ -1,9 +1,10 @@
 //! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
 
 use ebb_round::Stream;
-use ebb_settings::{Chance, Settings, SettingsError};
+use ebb_settings::{Settings, SettingsError, Share};
 
 use crate::net::{self, Input};
+use crate::split::count;
 
 /// The model without `[model]`.
 pub(super) const DEFAULT_MODEL: &str = "logistic";
@@ -12,10 +13,11 @@ pub(super) const DEFAULT_MODEL: &str = "logistic";
 pub(super) fn hold_out(
     settings: &Settings<'_>,
     n_samples: usize,
-    share: Option<Chance>,
+    share: Option<Share>,
     seed: u64,
 ) -> Result<(Vec<u32>, Vec<u32>), SettingsError> {
-    let (train, test) = drawn(n_samples, share.map_or(0.2, Chance::get), seed);
+    let fifth = Share::new(0.2).expect("a fifth leaves a rest");
+    let (train, test) = drawn(n_samples, share.unwrap_or(fifth), seed);
     if train.is_empty() || test.is_empty() {
         let message = format!("leaves {} samples to train on and {} to judge on", train.len(), test.len());
         return Err(settings.error("test_share", message + "; give another share, or more samples"));
@@ -27,7 +29,7 @@ pub(super) fn hold_out(
 pub(super) fn one_test(
     settings: &Settings<'_>,
     file: Option<&String>,
-    share: Option<Chance>,
+    share: Option<Share>,
 ) -> Result<(), SettingsError> {
     match (file, share) {
         (Some(_), Some(_)) => Err(settings.error("test_share", "test_file is given; leave out one of them")),
@@ -54,8 +56,8 @@ pub(super) fn check_meets(
 }
 
 /// Draws a share of all at random. Both parts keep their order.
-fn drawn(n_samples: usize, share: f64, seed: u64) -> (Vec<u32>, Vec<u32>) {
-    let n_test = (n_samples as f64 * share) as usize;
+fn drawn(n_samples: usize, share: Share, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let n_test = count(share, n_samples);
     let mut drawn = Stream::of_run(seed, "hold out").distinct(n_samples, n_test).into_iter().peekable();
     (0..n_samples as u32).partition(|&idx| drawn.next_if_eq(&(idx as usize)).is_none())
 }
@@ -66,13 +68,16 @@ mod tests {
 
     #[test]
     fn a_share_is_held_out_and_nothing_is_lost() {
+        let drawn = |n_samples, share, seed| drawn(n_samples, Share::new(share).unwrap(), seed);
         let (train, test) = drawn(103, 0.2, 1);
-        assert_eq!((train.len(), test.len()), (83, 20));
+        assert_eq!((train.len(), test.len()), (82, 21));
         let mut all = [train.as_slice(), &test].concat();
-        assert!(train.is_sorted() && test.is_sorted() && test != (83..103).collect::<Vec<_>>());
+        assert!(train.is_sorted() && test.is_sorted() && test != (82..103).collect::<Vec<_>>());
         all.sort_unstable();
         assert_eq!(all, (0..103).collect::<Vec<_>>());
         assert_eq!(drawn(103, 0.2, 1), (train, test));
         assert_eq!(drawn(3, 0.0, 1), (vec![0, 1, 2], vec![]));
+        // As it is said, though 100 x 0.29 is less than 29 in binary.
+        assert_eq!(drawn(100, 0.29, 1).1.len(), 29);
     }
 }

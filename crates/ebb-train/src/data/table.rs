@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_settings::{Chance, Entry, Settings, SettingsError, nearest};
+use ebb_settings::{Entry, Settings, SettingsError, Share, nearest};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
@@ -51,7 +51,7 @@ const MOST_BYTES: u128 = 1 << 32;
 struct Rows {
     file: String,
     test_file: Option<String>,
-    test_share: Option<Chance>,
+    test_share: Option<Share>,
     label: Option<String>,
     values: Option<Vec<String>>,
     #[serde(default)]
