@@ -8,7 +8,7 @@ use ebb_settings::{Entry, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, folder_of, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
 use crate::net::Input;
@@ -18,7 +18,7 @@ use crate::read::{self, Array, Arrays, Values};
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "npz",
     about: "arrays x and y of a NumPy archive",
-    example: "file = \"mine/train.npz\"     # within the data folder, or a path
+    example: "file = \"mine/train.npz\"     # within the data folder, or an absolute path
 # test_file = \"mine/test.npz\" # or a share of the samples, drawn at random
 test_share = 0.2
 # classes = 10              # without it, as many as the labels of both files need
@@ -29,14 +29,10 @@ clients = 20
 # [data.sizes]              # how many a client holds: ebbflow list sizes",
     build: |settings| {
         let archived: Archived = settings.parse()?;
-        let folder = read::data_folder(settings.data_folder())
-            .map_err(|error| settings.error("file", error.to_string()))?;
+        let folder = folder_of(settings, &archived.file, archived.test_file.as_ref())?;
         Ok(Box::new(archived.build(settings, &folder)?))
     },
 };
-
-/// More classes than this are a mistake: labels that are no labels.
-const MOST_CLASSES: usize = 1 << 16;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
