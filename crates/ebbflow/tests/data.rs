@@ -129,6 +129,32 @@ fn a_table_is_dealt_out() {
 }
 
 #[test]
+fn files_with_a_path_need_no_data_folder() {
+    let place = tempfile::tempdir().unwrap();
+    let rows: String = (0..40).map(|row| format!("{row},{}\n", row % 2)).collect();
+    let table = write(place.path(), "t.csv", &format!("\u{feff}size,class\n{rows}"));
+    let check = |file: &str| {
+        let data = format!("kind = \"table\"\nfile = '{file}'\nlabel = \"class\"\nclients = 4");
+        let text = format!(
+            "recipe = \"full\"\n[run]\nrounds = 1\n[data]\n{data}\n[local]\nrate = 0.1\nsteps = 1\nbatch = 4\n"
+        );
+        let config = write(place.path(), "a.toml", &text);
+        let out = place.path().join("run");
+        let mut command = ebbflow();
+        command.args(["run", &config, "--json", "--out", out.to_str().unwrap()]).env("HOME", place.path());
+        command.env_remove("EBBFLOW_DATA").env_remove("XDG_CACHE_HOME").output().unwrap()
+    };
+    let output = check("t.csv");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && error.contains("data.file = \"t.csv\": no data was put into "),
+        "{error}"
+    );
+    let output = check(&table);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn an_archive_is_dealt_out() {
     let archive = include_bytes!("../../ebb-train/tests/foreign/images.npz");
     let data = "kind = \"npz\"\nfile = \"a.npz\"\nclients = 4";

@@ -1,8 +1,8 @@
 //! How rows of a table become numbers.
 //!
-//! Numbers are brought to mean 0 and deviation 1 over the rows that are trained on. A categorical column becomes
-//! as many numbers as it has names there, 1 for the row's own and 0 for the others; a name that only occurs in
-//! the test is 0 throughout.
+//! Numbers are brought to mean 0 and deviation 1 over all rows but those of the test: also over those that clients
+//! hold out, for who holds what is drawn later. A categorical column becomes as many numbers as it has names there,
+//! 1 for the row's own and 0 for the others; a name that only occurs in the test is 0 throughout.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,16 +31,24 @@ enum Code {
     OneHot(BTreeMap<String, usize>),
 }
 
-/// To mean 0 and deviation 1. A column that never changes says nothing: it becomes 0.
+/// To mean 0 and deviation 1. A column that never changes, or by less than can be told, says nothing: it becomes 0.
 fn scaled(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Code {
     let first = numbers.clone().next().unwrap_or(0.0);
+    let unchanging = Code::Scaled { mean: first, deviation: 1.0 };
     if numbers.clone().all(|number| number == first) {
-        return Code::Scaled { mean: first, deviation: 1.0 };
+        return unchanging;
     }
     let count = numbers.len() as f64;
     let mean = numbers.clone().map(|number| number / count).sum::<f64>();
-    let variance = numbers.map(|number| (number - mean).powi(2) / count).sum::<f64>();
-    Code::Scaled { mean, deviation: variance.sqrt() }
+    // Small differences have squares that are 0. A power of two, and only such a unit, changes nothing else.
+    let largest = numbers.clone().map(|number| (number - mean).abs()).fold(0.0, f64::max);
+    let unit = f64::from_bits(largest.to_bits() & f64::INFINITY.to_bits());
+    if unit == 0.0 {
+        return unchanging;
+    }
+    let variance = numbers.map(|number| ((number - mean) / unit).powi(2) / count).sum::<f64>();
+    let deviation = variance.sqrt() * unit;
+    if deviation.is_normal() { Code::Scaled { mean, deviation } } else { unchanging }
 }
 
 impl Encoding {
@@ -66,17 +74,23 @@ impl Encoding {
         Encoding { columns, width }
     }
 
-    /// The rows of a part as numbers.
-    pub(super) fn write(&self, part: &Part<'_>) -> Vec<f32> {
+    /// The rows of a part as numbers, or what is wrong with one.
+    pub(super) fn write(&self, part: &Part<'_>) -> Result<Vec<f32>, String> {
         let mut all = vec![0.0; part.rows.len() * self.width];
         let mut first = 0;
         for (name, code) in &self.columns {
             let cells = part.rows.iter().zip(all.chunks_exact_mut(self.width));
             match (code, column(part.table, name)) {
                 (Code::Scaled { mean, deviation }, Column::Numbers(numbers)) => {
-                    cells.for_each(|(&row, to)| {
-                        to[first] = ((numbers[row as usize] - mean) / deviation) as f32;
-                    });
+                    for (&row, to) in cells {
+                        let number = numbers[row as usize];
+                        to[first] = ((number - mean) / deviation) as f32;
+                        if !to[first].is_finite() {
+                            let found = format!("row {row}, column \"{name}\": found {number:e}");
+                            let expected = format!("too far from {mean:e} by a deviation of {deviation:e}");
+                            return Err(format!("{found}, {expected}; correct it, or leave out the column"));
+                        }
+                    }
                     first += 1;
                 }
                 (Code::OneHot(known), Column::Categories { places, names }) => {
@@ -91,7 +105,7 @@ impl Encoding {
                 _ => unreachable!("both files are read by the same settings"),
             }
         }
-        all
+        Ok(all)
     }
 }
 
@@ -119,18 +133,51 @@ pub(super) fn names<'t>(part: &'t Part<'_>, name: &str) -> impl Iterator<Item = 
 mod tests {
     use super::*;
 
+    /// A table of columns of so many numbers each.
+    fn table(columns: &[(&str, &[f64])]) -> Table {
+        let column = |&(name, numbers): &(&str, &[f64])| (name.to_owned(), Column::Numbers(numbers.to_vec()));
+        Table { n_rows: columns[0].1.len(), columns: columns.iter().map(column).collect() }
+    }
+
+    fn all(table: &Table) -> Part<'_> {
+        Part { table, rows: (0..table.n_rows as u32).collect(), key: "file" }
+    }
+
+    /// What a column becomes that is scaled by itself.
+    fn alone(numbers: &[f64]) -> Vec<f32> {
+        let table = table(&[("size", numbers)]);
+        Encoding::fit(&all(&table), |_| true).write(&all(&table)).unwrap()
+    }
+
     #[test]
     fn a_column_that_never_changes_becomes_0() {
-        let columns = vec![
-            ("same".to_owned(), Column::Numbers(vec![0.1; 7])),
-            ("other".to_owned(), Column::Numbers((0..7).map(f64::from).collect())),
-        ];
-        let table = Table { n_rows: 7, columns };
-        let part = Part { table: &table, rows: (0..7).collect(), key: "file" };
-        let rows = Encoding::fit(&part, |_| true).write(&part);
+        let table = table(&[("same", &[0.1; 7]), ("other", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]);
+        let rows = Encoding::fit(&all(&table), |_| true).write(&all(&table)).unwrap();
         assert!(
             rows.chunks_exact(2).zip(0_u8..).all(|(row, at)| row == [0.0, (f32::from(at) - 3.0) / 2.0]),
             "{rows:?}"
         );
+    }
+
+    #[test]
+    fn small_differences_count_and_those_that_cannot_be_told_do_not() {
+        let steps: Vec<f64> = (0..7).map(f64::from).collect();
+        for factor in [1e-20, 1e-171, 1e-300, 1e30] {
+            let found = alone(&steps.iter().map(|step| step * factor).collect::<Vec<_>>());
+            let expected = steps.iter().map(|step| (step - 3.0) as f32 / 2.0);
+            assert!(found.iter().zip(expected).all(|(found, step)| (found - step).abs() < 1e-6), "{found:?}");
+        }
+        assert_eq!(alone(&[0.0, 5e-324, 1e-320, 0.0]), [0.0; 4]);
+        let largest = f64::from(f32::MAX);
+        assert_eq!(alone(&[-largest, largest]), [-1.0, 1.0]);
+    }
+
+    #[test]
+    fn what_is_beyond_all_numbers_is_named() {
+        let (train, test) = (table(&[("size", &[0.0, 1e-30])]), table(&[("size", &[0.0, 1e10])]));
+        let error = Encoding::fit(&all(&train), |_| true).write(&all(&test)).unwrap_err();
+        let expected = "row 1, column \"size\": found 1e10, too far from 5e-31 by a deviation of 5e-31; \
+                        correct it, or leave out the column";
+        assert_eq!(error, expected);
     }
 }

@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, folder_of, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
 use crate::net::Input;
@@ -18,7 +18,7 @@ use crate::read::{self, Array, Arrays, Values};
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "npz",
     about: "arrays x and y of a NumPy archive",
-    example: "file = \"mine/train.npz\"     # within the data folder, or a path
+    example: "file = \"mine/train.npz\"     # within the data folder, or an absolute path
 # test_file = \"mine/test.npz\" # or a share of the samples, drawn at random
 test_share = 0.2
 # classes = 10              # without it, as many as the labels of both files need
@@ -29,21 +29,17 @@ clients = 20
 # [data.sizes]              # how many a client holds: ebbflow list sizes",
     build: |settings| {
         let archived: Archived = settings.parse()?;
-        let folder = read::data_folder(settings.data_folder())
-            .map_err(|error| settings.error("file", error.to_string()))?;
+        let folder = folder_of(settings, &archived.file, archived.test_file.as_ref())?;
         Ok(Box::new(archived.build(settings, &folder)?))
     },
 };
-
-/// More classes than this are a mistake: labels that are no labels.
-const MOST_CLASSES: usize = 1 << 16;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Archived {
     file: String,
     test_file: Option<String>,
-    test_share: Option<Chance>,
+    test_share: Option<Share>,
     classes: Option<NonZeroU32>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
@@ -60,21 +56,19 @@ struct Archived {
 impl Archived {
     fn build(&self, settings: &Settings<'_>, folder: &Path) -> Result<Labelled, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let (train, test, test_key) = self.parts(settings, folder, seed)?;
+        let (train, test) = self.parts(settings, folder, seed)?;
         let input = match train.x.shape[1..] {
             [width] => Input::Flat(width),
             [height, width] => Input::Image { height, width, channels: 1 },
             [height, width, channels] => Input::Image { height, width, channels },
             _ => unreachable!("the reader takes 2 to 4 dimensions"),
         };
-        let both_values = matches!((&train.y.values, &test.y.values), (Values::Floats(_), Values::Floats(_)));
-        let (n_classes, train, test) = if both_values {
+        let (n_classes, train, test) = if holds_values(&train.y) {
             let n_values = train.y.shape[1..].iter().product();
             check_meets(settings, input, n_values)?;
             (n_values, with_values(train, input.len()), with_values(test, input.len()))
         } else {
-            let (train_labels, test_labels) =
-                (self.labels(settings, "file", &train.y)?, self.labels(settings, test_key, &test.y)?);
+            let (train_labels, test_labels) = (labels(&train.y), labels(&test.y));
             let largest = train_labels.iter().chain(&test_labels).max().map_or(0, |&label| label as usize);
             let n_classes = self.classes.map_or(largest + 1, |classes| classes.get() as usize);
             let samples = |arrays, labels| with_labels(arrays, labels, input.len());
@@ -86,21 +80,22 @@ impl Archived {
         Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
     }
 
-    /// What is trained on, what is judged on, and the setting that names the file of the latter.
+    /// What is trained on and what is judged on; both hold values, or both hold labels that are classes.
     fn parts(
         &self,
         settings: &Settings<'_>,
         folder: &Path,
         seed: u64,
-    ) -> Result<(Arrays, Arrays, &'static str), SettingsError> {
+    ) -> Result<(Arrays, Arrays), SettingsError> {
         let read = |key: &str, file: &str| {
             read::npz(&folder.join(file)).map_err(|error| settings.error(key, error.to_string()))
         };
         let all = read("file", &self.file)?;
         one_test(settings, self.test_file.as_ref(), self.test_share)?;
+        self.check_labels(settings, "file", &all.y)?;
         let Some(test_file) = &self.test_file else {
             let (rows, held_out) = hold_out(settings, all.x.shape[0], self.test_share, seed)?;
-            return Ok((of_rows(&all, &rows), of_rows(&all, &held_out), "file"));
+            return Ok((of_rows(&all, &rows), of_rows(&all, &held_out)));
         };
         let test = read("test_file", test_file)?;
         let alike = |one: &Array, other: &Array| {
@@ -112,32 +107,64 @@ impl Archived {
                 format!("expected arrays like {all:?}, found {test:?}; give files of the same kind");
             return Err(settings.error("test_file", message));
         }
-        Ok((all, test, "test_file"))
-    }
-
-    /// Labels, each below the number of classes.
-    fn labels(&self, settings: &Settings<'_>, key: &str, y: &Array) -> Result<Vec<u32>, SettingsError> {
-        let n_classes = self.classes.map_or(MOST_CLASSES, |classes| classes.get() as usize);
-        let labels: Vec<i64> = match &y.values {
-            Values::Bytes(labels) => labels.iter().map(|&label| i64::from(label)).collect(),
-            Values::Integers(labels) => labels.clone(),
-            Values::Floats(_) => {
-                return Err(settings.error(key, "expected labels in `y` as in the other file, found float32"));
+        let message = match (holds_values(&all.y), holds_values(&test.y)) {
+            (false, true) => {
+                "expected labels in `y` as in file, found float32; convert it with astype(\"int64\")"
+            }
+            (true, false) => {
+                "expected float32 in `y` as in file, found integers; convert it with astype(\"float32\"), \
+                 or, if they are labels, that of file with astype(\"int64\")"
+            }
+            _ => {
+                self.check_labels(settings, "test_file", &test.y)?;
+                return Ok((all, test));
             }
         };
-        if labels.len() != y.shape[0] {
+        Err(settings.error("test_file", message))
+    }
+
+    /// Whether there is a label for each sample, each below the number of classes, unless there are values.
+    fn check_labels(&self, settings: &Settings<'_>, key: &str, y: &Array) -> Result<(), SettingsError> {
+        let n_classes = self.classes.map_or(MOST_CLASSES, |classes| classes.get() as usize);
+        if n_classes > MOST_CLASSES {
+            let message = format!("more than there can be; give at most {MOST_CLASSES}");
+            return Err(settings.error("classes", message));
+        }
+        if holds_values(y) {
+            let message = "`y` of float32 holds values to be met, not classes; leave it out, or convert `y` with \
+                           astype(\"int64\")";
+            return self.classes.map_or(Ok(()), |_| Err(settings.error("classes", message)));
+        }
+        if y.shape.iter().product::<usize>() != y.shape[0] {
             let message =
                 format!("expected one label a sample in `y`, found {y:?}; save the numbers of the classes");
             return Err(settings.error(key, message));
         }
-        let class = |(idx, &label): (usize, &i64)| {
-            u32::try_from(label).ok().filter(|&label| (label as usize) < n_classes).ok_or_else(|| {
-                let message =
-                    format!("label of sample {idx}: expected 0 to {}, found {label}", n_classes - 1);
-                settings.error(key, format!("{message}; correct `y`, or give classes"))
-            })
+        let wrong = |label: i64| usize::try_from(label).map_or(true, |label| label >= n_classes);
+        let found = match &y.values {
+            Values::Bytes(labels) => {
+                labels.iter().map(|&label| i64::from(label)).enumerate().find(|&(_, label)| wrong(label))
+            }
+            Values::Integers(labels) => labels.iter().copied().enumerate().find(|&(_, label)| wrong(label)),
+            Values::Floats(_) => None,
         };
-        labels.iter().enumerate().map(class).collect()
+        found.map_or(Ok(()), |(idx, label)| {
+            let message = format!("label of sample {idx}: expected 0 to {}, found {label}", n_classes - 1);
+            Err(settings.error(key, format!("{message}; correct `y`, or give classes")))
+        })
+    }
+}
+
+fn holds_values(y: &Array) -> bool {
+    matches!(y.values, Values::Floats(_))
+}
+
+/// Labels that were checked.
+fn labels(y: &Array) -> Vec<u32> {
+    match &y.values {
+        Values::Bytes(labels) => labels.iter().map(|&label| u32::from(label)).collect(),
+        Values::Integers(labels) => labels.iter().map(|&label| label as u32).collect(),
+        Values::Floats(_) => unreachable!("both files hold labels"),
     }
 }
 
@@ -271,6 +298,32 @@ mod tests {
     }
 
     #[test]
+    fn classes_that_cannot_be_are_refused() {
+        let text = format!("{SETTINGS}classes = 2000000000");
+        let expected = "a.toml:5:1: data.classes = 2000000000: more than there can be; give at most 65536";
+        check_refused(&images(&[0, 1]), &images(&[0]), &text, expected);
+        let floats = archive(npy("|u1", "2, 2, 2", &[0; 8]), npy("<f4", "2,", &[0; 8]));
+        let text = format!("{SETTINGS}classes = 2\n[model]\nloss = \"squared-error\"");
+        let expected = "a.toml:5:1: data.classes = 2: `y` of float32 holds values to be met, not classes; \
+                        leave it out, or convert `y` with astype(\"int64\")";
+        check_refused(&floats, &floats, &text, expected);
+    }
+
+    #[test]
+    fn a_wrong_label_is_named_by_its_place_in_the_file() {
+        let text = SETTINGS.replace("test_file = \"test.npz\"", "test_share = 0.4\nclasses = 10");
+        for at in 0..12 {
+            let mut labels = [0; 12];
+            labels[at] = 99;
+            let expected = format!(
+                "a.toml:3:1: data.file = \"train.npz\": label of sample {at}: expected 0 to 9, found 99; \
+                 correct `y`, or give classes"
+            );
+            check_refused(&images(&labels), &[], &text, &expected);
+        }
+    }
+
+    #[test]
     fn labels_and_files_that_do_not_fit_are_named() {
         let expected = "a.toml:4:1: data.test_file = \"test.npz\": label of sample 1: expected 0 to 2, found 3; \
                         correct `y`, or give classes";
@@ -288,10 +341,14 @@ mod tests {
         let expected = "a.toml:3:1: data.file = \"train.npz\": expected one label a sample in `y`, found 2 x 2 bytes; \
                         save the numbers of the classes";
         check_refused(&one_hot, &one_hot, SETTINGS, expected);
-        let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected labels in `y` as in the other file, \
-                        found float32";
+        let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected labels in `y` as in file, \
+                        found float32; convert it with astype(\"int64\")";
         let floats = archive(npy("|u1", "2, 2, 2", &[0; 8]), npy("<f4", "2,", &[0; 8]));
         check_refused(&images(&[0, 1]), &floats, SETTINGS, expected);
+        let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected float32 in `y` as in file, \
+                        found integers; convert it with astype(\"float32\"), or, if they are labels, \
+                        that of file with astype(\"int64\")";
+        check_refused(&floats, &images(&[0, 1]), SETTINGS, expected);
         let error = build(b"nothing", &images(&[0]), SETTINGS).err().unwrap();
         assert!(
             error.starts_with("a.toml:3:1: data.file = \"train.npz\": ") && error.contains("no directory")

@@ -1,21 +1,45 @@
 //! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
 
+use std::path::{Path, PathBuf};
+
 use ebb_round::Stream;
-use ebb_settings::{Chance, Settings, SettingsError};
+use ebb_settings::{Settings, SettingsError, Share};
 
 use crate::net::{self, Input};
+use crate::read;
+use crate::split::count;
 
 /// The model without `[model]`.
 pub(super) const DEFAULT_MODEL: &str = "logistic";
+
+/// More classes than this are a mistake: labels that are no labels.
+pub(super) const MOST_CLASSES: usize = 1 << 16;
+
+/// The folder that the files of these settings are in: none if they say so themselves.
+pub(super) fn folder_of(
+    settings: &Settings<'_>,
+    file: &str,
+    test_file: Option<&String>,
+) -> Result<PathBuf, SettingsError> {
+    let files = [("file", Some(file)), ("test_file", test_file.map(String::as_str))];
+    let within = files.iter().find(|(_, file)| file.is_some_and(|file| !Path::new(file).is_absolute()));
+    match within {
+        None => Ok(PathBuf::new()),
+        Some((key, _)) => {
+            read::data_folder(settings.data_folder()).map_err(|error| settings.error(key, error.to_string()))
+        }
+    }
+}
 
 /// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
 pub(super) fn hold_out(
     settings: &Settings<'_>,
     n_samples: usize,
-    share: Option<Chance>,
+    share: Option<Share>,
     seed: u64,
 ) -> Result<(Vec<u32>, Vec<u32>), SettingsError> {
-    let (train, test) = drawn(n_samples, share.map_or(0.2, Chance::get), seed);
+    let fifth = Share::new(0.2).expect("a fifth leaves a rest");
+    let (train, test) = drawn(n_samples, share.unwrap_or(fifth), seed);
     if train.is_empty() || test.is_empty() {
         let message = format!("leaves {} samples to train on and {} to judge on", train.len(), test.len());
         return Err(settings.error("test_share", message + "; give another share, or more samples"));
@@ -27,7 +51,7 @@ pub(super) fn hold_out(
 pub(super) fn one_test(
     settings: &Settings<'_>,
     file: Option<&String>,
-    share: Option<Chance>,
+    share: Option<Share>,
 ) -> Result<(), SettingsError> {
     match (file, share) {
         (Some(_), Some(_)) => Err(settings.error("test_share", "test_file is given; leave out one of them")),
@@ -54,25 +78,49 @@ pub(super) fn check_meets(
 }
 
 /// Draws a share of all at random. Both parts keep their order.
-fn drawn(n_samples: usize, share: f64, seed: u64) -> (Vec<u32>, Vec<u32>) {
-    let n_test = (n_samples as f64 * share) as usize;
+fn drawn(n_samples: usize, share: Share, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let n_test = count(share, n_samples);
     let mut drawn = Stream::of_run(seed, "hold out").distinct(n_samples, n_test).into_iter().peekable();
     (0..n_samples as u32).partition(|&idx| drawn.next_if_eq(&(idx as usize)).is_none())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use ebb_settings::{Facts, Tree};
+
     use super::*;
 
     #[test]
+    fn only_files_without_a_path_need_a_folder() {
+        let folder_of = |text: &str| {
+            let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+            tree.find_data_in(Some(Path::new("gone")));
+            let settings = tree.table("data", Facts::default());
+            let files: BTreeMap<String, String> = settings.parse().unwrap();
+            folder_of(&settings, &files["file"], files.get("test_file")).map_err(|error| error.to_string())
+        };
+        assert_eq!(folder_of("file = \"/a.csv\""), Ok(PathBuf::new()));
+        assert_eq!(folder_of("file = \"/a.csv\"\ntest_file = \"/b.csv\""), Ok(PathBuf::new()));
+        let error = folder_of("file = \"a.csv\"").unwrap_err();
+        assert!(error.starts_with("a.toml:2:1: data.file = \"a.csv\": gone: no such folder"), "{error}");
+        let error = folder_of("file = \"/a.csv\"\ntest_file = \"b.csv\"").unwrap_err();
+        assert!(error.starts_with("a.toml:3:1: data.test_file = \"b.csv\": gone: no such folder"), "{error}");
+    }
+
+    #[test]
     fn a_share_is_held_out_and_nothing_is_lost() {
+        let drawn = |n_samples, share, seed| drawn(n_samples, Share::new(share).unwrap(), seed);
         let (train, test) = drawn(103, 0.2, 1);
-        assert_eq!((train.len(), test.len()), (83, 20));
+        assert_eq!((train.len(), test.len()), (82, 21));
         let mut all = [train.as_slice(), &test].concat();
-        assert!(train.is_sorted() && test.is_sorted() && test != (83..103).collect::<Vec<_>>());
+        assert!(train.is_sorted() && test.is_sorted() && test != (82..103).collect::<Vec<_>>());
         all.sort_unstable();
         assert_eq!(all, (0..103).collect::<Vec<_>>());
         assert_eq!(drawn(103, 0.2, 1), (train, test));
         assert_eq!(drawn(3, 0.0, 1), (vec![0, 1, 2], vec![]));
+        // As it is said, though 100 x 0.29 is less than 29 in binary.
+        assert_eq!(drawn(100, 0.29, 1).1.len(), 29);
     }
 }

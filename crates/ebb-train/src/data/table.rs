@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_settings::{Chance, Entry, Settings, SettingsError, nearest};
+use ebb_settings::{Entry, Settings, SettingsError, Share, nearest};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
 use super::encode::{Encoding, Part, names, numbers};
-use super::own::{DEFAULT_MODEL, check_meets, hold_out, one_test};
+use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, folder_of, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
 use crate::net::Input;
@@ -20,7 +20,7 @@ use crate::read::{self, Meant, ReadError, Table, TableForm};
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "table",
     about: "a CSV or Parquet file with a column of labels or values",
-    example: "file = \"adult/adult.data.gz\"          # within the data folder, or a path
+    example: "file = \"adult/adult.data.gz\"          # within the data folder, or an absolute path
 # test_file = \"adult/adult.test.gz\"   # or a share of the rows, drawn at random
 test_share = 0.2
 label = \"income\"                      # the column of the classes
@@ -37,8 +37,7 @@ clients = 20
 # [data.sizes]                        # how many a client holds: ebbflow list sizes",
     build: |settings| {
         let rows: Rows = settings.parse()?;
-        let folder = read::data_folder(settings.data_folder())
-            .map_err(|error| settings.error("file", error.to_string()))?;
+        let folder = folder_of(settings, &rows.file, rows.test_file.as_ref())?;
         Ok(Box::new(rows.build(settings, &folder)?))
     },
 };
@@ -46,12 +45,15 @@ clients = 20
 /// The most that the numbers of all rows may take.
 const MOST_BYTES: u128 = 1 << 32;
 
+/// Classes that an error names.
+const MOST_SHOWN: usize = 8;
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rows {
     file: String,
     test_file: Option<String>,
-    test_share: Option<Chance>,
+    test_share: Option<Share>,
     label: Option<String>,
     values: Option<Vec<String>>,
     #[serde(default)]
@@ -105,7 +107,13 @@ impl Rows {
             return Err(settings.error("file", format!("{message}; {remedy}")));
         }
         let (n_classes, train, test) = match &self.label {
-            Some(label) => self.with_classes(settings, label, &encoding, &train, &test)?,
+            Some(label) => {
+                // A class all of whose rows are held out is one nevertheless.
+                let all = Part { table: &table, rows: all(&table), key: "file" };
+                let classes = classes(settings, &all, label)?;
+                let samples = |part| with_classes(settings, label, &classes, &encoding, part);
+                (classes.len(), samples(&train)?, samples(&test)?)
+            }
             None => self.with_values(settings, &encoding, &train, &test)?,
         };
         let (train, test, input) = (Arc::new(train), Arc::new(test), Input::Flat(encoding.width));
@@ -144,9 +152,9 @@ impl Rows {
         let meant = |name: &str| {
             if self.leave_out.iter().any(|left_out| left_out == name) {
                 None
-            } else if self.label.as_deref() == Some(name)
-                || self.categorical.iter().any(|known| known == name)
-            {
+            } else if self.label.as_deref() == Some(name) {
+                Some(Meant::Class)
+            } else if self.categorical.iter().any(|known| known == name) {
                 Some(Meant::Category)
             } else {
                 Some(Meant::Number)
@@ -197,36 +205,6 @@ impl Rows {
         Ok(())
     }
 
-    fn with_classes(
-        &self,
-        settings: &Settings<'_>,
-        label: &str,
-        encoding: &Encoding,
-        train: &Part<'_>,
-        test: &Part<'_>,
-    ) -> Result<(usize, Samples, Samples), SettingsError> {
-        let classes = classes(train, label);
-        let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
-        if classes.len() < 2 {
-            return Err(settings.error("label", "expected at least 2 classes, found 1; name another column"));
-        }
-        let samples = |part: &Part<'_>| -> Result<Samples, SettingsError> {
-            let mut labels = Vec::with_capacity(part.rows.len());
-            for (&row, name) in part.rows.iter().zip(names(part, label)) {
-                let Some(&class) = places.get(name) else {
-                    let message =
-                        format!("row {row}, column \"{label}\": expected one of {}", classes.join(", "));
-                    return Err(
-                        settings.error(part.key, format!("{message}, found \"{name}\"; correct the file"))
-                    );
-                };
-                labels.push(class);
-            }
-            Ok(Samples::from_floats(encoding.write(part), labels, encoding.width))
-        };
-        Ok((classes.len(), samples(train)?, samples(test)?))
-    }
-
     fn with_values(
         &self,
         settings: &Settings<'_>,
@@ -235,16 +213,17 @@ impl Rows {
         test: &Part<'_>,
     ) -> Result<(usize, Samples, Samples), SettingsError> {
         let values = self.values.as_deref().unwrap_or_default();
-        let samples = |part: &Part<'_>| {
+        let samples = |part: &Part<'_>| -> Result<Samples, SettingsError> {
             let columns: Vec<_> = values.iter().map(|name| numbers(part.table, name)).collect();
             let aims = part
                 .rows
                 .iter()
                 .flat_map(|&row| columns.iter().map(move |column| column[row as usize] as f32));
-            Samples::from_values(encoding.write(part), aims.collect(), encoding.width)
+            let rows = encoding.write(part).map_err(|message| settings.error(part.key, message))?;
+            Ok(Samples::from_values(rows, aims.collect(), encoding.width))
         };
         check_meets(settings, Input::Flat(encoding.width), values.len())?;
-        Ok((values.len(), samples(train), samples(test)))
+        Ok((values.len(), samples(train)?, samples(test)?))
     }
 }
 
@@ -264,13 +243,40 @@ fn same_columns(settings: &Settings<'_>, table: &Table, test: &Table) -> Result<
 }
 
 /// The classes that occur: whole numbers by size, anything else by spelling.
-fn classes(part: &Part<'_>, label: &str) -> Vec<String> {
+fn classes(settings: &Settings<'_>, part: &Part<'_>, label: &str) -> Result<Vec<String>, SettingsError> {
     let names: BTreeSet<_> = names(part, label).collect();
+    if !(2..=MOST_CLASSES).contains(&names.len()) {
+        let message = format!("expected 2 to {MOST_CLASSES} classes, found {}", names.len());
+        return Err(settings.error("label", message + "; name another column, or meet its numbers as values"));
+    }
     let mut classes: Vec<_> = names.into_iter().map(str::to_owned).collect();
     if classes.iter().all(|class| class.parse::<i64>().is_ok()) {
         classes.sort_by_key(|class| class.parse::<i64>().ok());
     }
-    classes
+    Ok(classes)
+}
+
+/// The rows of a part, each with its class.
+fn with_classes(
+    settings: &Settings<'_>,
+    label: &str,
+    classes: &[String],
+    encoding: &Encoding,
+    part: &Part<'_>,
+) -> Result<Samples, SettingsError> {
+    let wrong = |message| settings.error(part.key, message);
+    let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
+    let mut labels = Vec::with_capacity(part.rows.len());
+    for (&row, name) in part.rows.iter().zip(names(part, label)) {
+        let Some(&class) = places.get(name) else {
+            let some = classes.iter().take(MOST_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let more = if classes.len() > MOST_SHOWN { ", …" } else { "" };
+            let message = format!("row {row}, column \"{label}\": expected one of {some}{more}");
+            return Err(wrong(format!("{message}, found \"{name}\"; correct the file")));
+        };
+        labels.push(class);
+    }
+    Ok(Samples::from_floats(encoding.write(part).map_err(wrong)?, labels, encoding.width))
 }
 
 #[cfg(test)]
@@ -342,17 +348,48 @@ mod tests {
     #[test]
     fn a_share_of_the_rows_can_be_held_out() {
         let text = SETTINGS.replace("test_file = \"test.csv\"", "test_share = 0.5").replace("= 2", "= 1");
-        let data = build(TRAIN, TEST, &text);
-        // Two rows of four are drawn; if both are of one class, that is said.
-        match data {
-            Ok(data) => assert_eq!((data.train().samples.len(), data.test().samples.len()), (2, 2)),
-            Err(error) => assert!(error.contains("expected at least 2 classes"), "{error}"),
-        }
+        let data = build(TRAIN, TEST, &text).unwrap();
+        assert_eq!((data.train().samples.len(), data.test().samples.len()), (2, 2));
         let expected = "a.toml:4:1: data.test_share = 0.1: leaves 4 samples to train on and 0 to judge on; \
                         give another share, or more samples";
         check_refused(TRAIN, TEST, &text.replace("0.5", "0.1"), expected);
         let expected = "a.toml:8:1: data.test_share = 0.5: test_file is given; leave out one of them";
         check_refused(TRAIN, TEST, &format!("{SETTINGS}test_share = 0.5"), expected);
+    }
+
+    #[test]
+    fn a_class_may_be_held_out_as_a_whole() {
+        let text = SETTINGS.replace("test_file = \"test.csv\"", "test_share = 0.5").replace("= 2", "= 1");
+        let train = "size,colour,kind,id\n1,red,a,x\n2,red,b,x\n3,red,c,x\n4,red,d,x\n";
+        for seed in 0..8 {
+            let data = build(train, TEST, &format!("{text}seed = {seed}")).unwrap();
+            let mut all = [labels(&data.train().samples), labels(&data.test().samples)].concat();
+            all.sort_unstable();
+            assert_eq!((all, data.net().n_classes()), (vec![0, 1, 2, 3], 4));
+        }
+    }
+
+    #[test]
+    fn classes_are_few_and_fewer_are_shown() {
+        let table = |n_rows: u32| {
+            let rows: String = (0..n_rows).map(|row| format!("{},red,{row},x\n", row % 2)).collect();
+            format!("size,colour,kind,id\n{rows}")
+        };
+        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 0, column \"kind\": \
+                        expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found \"9\"; correct the file";
+        check_refused(&table(9), TEST, SETTINGS, expected);
+        let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 65537; \
+                        name another column, or meet its numbers as values";
+        check_refused(&table(65_537), TEST, SETTINGS, expected);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_scaled_are_named() {
+        let (train, test) = ("size,kind\n0,a\n1e-30,b\n", "size,kind\n0,a\n1e10,b\n");
+        let text = "clients = 2\nfile = \"train.csv\"\ntest_file = \"test.csv\"\nlabel = \"kind\"";
+        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 1, column \"size\": found 1e10, \
+                        too far from 5e-31 by a deviation of 5e-31; correct it, or leave out the column";
+        check_refused(train, test, text, expected);
     }
 
     #[test]
@@ -423,9 +460,12 @@ mod tests {
         let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 1, column \"kind\": expected one of 9, 10, \
                         found \"11\"; correct the file";
         check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, expected);
-        let expected =
-            "a.toml:5:1: data.label = \"kind\": expected at least 2 classes, found 1; name another column";
+        let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 1; name another column, \
+             or meet its numbers as values";
         check_refused(&TRAIN.replace("10", "9"), TEST, SETTINGS, expected);
+        let expected = "a.toml:3:1: data.file = \"train.csv\": at/train.csv: expected a class in line 3, \
+                        column \"kind\", found nothing; fill it in, or take out the row";
+        check_refused(&TRAIN.replace("blue,9", "blue, "), TEST, SETTINGS, expected);
         let error = build(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv")).err().unwrap();
         assert!(
             error.starts_with("a.toml:3:1: data.file = \"gone.csv\": at/gone.csv: cannot be read: "),

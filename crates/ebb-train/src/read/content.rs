@@ -21,6 +21,12 @@ const MOST_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
 /// What a short text may grow to in any case.
 const SHORT_TEXT: u64 = 1 << 20;
 
+/// The most that a row or line of text may take.
+const MOST_IN_A_ROW: u64 = 64 << 20;
+
+/// What some programs write before text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Memory taken before a compressed byte is read, for each of them; more only as it turns out to be needed.
 const TAKEN_PER_COMPRESSED_BYTE: u64 = 8;
 
@@ -32,6 +38,8 @@ pub(super) struct Content<'p> {
     n_stored: u64,
     compressed: bool,
     n_read: u64,
+    /// What the row that is being read may still take.
+    left_in_row: u64,
 }
 
 impl<'p> Content<'p> {
@@ -56,7 +64,7 @@ impl<'p> Content<'p> {
         let stored = Cursor::new(start).chain(stored);
         let reader: Box<dyn Read> =
             if compressed { Box::new(MultiGzDecoder::new(stored)) } else { Box::new(stored) };
-        Ok(Content { path, reader, n_stored, compressed, n_read: 0 })
+        Ok(Content { path, reader, n_stored, compressed, n_read: 0, left_in_row: u64::MAX })
     }
 
     /// The next bytes: fewer than `n_bytes` only where the content ends.
@@ -71,6 +79,22 @@ impl<'p> Content<'p> {
             Ok(_) => Ok(bytes),
             Err(source) => Err(unreadable(self.path, source)),
         }
+    }
+
+    /// Text without the mark that it may begin with.
+    pub(super) fn without_mark(mut self) -> Result<Self, ReadError> {
+        let mut start = Vec::new();
+        let read = self.reader.by_ref().take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start);
+        read.map_err(|error| unreadable(self.path, error))?;
+        if start == BYTE_ORDER_MARK {
+            start.clear();
+        }
+        Ok(Content { reader: Box::new(Cursor::new(start).chain(self.reader)), ..self })
+    }
+
+    /// From here on, until the next row begins, only as much is read as a row may take.
+    pub(super) fn begin_row(&mut self) {
+        self.left_in_row = MOST_IN_A_ROW;
     }
 
     /// The content cannot be longer than this.
@@ -103,9 +127,16 @@ impl Read for Content<'_> {
             let stored = format!("at most {most} bytes of text in {}", self.size());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, stored));
         }
+        let Some(left_in_row) = self.left_in_row.checked_sub(n_bytes as u64) else {
+            let most = format!("at most {MOST_IN_A_ROW} bytes in a row");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, most));
+        };
+        self.left_in_row = left_in_row;
         Ok(n_bytes)
     }
 }
+
+const ROW_TOO_LONG: &str = "fetch the file again, or close the quote that makes one row of many";
 
 /// What an error means that came while the content of a file was read.
 pub(super) fn unreadable(path: &Path, error: io::Error) -> ReadError {
@@ -117,6 +148,9 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> ReadError {
         }
         io::ErrorKind::FileTooLarge if error.raw_os_error().is_none() => {
             ReadError::unfit(path, error.to_string(), "more", "fetch the file again, or unpack it")
+        }
+        io::ErrorKind::QuotaExceeded if error.raw_os_error().is_none() => {
+            ReadError::unfit(path, error.to_string(), "more", ROW_TOO_LONG)
         }
         _ => ReadError::io(path, error),
     }

@@ -1,14 +1,16 @@
 //! Tables from CSV files.
 //!
-//! The first line names the columns, unless their names are given. Spaces around a value do not count.
+//! The first line names the columns, unless their names are given. Spaces around a value do not count. A value ends
+//! within its line: where one goes on, a quote was not closed.
 
+use std::io::{Chain, Read};
 use std::path::Path;
 
-use csv::{ErrorKind, ReaderBuilder, StringRecord, Trim};
+use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
 
 use super::ReadError;
 use super::content::{Content, unreadable};
-use super::table::{Builder, Meant, NOT_A_NUMBER, Table, TableForm, Value, distinct};
+use super::table::{Builder, Meant, Table, TableForm, Value, distinct, short};
 
 /// The columns' names.
 pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
@@ -16,8 +18,8 @@ pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<Str
     let names: Vec<String> = match form.names {
         Some(names) => names.to_vec(),
         None => {
-            let mut reader = reader(content, form);
-            let header = reader.headers().map_err(|error| refuse(file, error))?;
+            let mut header = StringRecord::new();
+            read_row(file, &mut reader(content, form)?, &mut header)?;
             header.iter().map(str::to_owned).collect()
         }
     };
@@ -43,20 +45,20 @@ pub(super) fn table(
         .enumerate()
         .filter_map(|(at, name)| Some((at, Builder::new(meant(&name)?), name)))
         .collect();
-    let mut reader = reader(content, form);
+    let mut reader = reader(content, form)?;
     let (mut record, mut n_rows) = (StringRecord::new(), 0);
-    while reader.read_record(&mut record).map_err(|error| refuse(file, error))? {
-        let line = record.position().map_or(0, csv::Position::line);
-        // The reader compares lines with one another, and names that were given with none.
+    if form.names.is_none() {
+        read_row(file, &mut reader, &mut record)?;
+    }
+    while read_row(file, &mut reader, &mut record)? {
+        let line = line(record.position());
         if record.len() != n_fields {
             let found = record.len().to_string();
-            return Err(ReadError::unfit(file, fields(n_fields as u64, line), found, CORRECT));
+            return Err(ReadError::unfit(file, format!("{n_fields} values in line {line}"), found, CORRECT));
         }
         for (at, column, name) in &mut columns {
-            column.add(Value::Text(&record[*at])).map_err(|found| {
-                let expected = format!("a number in line {line}, column \"{name}\"");
-                ReadError::unfit(file, expected, found, NOT_A_NUMBER)
-            })?;
+            let added = column.add(Value::Text(&record[*at]));
+            added.map_err(|refused| refused.at(file, &format!("line {line}, column \"{name}\"")))?;
         }
         n_rows += 1;
     }
@@ -70,31 +72,49 @@ pub(super) fn table(
 const GIVE_A_TABLE: &str = "give a CSV file, and the names of its columns if it has no line of them";
 const CORRECT: &str = "correct the line, or name what lines to be passed over begin with";
 
-fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> csv::Reader<Content<'p>> {
-    ReaderBuilder::new()
-        .has_headers(form.names.is_none())
-        .trim(Trim::All)
-        .comment(form.comment)
-        .delimiter(form.separator.unwrap_or(b','))
-        .from_reader(content)
+const CLOSE_THE_QUOTE: &str = "close the quote, or write the value in one line";
+
+/// A line end follows the content: in a file that breaks off within quotes, it is part of the last value.
+type Text<'p> = Chain<Content<'p>, &'static [u8]>;
+
+fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> Result<csv::Reader<Text<'p>>, ReadError> {
+    let content = content.without_mark()?.chain(b"\n".as_slice());
+    let mut builder = ReaderBuilder::new();
+    builder.has_headers(false).flexible(true).comment(form.comment);
+    Ok(builder.delimiter(form.separator.unwrap_or(b',')).from_reader(content))
+}
+
+/// Reads the next row of values, if there is one.
+fn read_row(
+    file: &Path,
+    reader: &mut csv::Reader<Text<'_>>,
+    record: &mut StringRecord,
+) -> Result<bool, ReadError> {
+    reader.get_mut().get_mut().0.begin_row();
+    if !reader.read_record(record).map_err(|error| refuse(file, error))? {
+        return Ok(false);
+    }
+    if let Some(value) = record.iter().find(|value| value.contains(['\n', '\r'])) {
+        let expected = format!("values that end where line {} does", line(record.position()));
+        return Err(ReadError::unfit(file, expected, short(value), CLOSE_THE_QUOTE));
+    }
+    record.trim();
+    Ok(true)
+}
+
+fn line(position: Option<&Position>) -> u64 {
+    position.map_or(0, Position::line)
 }
 
 fn refuse(file: &Path, error: csv::Error) -> ReadError {
-    let line = error.position().map_or(0, csv::Position::line);
+    let line = line(error.position());
     match error.into_kind() {
         ErrorKind::Io(error) => unreadable(file, error),
-        ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            ReadError::unfit(file, fields(expected_len, line), len.to_string(), CORRECT)
-        }
         ErrorKind::Utf8 { .. } => {
             ReadError::unfit(file, format!("text in line {line}"), "bytes that are no UTF-8", GIVE_A_TABLE)
         }
         other => ReadError::unfit(file, "a CSV file", format!("{other:?}"), GIVE_A_TABLE),
     }
-}
-
-fn fields(count: u64, line: u64) -> String {
-    format!("{count} values in line {line}")
 }
 
 #[cfg(test)]
@@ -128,6 +148,54 @@ mod tests {
         let error = read(b"1;red;3\n", form).unwrap_err();
         let remedy = "correct the line, or name what lines to be passed over begin with";
         assert_eq!(error, format!("at: expected 2 values in line 1, found 3; {remedy}"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_name_or_value() {
+        let names = ["size", "colour"].map(str::to_owned);
+        let given = TableForm { names: Some(&names), ..PLAIN };
+        for (content, form) in [("size,colour\n1,red\n", PLAIN), ("1,red\n", given), ("\"1\",red", given)] {
+            let marked = format!("\u{feff}{content}");
+            for content in [marked.as_bytes(), &gzip(marked.as_bytes())] {
+                let table = read(content, form).unwrap();
+                assert_eq!(table.columns, [numbers("size", &[1.0]), colours(&[0], &["red"])]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_is_found() {
+        let remedy = "close the quote, or write the value in one line";
+        let message = |line: u32, found: &str| {
+            format!("expected values that end where line {line} does, found \"{found}; {remedy}")
+        };
+        // What follows would otherwise be part of the value.
+        let content = b"size,colour\n1,red\n2,\"blue\n3,red\n4,red\n";
+        check(content, &message(3, "blue\n3,red\n4,red\n\n\""));
+        check(b"size,colour,id\n1,\"red,a\n2,red,b\n", &message(2, "red,a\n2,red,b\n\n\""));
+        check(b"size,\"colour\n1,red\n", &message(1, "colour\n1,red\n\n\""));
+        check(b"size,colour\n1,\"red\rblue\"", &message(2, "red\rblue\""));
+        // Where the file breaks off within quotes.
+        for end in ["\"", "\"r", "\"red", "\"red\"\"", "\"red\n"] {
+            let error = read(format!("size,colour\n1,red\n2,{end}").as_bytes(), PLAIN).unwrap_err();
+            assert!(error.starts_with("at: expected values that end where line 3 does, found \""), "{error}");
+        }
+        let whole = read(b"size,colour\n1,\"red\"", PLAIN).unwrap();
+        assert_eq!(whole.columns, [numbers("size", &[1.0]), colours(&[0], &["red"])]);
+    }
+
+    #[test]
+    fn rows_grow_only_so_far() {
+        let message = "expected at most 67108864 bytes in a row, found more; \
+                       fetch the file again, or close the quote that makes one row of many";
+        let long = |line: &[u8]| {
+            gzip(&[b"size,colour\n1,\"", line.repeat((70 << 20) / line.len()).as_slice()].concat())
+        };
+        // Random enough to be no bomb: what is left is a row that is too long.
+        let noise: Vec<u8> =
+            (0_u32..20_000).map(|at| b'a' + (at.wrapping_mul(at ^ 0x9e37) >> 7) as u8 % 26).collect();
+        check(&long(&noise), message);
+        check(&long(&[&noise[..], b"\n"].concat()), message);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
 use super::ReadError;
 use super::content::{LIMIT, MOST_PER_COMPRESSED_BYTE};
-use super::table::{Builder, Meant, NOT_A_NUMBER, Table, TableForm, Value, distinct};
+use super::table::{Builder, Meant, Table, TableForm, Value, distinct};
 
 /// What a Parquet file begins and ends with.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
@@ -308,9 +308,7 @@ impl Rows<'_> {
                         ReadError::unfit(file, expected, "bytes that are no UTF-8", WRITE_AGAIN)
                     })?,
                 };
-                self.to.add(value).map_err(|found| {
-                    ReadError::unfit(file, format!("a number in {}", place(self.row)), found, NOT_A_NUMBER)
-                })?;
+                self.to.add(value).map_err(|refused| refused.at(file, &place(self.row)))?;
                 self.row += 1;
             }
         }

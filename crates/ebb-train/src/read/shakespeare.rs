@@ -93,6 +93,7 @@ pub(super) fn read_lines(content: Content<'_>) -> Result<Roles, ReadError> {
     let mut line = Vec::new();
     for line_number in 1_u64.. {
         line.clear();
+        content.get_mut().begin_row();
         if content.read_until(b'\n', &mut line).map_err(|error| unreadable(file, error))? == 0 {
             break;
         }
@@ -502,6 +503,13 @@ mod tests {
             let most = 200 * bomb.len() + (1 << 20);
             assert!(error.starts_with(&format!("at: expected at most {most} bytes of text in ")), "{error}");
         }
+    }
+
+    #[test]
+    fn lines_grow_only_so_far() {
+        let content = vec![b' '; (64 << 20) + (1 << 17)];
+        let error = read(LINES, &content).unwrap_err();
+        assert!(error.starts_with("at: expected at most 67108864 bytes in a row, found more; "), "{error}");
     }
 
     #[test]

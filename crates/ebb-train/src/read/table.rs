@@ -25,8 +25,10 @@ pub struct TableForm<'f> {
 pub enum Meant {
     /// Each is a number.
     Number,
-    /// Each is the name of one of a few.
+    /// Each is the name of one of a few; nothing is a name like the others.
     Category,
+    /// Each is the name of one of a few, and nothing is none.
+    Class,
 }
 
 /// Columns of equal length, each with its name.
@@ -101,13 +103,25 @@ pub(super) fn distinct(names: Vec<String>) -> Result<Vec<String>, String> {
     }
 }
 
-/// What to do about a value that is no number.
-pub(super) const NOT_A_NUMBER: &str = "correct it, list the column as categorical, or leave it out";
+/// Why a value cannot be in its column.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    expected: &'static str,
+    found: String,
+    remedy: &'static str,
+}
+
+impl Refused {
+    /// What is wrong with the value at this place of a file.
+    pub(super) fn at(self, file: &Path, place: &str) -> ReadError {
+        ReadError::unfit(file, format!("{} in {place}", self.expected), self.found, self.remedy)
+    }
+}
 
 /// A value of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'v> {
-    /// Which a category has as a name like the others, and a number cannot be.
+    /// Which a category has as a name like the others, and a number or class cannot be.
     Nothing,
     Text(&'v str),
     Whole(i128),
@@ -117,33 +131,46 @@ pub(super) enum Value<'v> {
 /// A column as it is read.
 pub(super) enum Builder {
     Numbers(Vec<f64>),
-    Categories { places: Vec<u32>, known: BTreeMap<String, u32> },
+    Categories { places: Vec<u32>, known: BTreeMap<String, u32>, all_named: bool },
 }
 
 impl Builder {
     pub(super) fn new(meant: Meant) -> Builder {
         match meant {
             Meant::Number => Builder::Numbers(Vec::new()),
-            Meant::Category => Builder::Categories { places: Vec::new(), known: BTreeMap::new() },
+            Meant::Category | Meant::Class => {
+                let all_named = meant == Meant::Class;
+                Builder::Categories { places: Vec::new(), known: BTreeMap::new(), all_named }
+            }
         }
     }
 
-    /// Adds a value; what is no number, or none that 32 bits hold, is told.
-    pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), String> {
+    /// Adds a value. No number is what 32 bits do not hold, and no class is one without a name.
+    pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), Refused> {
         match self {
             Builder::Numbers(numbers) => {
-                let (number, told) = match value {
+                let (number, found) = match value {
                     Value::Nothing => (f64::NAN, "nothing".to_owned()),
                     Value::Text(text) => (text.parse().unwrap_or(f64::NAN), short(text)),
                     Value::Whole(whole) => (whole as f64, whole.to_string()),
                     Value::Real(real) => (real, real.to_string()),
                 };
                 if !(number as f32).is_finite() {
-                    return Err(told);
+                    let remedy = "correct it, list the column as categorical, or leave it out";
+                    return Err(Refused { expected: "a number", found, remedy });
                 }
                 numbers.push(number);
             }
-            Builder::Categories { places, known } => {
+            Builder::Categories { places, known, all_named } => {
+                let unnamed = match value {
+                    Value::Nothing => true,
+                    Value::Text(text) => text.trim().is_empty(),
+                    Value::Whole(_) | Value::Real(_) => false,
+                };
+                if *all_named && unnamed {
+                    let (found, remedy) = ("nothing".to_owned(), "fill it in, or take out the row");
+                    return Err(Refused { expected: "a class", found, remedy });
+                }
                 let mut place = |name: &str| match known.get(name) {
                     Some(&place) => place,
                     None => {
@@ -165,7 +192,7 @@ impl Builder {
     pub(super) fn finish(self) -> Column {
         match self {
             Builder::Numbers(numbers) => Column::Numbers(numbers),
-            Builder::Categories { places, known } => {
+            Builder::Categories { places, known, .. } => {
                 let mut names = vec![String::new(); known.len()];
                 known.into_iter().for_each(|(name, place)| names[place as usize] = name);
                 Column::Categories { places, names }
@@ -228,7 +255,13 @@ pub(super) mod tests {
             (Value::Text("1e39"), "\"1e39\""),
             (Value::Real(f64::INFINITY), "inf"),
         ] {
-            assert_eq!(built(Meant::Number, &[value]), Err(told.to_owned()));
+            let refused = built(Meant::Number, &[value]).unwrap_err();
+            assert_eq!((refused.expected, refused.found.as_str()), ("a number", told));
+        }
+        assert_eq!(built(Meant::Class, &values), built(Meant::Category, &values));
+        for value in [Value::Nothing, Value::Text(""), Value::Text(" ")] {
+            let refused = built(Meant::Class, &[Value::Text("red"), value]).unwrap_err();
+            assert_eq!((refused.expected, refused.found.as_str()), ("a class", "nothing"));
         }
     }
 

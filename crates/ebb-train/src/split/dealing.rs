@@ -111,7 +111,7 @@ pub(super) fn from_classes(
 }
 
 /// How many of `size` samples a share of them is; at least one is left.
-pub(super) fn count(share: Share, size: usize) -> usize {
+pub(crate) fn count(share: Share, size: usize) -> usize {
     ((share.get() * size as f64).round() as usize).min(size.saturating_sub(1))
 }
 

@@ -19,6 +19,7 @@ use std::num::NonZeroU32;
 use ebb_round::Stream;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
+pub(crate) use dealing::count;
 pub use sizes::Sizes;
 pub use skew::{Skew, distance, law};
 
