@@ -10,9 +10,11 @@ mod membership;
 mod memory;
 mod script;
 mod speed;
+pub mod work;
 mod world;
 
 pub use availability::Availability;
 pub use fleet::SimFleet;
 pub use script::{Reply, Sends};
+pub use work::WorkLaw;
 pub use world::{PARTS, World};

@@ -1,0 +1,111 @@
+//! How much of the planned work a client that was asked has done by the deadline: one file each.
+
+pub mod complete;
+pub mod failure;
+pub mod flex;
+pub mod stragglers;
+
+use std::num::NonZeroU32;
+
+use ebb_round::{Amount, ClientId, RoundNo, Work};
+use ebb_settings::Entry;
+
+/// What comes of planned work; a function of (seed, round, client), whoever else was asked.
+pub trait WorkLaw: Send {
+    /// What comes of `planned` steps or passes over the client's data, whichever the job counts.
+    fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done;
+
+    /// The part of a job's work that comes back; `None`: nothing does.
+    fn returned(&self, number: RoundNo, client: ClientId, work: Work) -> Option<Work> {
+        let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
+        let Done::Part(done) = self.done(number, client, planned) else { return None };
+        let done = done.min(planned);
+        let amount = match work.amount {
+            Amount::Steps(_) => Amount::Steps(done),
+            Amount::Epochs(_) => Amount::Epochs(done),
+        };
+        Some(Work { amount, ..work })
+    }
+}
+
+/// What came of planned work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// So much of it, and that is sent.
+    Part(NonZeroU32),
+    /// All of it, for nothing: the answer never arrives.
+    Lost,
+    /// Not one step.
+    Nothing,
+}
+
+/// Everything that `[world.work]` can name.
+pub const ALL: &[Entry<dyn WorkLaw>] = &[complete::ENTRY, failure::ENTRY, flex::ENTRY, stragglers::ENTRY];
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree, find};
+
+    use super::*;
+
+    /// The law that `[world.work]` describes, for 100 clients.
+    pub(super) fn build(text: &str, seed: u64) -> Result<Box<dyn WorkLaw>, String> {
+        let tree = Tree::parse(&format!("[world.work]\n{text}"), "a.toml").unwrap();
+        let facts = Facts { seed, n_clients: 100, n_rounds: 0 };
+        let settings = tree.table("world.work", facts);
+        let entry = find(ALL, &settings, None).map_err(|error| error.to_string())?;
+        (entry.build)(&settings).map_err(|error| error.to_string())
+    }
+
+    /// What comes of `planned`, as a number, in rounds x 100 clients.
+    pub(super) fn play(law: &dyn WorkLaw, n_rounds: RoundNo, planned: u32) -> Vec<Vec<Option<u32>>> {
+        let planned = NonZeroU32::new(planned).unwrap();
+        let done = |number, client| match law.done(number, ClientId::new(client), planned) {
+            Done::Part(done) => Some(done.get()),
+            Done::Lost => None,
+            Done::Nothing => Some(0),
+        };
+        (0..n_rounds).map(|number| (0..100).map(|client| done(number, client)).collect()).collect()
+    }
+
+    #[test]
+    fn every_example_can_be_built_and_plays_the_same_twice() {
+        for entry in ALL {
+            let text = format!("kind = \"{}\"\n{}", entry.name, entry.example);
+            let played = |seed| play(build(&text, seed).unwrap().as_ref(), 30, 10);
+            assert_eq!(played(1), played(1), "{}", entry.name);
+            assert_eq!(played(1) == played(2), entry.name == "complete", "{}", entry.name);
+            let backwards = build(&text, 1).unwrap();
+            for (number, row) in played(1).iter().enumerate().rev() {
+                assert_eq!(&play_round(backwards.as_ref(), number as RoundNo), row, "{}", entry.name);
+            }
+        }
+    }
+
+    fn play_round(law: &dyn WorkLaw, number: RoundNo) -> Vec<Option<u32>> {
+        play(law, number + 1, 10).pop().unwrap()
+    }
+
+    #[test]
+    fn work_comes_back_in_the_unit_it_was_asked_in() {
+        struct Half;
+        impl WorkLaw for Half {
+            fn done(&self, _: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
+                match client.number() {
+                    0 => NonZeroU32::new(planned.get() / 2).map_or(Done::Nothing, Done::Part),
+                    _ => Done::Lost,
+                }
+            }
+        }
+        let number = |n| NonZeroU32::new(n).unwrap();
+        let batch = Some(number(20));
+        let check = |amount, client, steps: Option<u32>| {
+            let returned = Half.returned(0, ClientId::new(client), Work { amount, batch });
+            assert_eq!(returned.map(|work| work.steps(100).get()), steps, "{amount:?}");
+        };
+        check(Amount::Steps(number(10)), 0, Some(5));
+        check(Amount::Epochs(number(10)), 0, Some(25));
+        check(Amount::Epochs(number(1)), 0, None);
+        check(Amount::Steps(number(10)), 1, None);
+    }
+}
