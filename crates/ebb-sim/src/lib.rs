@@ -10,6 +10,7 @@ mod membership;
 mod memory;
 mod script;
 mod speed;
+pub mod trace;
 pub mod work;
 mod world;
 

@@ -1,0 +1,225 @@
+//! Recorded traces: the intervals during which each client was up.
+//!
+//! A trace is a CSV file, plain or compressed by gzip, or a Parquet file, with one row an interval:
+//!
+//! | column | meaning |
+//! |---|---|
+//! | `client` | a number or a name; clients are numbered in the order in which they first occur |
+//! | `from`, `to` | seconds; the client is up from `from` on until just before `to`; both empty: it exists, no more |
+//! | `seen_from`, `seen_to` | optional: from when until when the client was watched, the same in all of its rows |
+//!
+//! Without the last two, everybody was watched from the midnight (multiple of 86,400 s) before the first interval of
+//! the file until the end of its last. Rows may stand in any order. Other columns mean nothing.
+//!
+//! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
+//! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first
+//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are clients of which
+//! some seem to be in milliseconds: see [`Reading::check_units`].
+//!
+//! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale
+//! Smartphone Data") are read too. Their columns are `device`, `ready_start`, `ready_end`, and for some `trace_start`,
+//! `trace_end`. They are always repaired. Devices with empty fields had no usable trace and are left out. Those of
+//! which only charging is known were watched for three days.
+
+mod error;
+mod playback;
+mod read;
+mod recorder;
+mod spans;
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+
+pub use error::{Place, TraceError, Wrong};
+pub use playback::{After, Beyond, ENTRY, Playback, Rules};
+pub use read::Reading;
+pub use recorder::Recorder;
+
+use spans::Spans;
+
+/// Seconds of a day.
+const DAY_S: f64 = 86_400.0;
+
+/// When each client was up.
+#[derive(Clone, PartialEq)]
+pub struct Trace {
+    /// Where each client's intervals begin among all, and after the last client, where all end.
+    starts: Vec<usize>,
+    /// Client by client, ascending and apart from one another, none without length.
+    intervals: Spans,
+    /// When each client was watched, never without length; its intervals lie within.
+    seen: Spans,
+    repairs: Repairs,
+}
+
+/// What was read, and what of it was not taken as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// Intervals in the file.
+    pub n_read: usize,
+    /// Dropped because they begin before 0.
+    pub before_zero: usize,
+    /// Dropped because they end before they start.
+    pub backwards: usize,
+    /// Dropped because they have no length.
+    pub no_length: usize,
+    /// Dropped because they reach out of the time in which their client was watched.
+    pub outside: usize,
+    /// Joined to another of the same client, which they overlap.
+    pub joined: usize,
+    /// Devices of FLASH left out because they have no usable trace.
+    pub clients_left_out: usize,
+}
+
+impl Trace {
+    /// How many clients there are, whether or not they are ever up.
+    pub fn n_clients(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// How many intervals there are.
+    pub fn n_intervals(&self) -> usize {
+        self.intervals.len()
+    }
+
+    /// What was repaired when the trace was read.
+    pub fn repairs(&self) -> Repairs {
+        self.repairs
+    }
+
+    /// From when until when a client was watched, in seconds.
+    pub fn seen(&self, client_idx: usize) -> (f64, f64) {
+        self.seen.get(client_idx)
+    }
+
+    /// When the first client began to be watched.
+    pub fn begins_s(&self) -> f64 {
+        (0..self.n_clients()).map(|client_idx| self.seen(client_idx).0).fold(f64::INFINITY, f64::min)
+    }
+
+    /// When the last client ceased to be watched.
+    pub fn ends_s(&self) -> f64 {
+        (0..self.n_clients()).map(|client_idx| self.seen(client_idx).1).fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// A client's intervals, ascending.
+    pub fn intervals(&self, client_idx: usize) -> impl ExactSizeIterator<Item = (f64, f64)> + '_ {
+        self.range(client_idx).map(|at| self.intervals.get(at))
+    }
+
+    /// Whether a client is up at a time of the trace.
+    pub fn up_at(&self, client_idx: usize, time_s: f64) -> bool {
+        self.next_up(client_idx, time_s) == Some(time_s)
+    }
+
+    /// When a client is next up: `time_s` itself if it is up then, `None` if not before the trace ends.
+    pub fn next_up(&self, client_idx: usize, time_s: f64) -> Option<f64> {
+        let range = self.range(client_idx);
+        let at = self.intervals.first_to_end_after(range.clone(), time_s);
+        range.contains(&at).then(|| self.intervals.get(at).0.max(time_s))
+    }
+
+    /// The share of the time in which each client was watched that it was up.
+    pub fn shares(&self) -> Vec<f64> {
+        let share = |client_idx| {
+            let up_s: f64 = self.intervals(client_idx).map(|(from, to)| to - from).sum();
+            let (from, to) = self.seen(client_idx);
+            up_s / (to - from)
+        };
+        (0..self.n_clients()).map(share).collect()
+    }
+
+    /// Writes the trace as CSV; read again, it is the same.
+    pub fn write(&self, to: &mut dyn io::Write) -> io::Result<()> {
+        writeln!(to, "client,seen_from,seen_to,from,to")?;
+        for client_idx in 0..self.n_clients() {
+            let (seen_from, seen_to) = self.seen(client_idx);
+            if self.range(client_idx).is_empty() {
+                writeln!(to, "{client_idx},{seen_from},{seen_to},,")?;
+            }
+            for (from, until) in self.intervals(client_idx) {
+                writeln!(to, "{client_idx},{seen_from},{seen_to},{from},{until}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn range(&self, client_idx: usize) -> Range<usize> {
+        self.starts[client_idx]..self.starts[client_idx + 1]
+    }
+}
+
+impl fmt::Debug for Trace {
+    /// The size only: there may be millions of intervals.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} intervals of {} clients", self.n_intervals(), self.n_clients())
+    }
+}
+
+impl fmt::Display for Repairs {
+    /// One line for the user.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} intervals read", self.n_read)?;
+        for (count, what) in [
+            (self.before_zero, "dropped that begin before 0"),
+            (self.backwards, "dropped that end before they start"),
+            (self.no_length, "dropped that have no length"),
+            (self.outside, "dropped that reach beyond the time watched"),
+            (self.joined, "joined that overlap"),
+            (self.clients_left_out, "clients left out that have no usable trace"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A trace by hand, everybody watched from 0 to `ends_s`.
+    pub(super) fn by_hand(clients: &[&[(f64, f64)]], ends_s: f64) -> Trace {
+        let mut starts = vec![0];
+        let mut intervals = Vec::new();
+        for client in clients {
+            intervals.extend(client.iter().map(|&(from, to)| [from, to]));
+            starts.push(intervals.len());
+        }
+        let seen = Spans::new(vec![[0.0, ends_s]; clients.len()]);
+        Trace { starts, intervals: Spans::new(intervals), seen, repairs: Repairs::default() }
+    }
+
+    #[test]
+    fn an_interval_holds_its_beginning_but_not_its_end() {
+        for unit in [1.0, 0.25] {
+            let trace =
+                by_hand(&[&[(2.0 * unit, 5.0 * unit), (5.0 * unit, 6.0 * unit)], &[], &[(0.0, unit)]], 10.0);
+            let check = |client, time: f64, next: Option<f64>| {
+                let (time, next) = (time * unit, next.map(|next| next * unit));
+                assert_eq!(trace.next_up(client, time), next, "{client} at {time}");
+                assert_eq!(trace.up_at(client, time), next == Some(time), "{client} at {time}");
+            };
+            check(0, 0.0, Some(2.0));
+            check(0, 1.999, Some(2.0));
+            check(0, 2.0, Some(2.0));
+            check(0, 4.999, Some(4.999));
+            check(0, 5.0, Some(5.0));
+            check(0, 6.0, None);
+            check(1, 0.0, None);
+            check(2, 0.0, Some(0.0));
+            check(2, 1.0, None);
+            check(2, -1.0, Some(0.0));
+        }
+    }
+
+    #[test]
+    fn shares_are_of_the_time_watched() {
+        let trace = by_hand(&[&[(2.0, 5.0), (6.0, 7.0)], &[], &[(0.0, 10.0)]], 10.0);
+        assert_eq!(trace.shares(), [0.4, 0.0, 1.0]);
+        assert_eq!(format!("{trace:?}"), "3 intervals of 3 clients");
+    }
+}

@@ -1,0 +1,473 @@
+//! Reads a trace from a table, and checks it.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use ebb_train::read::{Column, Meant, ReadError, Table, TableForm, table, table_names};
+
+use super::spans::Spans;
+use super::{DAY_S, Place, Repairs, Trace, TraceError, Wrong};
+
+/// How a trace is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading<'r> {
+    /// Whether to drop or join intervals that are wrong, instead of refusing the file.
+    pub repair: bool,
+    /// Whether to refuse files in which some clients seem to be in milliseconds: ordered by their middle times, clients
+    /// fall into two groups with a factor of ten between them, and both the times and the lengths of intervals are
+    /// between 200 and 5,000 times as large in one as in the other.
+    pub check_units: bool,
+    /// The clients there can be, in order; without it, those that occur.
+    pub clients: Option<&'r [String]>,
+}
+
+impl Default for Reading<'_> {
+    fn default() -> Self {
+        Reading { repair: false, check_units: true, clients: None }
+    }
+}
+
+impl Trace {
+    /// Reads a trace of one of the forms that [this module](super) describes.
+    pub fn read(file: &Path, reading: &Reading<'_>) -> Result<Trace, TraceError> {
+        let form = Form::of(file)?;
+        let rows = Rows::read(file, form)?;
+        let mut repairs = Repairs::default();
+        let clients = number_clients(&rows, reading.clients, &mut repairs)?;
+        let seen = watched(&rows, &clients)?;
+        let mut kept = check(&rows, &clients, seen.as_ref(), reading, &mut repairs)?;
+        kept.sort_by(|one, other| {
+            one.client_idx
+                .cmp(&other.client_idx)
+                .then(one.from_s.total_cmp(&other.from_s))
+                .then(one.row.cmp(&other.row))
+        });
+        let kept = apart(&rows, kept, reading, &mut repairs)?;
+        if reading.check_units && !form.known() {
+            check_units(&rows, &kept)?;
+        }
+        let seen = match seen {
+            Some(seen) => seen,
+            None => vec![
+                span(&kept).ok_or_else(|| TraceError::NeverUp { file: file.to_owned() })?;
+                clients.n_clients
+            ],
+        };
+        let mut starts = vec![0; clients.n_clients + 1];
+        kept.iter().for_each(|one| starts[one.client_idx + 1] += 1);
+        for client_idx in 0..clients.n_clients {
+            starts[client_idx + 1] += starts[client_idx];
+        }
+        let intervals = Spans::new(kept.iter().map(|one| [one.from_s, one.to_s]).collect());
+        Ok(Trace { starts, intervals, seen: Spans::new(seen), repairs })
+    }
+}
+
+/// FLASH's charging times end within the third day, but for one interval of a wrong clock.
+const FLASH_CHARGING_ENDS_S: f64 = 3.0 * DAY_S;
+
+const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
+
+/// How a file names its columns, and so what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Own,
+    OwnWatched,
+    FlashReady,
+    FlashCharging,
+}
+
+impl Form {
+    fn of(file: &Path) -> Result<Form, TraceError> {
+        let names = match table_names(file, TableForm::default()) {
+            Ok(names) => names,
+            Err(error) => return Err(unreadable(file, error)),
+        };
+        let has = |name: &str| names.iter().any(|known| known == name);
+        let watched = has("seen_from") || has("seen_to") || has("trace_start") || has("trace_end");
+        let form = match (has("device") && has("ready_start"), watched) {
+            (false, false) => Form::Own,
+            (false, true) => Form::OwnWatched,
+            (true, true) => Form::FlashReady,
+            (true, false) => Form::FlashCharging,
+        };
+        match form.columns().into_iter().flatten().find(|name| !has(name)) {
+            Some(missing) => Err(TraceError::Column { file: file.to_owned(), missing, found: names }),
+            None => Ok(form),
+        }
+    }
+
+    /// The names of client, from, to, watched from, watched to.
+    fn columns(self) -> [Option<&'static str>; 5] {
+        match self {
+            Form::Own => [Some("client"), Some("from"), Some("to"), None, None],
+            Form::OwnWatched => ["client", "from", "to", "seen_from", "seen_to"].map(Some),
+            Form::FlashReady => ["device", "ready_start", "ready_end", "trace_start", "trace_end"].map(Some),
+            Form::FlashCharging => [Some("device"), Some("ready_start"), Some("ready_end"), None, None],
+        }
+    }
+
+    /// Whether it is one of FLASH's, of which it is known what is wrong with them.
+    fn known(self) -> bool {
+        matches!(self, Form::FlashReady | Form::FlashCharging)
+    }
+}
+
+/// A file's rows as they are.
+struct Rows<'f> {
+    file: &'f Path,
+    form: Form,
+    n_rows: usize,
+    /// For each row the place of its client among the names.
+    places: Vec<u32>,
+    names: Vec<String>,
+    /// From, to, watched from, watched to, as far as there are such columns.
+    times: Vec<Times>,
+}
+
+/// The values of a column of times.
+enum Times {
+    Numbers(Vec<f64>),
+    Texts { places: Vec<u32>, texts: Vec<String>, values: Vec<Option<f64>> },
+}
+
+impl<'f> Rows<'f> {
+    fn read(file: &'f Path, form: Form) -> Result<Rows<'f>, TraceError> {
+        let columns = form.columns();
+        let read = |times: Meant| {
+            table(file, TableForm::default(), |name| {
+                let at = columns.iter().position(|&column| column == Some(name))?;
+                Some(if at == 0 { Meant::Category } else { times })
+            })
+        };
+        // Numbers take a tenth of the memory of texts. But texts may be empty, and can be told where they are wrong.
+        let Table { n_rows, columns: mut read } = read(Meant::Number)
+            .or_else(|_| read(Meant::Category))
+            .map_err(|error| unreadable(file, error))?;
+        let mut take = |name: &str| {
+            let at =
+                read.iter().position(|(known, _)| known == name).expect("every column that was asked for");
+            read.swap_remove(at).1
+        };
+        let Some(Column::Categories { places, names }) = columns[0].map(&mut take) else {
+            unreachable!("clients were read as categories");
+        };
+        let times = columns[1..].iter().flatten().map(|name| Times::new(take(name))).collect();
+        Ok(Rows { file, form, n_rows, places, names, times })
+    }
+
+    fn name(&self, row: usize) -> &str {
+        &self.names[self.places[row] as usize]
+    }
+
+    /// The number in one of the columns of times; `None`: it is empty.
+    fn time(&self, row: usize, column_idx: usize) -> Result<Option<f64>, TraceError> {
+        match &self.times[column_idx] {
+            Times::Numbers(numbers) => Ok(Some(numbers[row])),
+            Times::Texts { places, texts, values } => {
+                let place = places[row] as usize;
+                match (values[place], texts[place].as_str()) {
+                    (Some(value), _) => Ok(Some(value)),
+                    (None, "") => Ok(None),
+                    (None, text) => Err(self.not_a_number(row, column_idx, text)),
+                }
+            }
+        }
+    }
+
+    /// Two columns that both hold a number, or neither.
+    fn pair(&self, row: usize, column_idx: usize) -> Result<Option<(f64, f64)>, TraceError> {
+        match (self.time(row, column_idx)?, self.time(row, column_idx + 1)?) {
+            (Some(from), Some(to)) => Ok(Some((from, to))),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(self.not_a_number(row, column_idx, "")),
+            (Some(_), None) => Err(self.not_a_number(row, column_idx + 1, "")),
+        }
+    }
+
+    fn has_watched(&self) -> bool {
+        self.times.len() > 2
+    }
+
+    /// Whether nothing is known of the device of this row.
+    fn unusable(&self, row: usize) -> Result<bool, TraceError> {
+        Ok(self.form.known() && self.pair(row, 0)?.is_none())
+    }
+
+    fn not_a_number(&self, row: usize, column_idx: usize, found: &str) -> TraceError {
+        let column = self.form.columns()[1 + column_idx].expect("a column that was read");
+        self.wrong(row, Wrong::NotANumber { column, found: short(found) })
+    }
+
+    fn wrong(&self, row: usize, wrong: Wrong) -> TraceError {
+        let (place, client) = (self.place(row), short(self.name(row)));
+        TraceError::Row { file: self.file.to_owned(), place, client, wrong }
+    }
+
+    fn place(&self, row: usize) -> Place {
+        line_of(self.file, row).map_or(Place::Row(row), Place::Line)
+    }
+}
+
+impl Times {
+    fn new(column: Column) -> Times {
+        match column {
+            Column::Numbers(numbers) => Times::Numbers(numbers),
+            Column::Categories { places, names: texts } => {
+                let finite = |text: &String| text.parse().ok().filter(|value: &f64| value.is_finite());
+                let values = texts.iter().map(finite).collect();
+                Times::Texts { places, texts, values }
+            }
+        }
+    }
+}
+
+/// Which client each name is.
+struct Clients {
+    /// For each name its number; `None`: left out.
+    of_name: Vec<Option<usize>>,
+    n_clients: usize,
+}
+
+fn number_clients(
+    rows: &Rows<'_>,
+    known: Option<&[String]>,
+    repairs: &mut Repairs,
+) -> Result<Clients, TraceError> {
+    let mut usable = vec![false; rows.names.len()];
+    for row in 0..rows.n_rows {
+        let place = rows.places[row] as usize;
+        usable[place] = usable[place] || !rows.unusable(row)?;
+    }
+    let mut of_name = vec![None; rows.names.len()];
+    if let Some(known) = known {
+        let numbers: BTreeMap<_, _> =
+            known.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        for row in 0..rows.n_rows {
+            let Some(&number) = numbers.get(rows.name(row)) else {
+                return Err(rows.wrong(row, Wrong::Unknown { n_known: known.len() }));
+            };
+            of_name[rows.places[row] as usize] = Some(number);
+        }
+        return Ok(Clients { of_name, n_clients: known.len() });
+    }
+    let mut n_clients = 0;
+    // Names stand in the order in which they first occur.
+    for (number, _) in of_name.iter_mut().zip(&usable).filter(|(_, usable)| **usable) {
+        *number = Some(n_clients);
+        n_clients += 1;
+    }
+    repairs.clients_left_out = of_name.len() - n_clients;
+    if n_clients == 0 {
+        return Err(TraceError::NeverUp { file: rows.file.to_owned() });
+    }
+    Ok(Clients { of_name, n_clients })
+}
+
+/// When each client was watched, if that is known before its intervals are.
+fn watched(rows: &Rows<'_>, clients: &Clients) -> Result<Option<Vec<[f64; 2]>>, TraceError> {
+    if rows.form == Form::FlashCharging {
+        return Ok(Some(vec![[0.0, FLASH_CHARGING_ENDS_S]; clients.n_clients]));
+    }
+    if !rows.has_watched() {
+        return Ok(None);
+    }
+    let mut found: Vec<Option<(usize, [f64; 2])>> = vec![None; clients.n_clients];
+    for row in 0..rows.n_rows {
+        let Some(client_idx) = clients.of_name[rows.places[row] as usize] else { continue };
+        if rows.unusable(row)? {
+            continue;
+        }
+        let Some((from_s, to_s)) = rows.pair(row, 2)? else { return Err(rows.not_a_number(row, 2, "")) };
+        check_size(rows, row, to_s)?;
+        if from_s < 0.0 || from_s >= to_s {
+            return Err(rows.wrong(row, Wrong::NotWatched { seen_s: (from_s, to_s) }));
+        }
+        match found[client_idx] {
+            None => found[client_idx] = Some((row, [from_s, to_s])),
+            Some((_, seen)) if seen == [from_s, to_s] => {}
+            Some((other, [other_from_s, other_to_s])) => {
+                let wrong = Wrong::OtherwiseWatched {
+                    seen_s: (from_s, to_s),
+                    other_s: (other_from_s, other_to_s),
+                    other: rows.place(other),
+                };
+                return Err(rows.wrong(row, wrong));
+            }
+        }
+    }
+    // A client that is known but does not occur was watched as long as anybody.
+    let seen = || found.iter().flatten().map(|&(_, seen)| seen);
+    let begin = seen().map(|[from, _]| from).fold(f64::INFINITY, f64::min);
+    let end = seen().map(|[_, to]| to).fold(f64::NEG_INFINITY, f64::max);
+    Ok(Some(found.iter().map(|found| found.map_or([begin, end], |(_, seen)| seen)).collect()))
+}
+
+/// An interval that is kept, and where it stands.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    client_idx: usize,
+    row: usize,
+    from_s: f64,
+    to_s: f64,
+}
+
+/// The intervals that are right on their own.
+fn check(
+    rows: &Rows<'_>,
+    clients: &Clients,
+    seen: Option<&Vec<[f64; 2]>>,
+    reading: &Reading<'_>,
+    repairs: &mut Repairs,
+) -> Result<Vec<Kept>, TraceError> {
+    let repair = reading.repair || rows.form.known();
+    let mut kept = Vec::new();
+    for row in 0..rows.n_rows {
+        let Some((from_s, to_s)) = rows.pair(row, 0)? else { continue };
+        let Some(client_idx) = clients.of_name[rows.places[row] as usize] else { continue };
+        repairs.n_read += 1;
+        check_size(rows, row, from_s.max(to_s))?;
+        let [seen_from_s, seen_to_s] = seen.map_or([0.0, f64::INFINITY], |seen| seen[client_idx]);
+        let (wrong, count) = if from_s < 0.0 {
+            (Wrong::BeforeZero { from_s }, &mut repairs.before_zero)
+        } else if to_s < from_s {
+            (Wrong::Backwards { from_s, to_s }, &mut repairs.backwards)
+        } else if to_s == from_s {
+            (Wrong::NoLength { at_s: from_s }, &mut repairs.no_length)
+        } else if from_s < seen_from_s || to_s > seen_to_s {
+            let wrong = Wrong::Outside { interval_s: (from_s, to_s), seen_s: (seen_from_s, seen_to_s) };
+            (wrong, &mut repairs.outside)
+        } else {
+            kept.push(Kept { client_idx, row, from_s, to_s });
+            continue;
+        };
+        if !repair {
+            return Err(rows.wrong(row, wrong));
+        }
+        *count += 1;
+    }
+    Ok(kept)
+}
+
+fn check_size(rows: &Rows<'_>, row: usize, time_s: f64) -> Result<(), TraceError> {
+    if time_s > HUNDRED_YEARS_S {
+        return Err(rows.wrong(row, Wrong::TooLate { time_s }));
+    }
+    Ok(())
+}
+
+/// Joins or refuses what overlaps; `kept` is in the order of clients and beginnings.
+fn apart(
+    rows: &Rows<'_>,
+    kept: Vec<Kept>,
+    reading: &Reading<'_>,
+    repairs: &mut Repairs,
+) -> Result<Vec<Kept>, TraceError> {
+    let repair = reading.repair || rows.form.known();
+    let mut apart: Vec<Kept> = Vec::with_capacity(kept.len());
+    for one in kept {
+        match apart.last_mut() {
+            Some(before) if before.client_idx == one.client_idx && one.from_s < before.to_s => {
+                if !repair {
+                    let (from_s, before_to_s, before) = (one.from_s, before.to_s, rows.place(before.row));
+                    return Err(rows.wrong(one.row, Wrong::Overlap { from_s, before_to_s, before }));
+                }
+                before.to_s = before.to_s.max(one.to_s);
+                repairs.joined += 1;
+            }
+            _ => apart.push(one),
+        }
+    }
+    Ok(apart)
+}
+
+/// From the midnight before the first interval to the end of the last.
+fn span(kept: &[Kept]) -> Option<[f64; 2]> {
+    let first = kept.iter().map(|one| one.from_s).min_by(f64::total_cmp)?;
+    let last = kept.iter().map(|one| one.to_s).max_by(f64::total_cmp)?;
+    Some([libm::floor(first / DAY_S) * DAY_S, last])
+}
+
+const LEAST_GAP: f64 = 10.0;
+const MILLISECONDS: std::ops::RangeInclusive<f64> = 200.0..=5000.0;
+
+/// Refuses a file in which some clients seem to be in another unit than the others.
+fn check_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
+    // Middle time and middle length of each client that is ever up.
+    let mut middles: Vec<(f64, f64, usize)> = kept
+        .chunk_by(|one, other| one.client_idx == other.client_idx)
+        .map(|intervals| {
+            let length = median(intervals.iter().map(|one| one.to_s - one.from_s));
+            (intervals[intervals.len() / 2].to_s, length, intervals[0].row)
+        })
+        .collect();
+    middles.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.2.cmp(&other.2)));
+    let gap = |at: usize| middles[at].0 / middles[at - 1].0;
+    let Some(cut) = (1..middles.len()).max_by(|&one, &other| gap(one).total_cmp(&gap(other))) else {
+        return Ok(());
+    };
+    let (smaller, larger) = middles.split_at(cut);
+    let times = median(larger.iter().map(|one| one.0)) / median(smaller.iter().map(|one| one.0));
+    let lengths = median(larger.iter().map(|one| one.1)) / median(smaller.iter().map(|one| one.1));
+    if gap(cut) < LEAST_GAP || !MILLISECONDS.contains(&times) || !MILLISECONDS.contains(&lengths) {
+        return Ok(());
+    }
+    let row = larger.iter().map(|one| one.2).min().expect("both groups hold clients");
+    Err(rows.wrong(row, Wrong::MixedUnits { n_clients: (larger.len(), smaller.len()), ratio: times }))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<_> = values.collect();
+    let middle = values.len() / 2;
+    *values.select_nth_unstable_by(middle, |one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal)).1
+}
+
+/// A file that has no rows is told as such.
+fn unreadable(file: &Path, error: ReadError) -> TraceError {
+    match error {
+        ReadError::Unfit { found, .. } if found == "none" => TraceError::Empty { file: file.to_owned() },
+        error => TraceError::Read(error),
+    }
+}
+
+/// The line of text in which a row of a CSV file begins; `None`: the file is no plain text.
+fn line_of(file: &Path, row: usize) -> Option<usize> {
+    let mut reader = BufReader::new(File::open(file).ok()?);
+    let mut start = Vec::new();
+    reader.by_ref().take(4).read_to_end(&mut start).ok()?;
+    if start.starts_with(&[0x1f, 0x8b]) || start == b"PAR1" {
+        return None;
+    }
+    let (mut line, mut n_begun, mut begins, mut quoted) = (1, 0, true, false);
+    for byte in start.into_iter().map(Ok).chain(reader.bytes()) {
+        match byte.ok()? {
+            b'\n' => {
+                line += 1;
+                begins = !quoted;
+            }
+            b'\r' if begins => {}
+            byte => {
+                if begins {
+                    n_begun += 1;
+                    // The first is the line of names.
+                    if n_begun == row + 2 {
+                        return Some(line);
+                    }
+                    begins = false;
+                }
+                quoted ^= byte == b'"';
+            }
+        }
+    }
+    None
+}
+
+/// Cut where it is long.
+fn short(text: &str) -> String {
+    const MOST: usize = 40;
+    let cut = text.chars().nth(MOST).is_some();
+    text.chars().take(MOST).chain(cut.then_some("...").into_iter().flat_map(str::chars)).collect()
+}

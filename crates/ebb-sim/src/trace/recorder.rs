@@ -1,0 +1,87 @@
+//! Turns what happened in a run into a trace that plays it again.
+
+use ebb_round::Bits;
+
+use super::spans::Spans;
+use super::{Repairs, Trace};
+
+/// Writes down who is up from when on.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    begins_s: Option<f64>,
+    /// Since when each client has been up, if it is.
+    since_s: Vec<Option<f64>>,
+    /// Client, from, to.
+    over: Vec<(usize, [f64; 2])>,
+}
+
+impl Recorder {
+    /// Notes who is up from a time on. Times ascend.
+    pub fn note(&mut self, time_s: f64, up: &Bits) {
+        self.begins_s.get_or_insert(time_s);
+        self.since_s.resize(self.since_s.len().max(up.len()), None);
+        for (client_idx, since_s) in self.since_s.iter_mut().enumerate() {
+            match (up.get(client_idx), *since_s) {
+                (true, None) => *since_s = Some(time_s),
+                (false, Some(from_s)) => {
+                    self.over.push((client_idx, [from_s, time_s]));
+                    *since_s = None;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The trace; whoever is up stays so until `ends_s`. `None`: there were no clients, or no time passed.
+    pub fn finish(mut self, ends_s: f64) -> Option<Trace> {
+        let begins_s = self.begins_s.filter(|&begins_s| begins_s < ends_s && !self.since_s.is_empty())?;
+        for (client_idx, since_s) in self.since_s.iter().enumerate() {
+            self.over.extend(since_s.map(|from_s| (client_idx, [from_s, ends_s])));
+        }
+        self.over.sort_by(|one, other| one.0.cmp(&other.0).then(one.1[0].total_cmp(&other.1[0])));
+        let n_clients = self.since_s.len();
+        let starts =
+            (0..=n_clients).map(|client_idx| self.over.partition_point(|one| one.0 < client_idx)).collect();
+        Some(Trace {
+            starts,
+            repairs: Repairs { n_read: self.over.len(), ..Repairs::default() },
+            intervals: Spans::new(self.over.into_iter().map(|(_, span)| span).collect()),
+            seen: Spans::new(vec![[begins_s, ends_s]; n_clients]),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_become_intervals() {
+        let mut recorder = Recorder::default();
+        for (number, up) in [0b001, 0b011, 0b000, 0b010, 0b010].into_iter().enumerate() {
+            recorder.note(number as f64 * 60.0, &Bits::from_words(vec![up], 3));
+        }
+        let trace = recorder.finish(300.0).unwrap();
+        let check = |client_idx, expected: &[(f64, f64)]| {
+            assert_eq!(trace.intervals(client_idx).collect::<Vec<_>>(), expected);
+            assert_eq!(trace.seen(client_idx), (0.0, 300.0));
+        };
+        check(0, &[(0.0, 120.0)]);
+        check(1, &[(60.0, 120.0), (180.0, 300.0)]);
+        check(2, &[]);
+        let mut text = Vec::new();
+        trace.write(&mut text).unwrap();
+        let expected =
+            "client,seen_from,seen_to,from,to\n0,0,300,0,120\n1,0,300,60,120\n1,0,300,180,300\n2,0,300,,\n";
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn nothing_is_no_trace() {
+        assert!(Recorder::default().finish(1.0).is_none());
+        let mut recorder = Recorder::default();
+        recorder.note(1.0, &Bits::new(3));
+        assert!(recorder.clone().finish(1.0).is_none());
+        assert_eq!(recorder.finish(2.0).unwrap().n_clients(), 3);
+    }
+}
