@@ -199,7 +199,7 @@ impl fmt::Display for Wrong {
             Wrong::NotWatched { seen_s: (from_s, to_s) } => {
                 write!(
                     f,
-                    "watched from {from_s} s to {to_s} s; give a time above 0 that is no earlier than 0"
+                    "watched from {from_s} s to {to_s} s; give a beginning from 0 on and an end after it"
                 )
             }
             Wrong::OtherwiseWatched { seen_s, other_s, other } => {
@@ -214,11 +214,9 @@ impl fmt::Display for Wrong {
                 write!(f, "{time_s} s are more than a hundred years; give seconds, not milliseconds")
             }
             Wrong::MixedUnits { n_clients: (larger, smaller), ratio } => {
-                write!(
-                    f,
-                    "its times seem to be in another unit: those of {larger} clients, this one among them, "
-                )?;
-                write!(f, "are about {ratio:.0} times as large as those of the other {smaller}; ")?;
+                let all = larger + smaller;
+                write!(f, "its times seem to be in another unit: {larger} of {all} clients, ")?;
+                write!(f, "this one among them, have times about {ratio:.0} times as large as the others; ")?;
                 write!(f, "give seconds throughout, or check_units = false if they are")
             }
             Wrong::Unknown { n_known } => {

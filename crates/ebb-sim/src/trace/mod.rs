@@ -17,9 +17,9 @@
 //! some seem to be in milliseconds: see [`Reading::check_units`].
 //!
 //! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale
-//! Smartphone Data") are read too. Their columns are `device`, `ready_start`, `ready_end`, and for some `trace_start`,
-//! `trace_end`. They are always repaired. Devices with empty fields had no usable trace and are left out. Those of
-//! which only charging is known were watched for three days.
+//! Smartphone Data") are read too. Their columns are `device`, `ready_start`, `ready_end`, and in the one of devices
+//! that are ready also `trace_start`, `trace_end`. They are always repaired. Devices with empty fields had no usable
+//! trace and are left out. Those of which only charging is known count as watched for three days.
 
 mod error;
 mod playback;

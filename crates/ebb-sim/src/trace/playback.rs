@@ -49,9 +49,9 @@ impl Default for Rules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Beyond {
-    /// The trace's clients play more than one part each, in turns. Whoever is not the first to be played by a client is
-    /// ahead of the trace by a number of days drawn from the seed, so that nights stay nights, and what is beyond the
-    /// client's last day comes from its first; by any time, where the client was watched for less than two days.
+    /// The trace's clients play more than one part each, in turns. In all but its first part a client is ahead of its
+    /// trace by a number of days drawn from the seed, so that nights stay nights, and goes on from its first day after
+    /// its last; it is ahead by any time, where it was watched for less than two days.
     #[default]
     Repeat,
     /// They are never up.
@@ -75,7 +75,8 @@ pub enum After {
 #[derive(Clone, Debug)]
 pub struct Playback {
     trace: Trace,
-    seed: u64,
+    /// At a client's number: by how much it is shifted.
+    shifts: Stream,
     start_s: f64,
     time_scale: f64,
     beyond_clients: Beyond,
@@ -91,7 +92,8 @@ impl Playback {
         let Rules { time_scale, start_s, beyond_clients, beyond_end } = rules;
         assert!(time_scale > 0.0 && time_scale.is_finite(), "a scale is a finite number above 0");
         let start_s = start_s.unwrap_or_else(|| trace.begins_s());
-        Playback { trace, seed, start_s, time_scale, beyond_clients, beyond_end }
+        let shifts = Stream::of_run(seed, "trace shift");
+        Playback { trace, shifts, start_s, time_scale, beyond_clients, beyond_end }
     }
 
     /// The trace.
@@ -104,6 +106,16 @@ impl Playback {
         let Some(part) = self.part(client) else { return false };
         self.place(&part, self.now_s(time_s))
             .is_some_and(|place_s| self.trace.up_at(part.client_idx, place_s))
+    }
+
+    /// Writes who is up at a time of the run.
+    pub fn write(&self, time_s: f64, up: &mut Bits) {
+        let len = up.len();
+        up.fill_words(|at| {
+            let clients = (at * 64..len.min(at * 64 + 64)).map(ClientId::new);
+            clients
+                .fold(0, |word, client| word | u64::from(self.up_at(client, time_s)) << (client.idx() % 64))
+        });
     }
 
     /// When a client is next up: `time_s` itself if it is up then; `None`: never again.
@@ -160,9 +172,10 @@ impl Playback {
         let ahead_s = if client.idx() < n_clients {
             0.0
         } else {
-            let mut stream = Stream::of_client(self.seed, "trace shift", client);
-            let n_days = (length_s / DAY_S) as usize;
-            if n_days < 2 { stream.unit() * length_s } else { stream.below(n_days) as f64 * DAY_S }
+            let draw = self.shifts.pair(client.idx() as u64 / 2)[client.idx() % 2];
+            let unit = (draw >> 11) as f64 / (1_u64 << 53) as f64;
+            let n_days = libm::floor(length_s / DAY_S);
+            if n_days < 2.0 { unit * length_s } else { libm::floor(unit * n_days) * DAY_S }
         };
         Some(Part { client_idx, from_s, to_s, ahead_s })
     }
@@ -228,9 +241,8 @@ impl Recorded {
             Trace::read(&file, &reading).map_err(|error| settings.error("file", error.to_string()))?;
         let (n_known, n_clients) = (trace.n_clients(), settings.facts().n_clients);
         if table.beyond_clients == Beyond::Error && n_clients > n_known {
-            let message = format!(
-                "the recording has {n_known} clients, but the data has {n_clients}; give \"repeat\" or \"down\", or fewer"
-            );
+            let message = format!("the recording has {n_known} clients, but the data has {n_clients}");
+            let message = message + "; give \"repeat\" or \"down\", or fewer";
             return Err(settings.error("beyond_clients", message));
         }
         let rules = Rules {
@@ -260,14 +272,7 @@ fn find(settings: &Settings<'_>, file: &str) -> Result<PathBuf, SettingsError> {
 
 impl Availability for Recorded {
     fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
-        let time_s = f64::from(number) * self.round_s;
-        let len = up.len();
-        up.fill_words(|at| {
-            let clients = (at * 64..len.min(at * 64 + 64)).map(ClientId::new);
-            clients.fold(0, |word, client| {
-                word | u64::from(self.playback.up_at(client, time_s)) << (client.idx() % 64)
-            })
-        });
+        self.playback.write(f64::from(number) * self.round_s, up);
     }
 }
 

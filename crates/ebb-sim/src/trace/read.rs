@@ -16,9 +16,9 @@ use super::{DAY_S, Place, Repairs, Trace, TraceError, Wrong};
 pub struct Reading<'r> {
     /// Whether to drop or join intervals that are wrong, instead of refusing the file.
     pub repair: bool,
-    /// Whether to refuse files in which some clients seem to be in milliseconds: ordered by their middle times, clients
-    /// fall into two groups with a factor of ten between them, and both the times and the lengths of intervals are
-    /// between 200 and 5,000 times as large in one as in the other.
+    /// Whether to refuse files in which some clients seem to be in milliseconds: ordered by their middle times,
+    /// clients fall into two groups with a factor of ten between them, and both the times and the lengths of
+    /// intervals are between 200 and 5,000 times as large in one as in the other, comparing medians.
     pub check_units: bool,
     /// The clients there can be, in order; without it, those that occur.
     pub clients: Option<&'r [String]>,
@@ -66,7 +66,7 @@ impl Trace {
     }
 }
 
-/// FLASH's charging times end within the third day, but for one interval of a wrong clock.
+/// FLASH's charging times end within the third day, but for one interval on the sixth.
 const FLASH_CHARGING_ENDS_S: f64 = 3.0 * DAY_S;
 
 const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
@@ -301,6 +301,9 @@ fn watched(rows: &Rows<'_>, clients: &Clients) -> Result<Option<Vec<[f64; 2]>>, 
     }
     // A client that is known but does not occur was watched as long as anybody.
     let seen = || found.iter().flatten().map(|&(_, seen)| seen);
+    if seen().next().is_none() {
+        return Err(TraceError::NeverUp { file: rows.file.to_owned() });
+    }
     let begin = seen().map(|[from, _]| from).fold(f64::INFINITY, f64::min);
     let end = seen().map(|[_, to]| to).fold(f64::NEG_INFINITY, f64::max);
     Ok(Some(found.iter().map(|found| found.map_or([begin, end], |(_, seen)| seen)).collect()))
@@ -425,10 +428,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     *values.select_nth_unstable_by(middle, |one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal)).1
 }
 
-/// A file that has no rows is told as such.
+/// A file that has no rows is told as such; remedies for tables of other kinds do not help.
 fn unreadable(file: &Path, error: ReadError) -> TraceError {
     match error {
         ReadError::Unfit { found, .. } if found == "none" => TraceError::Empty { file: file.to_owned() },
+        ReadError::Unfit { file, expected, found, .. } => {
+            TraceError::Read(ReadError::Unfit { file, expected, found, remedy: "correct the file" })
+        }
         error => TraceError::Read(error),
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (FLEX), Table 2. It gives mean and
 //! standard deviation of the percentage done, and that only the last three traces have rounds without any. The
-//! traces themselves were not published. Here a client does round(E * x / 100) of E, at least 1 and at most E, with a
-//! normal x; on the last three traces it first stays idle, with half the chance that mean and deviation allow at most.
-//! Clipping and rounding change both moments, so the normal law is solved for each E such that they hold afterwards.
+//! traces themselves were not published. Here a client does round(E * x / 100) of E, at least 1 and at most E, with
+//! a normal x; on the last three traces it is idle with half the chance that mean and deviation allow at most.
+//! Clipping and rounding change both moments, so the normal law is solved for each E such that they hold after it.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

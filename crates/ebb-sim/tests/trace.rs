@@ -1,0 +1,472 @@
+//! Traces from files: what is read, what is refused and how that is told; what is written plays the same again.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use ebb_round::{Bits, ClientId, Stream};
+use ebb_settings::{DATA_VARIABLE, Facts, Tree};
+use ebb_sim::Availability;
+use ebb_sim::trace::{After, Beyond, ENTRY, Playback, Reading, Recorder, Repairs, Rules, Trace};
+use ebb_train::read::data_folder;
+
+const REFUSE: Reading<'_> = Reading { repair: false, check_units: true, clients: None };
+const REPAIR: Reading<'_> = Reading { repair: true, ..REFUSE };
+
+/// Writes a file for one test.
+fn file(name: &str, content: &[u8]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).unwrap();
+    path
+}
+
+fn read(name: &str, content: &str, reading: &Reading<'_>) -> Result<Trace, String> {
+    let path = file(name, content.as_bytes());
+    Trace::read(&path, reading).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "at"))
+}
+
+fn all(trace: &Trace) -> Vec<Vec<(f64, f64)>> {
+    (0..trace.n_clients()).map(|client_idx| trace.intervals(client_idx).collect()).collect()
+}
+
+#[test]
+fn clients_are_numbered_as_they_occur_and_rows_may_stand_in_any_order() {
+    let text = "to, from ,note,client\n60,40,x,b\n5.5,0,y,a\n20,10,z,b\n\n,,,never\n";
+    let trace = read("order.csv", text, &REFUSE).unwrap();
+    assert_eq!(all(&trace), [vec![(10.0, 20.0), (40.0, 60.0)], vec![(0.0, 5.5)], vec![]]);
+    assert_eq!(trace.seen(2), (0.0, 60.0));
+    assert_eq!(trace.repairs(), Repairs { n_read: 3, ..Repairs::default() });
+
+    let known = ["never", "a", "c", "b"].map(str::to_owned);
+    let trace = read("known.csv", text, &Reading { clients: Some(&known), ..REFUSE }).unwrap();
+    assert_eq!(all(&trace), [vec![], vec![(0.0, 5.5)], vec![], vec![(10.0, 20.0), (40.0, 60.0)]]);
+}
+
+#[test]
+fn a_trace_begins_at_midnight_unless_it_says_when_clients_were_watched() {
+    let trace = read("midnight.csv", "client,from,to\n0,190000,190010\n1,180000,250000\n", &REFUSE).unwrap();
+    assert_eq!(
+        (trace.seen(0), trace.begins_s(), trace.ends_s()),
+        ((172_800.0, 250_000.0), 172_800.0, 250_000.0)
+    );
+    let text = "client,from,to,seen_from,seen_to\n0,5,6,2,10\n1,,,4,20\n";
+    let trace = read("watched.csv", text, &REFUSE).unwrap();
+    assert_eq!((trace.seen(0), trace.seen(1)), ((2.0, 10.0), (4.0, 20.0)));
+    assert_eq!((trace.begins_s(), trace.ends_s(), trace.shares()), (2.0, 20.0, vec![0.125, 0.0]));
+}
+
+/// A file with this below its line of names, and why it is refused.
+fn check(name: &str, rows: &str, expected: &str) {
+    check_whole(name, &format!("client,from,to\n{rows}"), expected);
+}
+
+fn check_whole(name: &str, text: &str, expected: &str) {
+    assert_eq!(read(name, text, &REFUSE).unwrap_err(), format!("at: {expected}"));
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let give = "give a table with the columns client, from, to";
+    let none = format!("expected at least one row below the columns' names, found none; {give}");
+    check_whole("empty.csv", "", &none);
+    check("header.csv", "", &none);
+    check_whole(
+        "column.csv",
+        "client,start,to\n0,1,2\n",
+        &format!("expected a column \"from\", found client, start, to; {give}"),
+    );
+    check_whole(
+        "half.csv",
+        "client,seen_from,from,to\n0,1,2,3\n",
+        &format!("expected a column \"seen_to\", found client, seen_from, from, to; {give}"),
+    );
+    check(
+        "never.csv",
+        "a,,\n",
+        "expected at least one interval, found none; give one, or the columns seen_from, seen_to, which say how long \
+         the trace is",
+    );
+    check("ragged.csv", "a,1,2\na,3\n", "expected 3 values in line 3, found 2; correct the file");
+    let gone = Trace::read(Path::new("gone.csv"), &REFUSE).unwrap_err().to_string();
+    assert!(gone.starts_with("gone.csv: cannot be read: "), "{gone}");
+}
+
+#[test]
+fn wrong_rows_are_told_with_their_line() {
+    let drop = "correct it, or drop such intervals with repair = true";
+    check(
+        "number.csv",
+        "a,1,2\na,x,4\n",
+        "line 3: client \"a\": from: expected seconds as a number, found \"x\"; correct it",
+    );
+    check(
+        "nan.csv",
+        "a,1,nan\n",
+        "line 2: client \"a\": to: expected seconds as a number, found \"nan\"; correct it",
+    );
+    check(
+        "inf.csv",
+        "a,1,inf\n",
+        "line 2: client \"a\": to: expected seconds as a number, found \"inf\"; correct it",
+    );
+    check(
+        "hole.csv",
+        "a,1,2\na,,4\n",
+        "line 3: client \"a\": from: expected seconds as a number, found \"\"; correct it",
+    );
+    check("negative.csv", "a,-1,2\n", &format!("line 2: client \"a\": begins at -1 s, before 0; {drop}"));
+    check(
+        "backwards.csv",
+        "a,1,2\nb,30,10.5\n",
+        &format!("line 3: client \"b\": ends at 10.5 s, before it starts at 30 s; {drop}"),
+    );
+    check("point.csv", "a,7,7\n", &format!("line 2: client \"a\": starts and ends at 7 s; {drop}"));
+    check(
+        "overlap.csv",
+        "a,10,20\nb,0,50\na,0,11\n",
+        "line 2: client \"a\": starts at 10 s, before the one in line 4 ends at 11 s; correct it, or join such \
+         intervals with repair = true",
+    );
+    check(
+        "years.csv",
+        "a,10,20\nb,1700000000000,1700000060000\n",
+        "line 3: client \"b\": 1700000060000 s are more than a hundred years; give seconds, not milliseconds",
+    );
+    // Blank lines and lines within quotes count as lines.
+    check(
+        "lines.csv",
+        "\n\"a\nb\",1,2\r\n\r\nc,3,3\n",
+        &format!("line 6: client \"c\": starts and ends at 3 s; {drop}"),
+    );
+}
+
+#[test]
+fn times_out_of_those_watched_are_refused() {
+    let check = |name, rows: &str, expected: &str| {
+        check_whole(name, &format!("client,from,to,seen_from,seen_to\n{rows}"), expected);
+    };
+    let drop = "correct it, or drop such intervals with repair = true";
+    check(
+        "outside.csv",
+        "a,5,11,0,10\n",
+        &format!("line 2: client \"a\": up from 5 s to 11 s, but watched from 0 s to 10 s; {drop}"),
+    );
+    check(
+        "no-time.csv",
+        "a,,,10,10\n",
+        "line 2: client \"a\": watched from 10 s to 10 s; give a beginning from 0 on and an end after it",
+    );
+    check(
+        "otherwise.csv",
+        "a,1,2,0,10\na,3,4,0,11\n",
+        "line 3: client \"a\": watched from 0 s to 11 s, but from 0 s to 10 s in line 2; give the same in all rows of \
+         a client",
+    );
+    check(
+        "unsaid.csv",
+        "a,1,2,,\n",
+        "line 2: client \"a\": seen_from: expected seconds as a number, found \"\"; correct it",
+    );
+}
+
+#[test]
+fn clients_that_are_not_listed_are_refused() {
+    let known = ["a".to_owned(), "c".to_owned()];
+    let error =
+        read("unknown.csv", "client,from,to\na,1,2\nb,1,2\n", &Reading { clients: Some(&known), ..REFUSE });
+    let expected = "at: line 3: client \"b\": is none of the 2 known clients; correct it or leave it out";
+    assert_eq!(error.unwrap_err(), expected);
+}
+
+#[test]
+fn milliseconds_beside_seconds_are_refused() {
+    let hours = |client: &str, unit: u32| -> String {
+        (0..24)
+            .map(|hour| format!("{client},{},{}\n", hour * 3600 * unit, (hour * 3600 + 1200) * unit))
+            .collect()
+    };
+    let mixed = hours("a", 1) + &hours("b", 1) + &hours("c", 1000);
+    check(
+        "mixed.csv",
+        &mixed,
+        "line 50: client \"c\": its times seem to be in another unit: 1 of 3 clients, this one among them, have times \
+         about 1000 times as large as the others; give seconds throughout, or check_units = false if they are",
+    );
+    let meant = Reading { check_units: false, ..REFUSE };
+    assert_eq!(read("meant.csv", &format!("client,from,to\n{mixed}"), &meant).unwrap().n_intervals(), 72);
+    // Long or late alone is no other unit.
+    for rows in ["a,0,10\nb,5000,6000\n", "a,0,10\nb,0,100000\n", "a,0,10\nb,900000,900020\n"] {
+        read("far.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
+    }
+}
+
+#[test]
+fn repair_drops_and_joins() {
+    let rows = "a,-5,2\na,30,10\na,7,7\na,10,20\na,15,40\na,16,18\na,40,50\nb,0,1\n";
+    let trace = read("repair.csv", &format!("client,from,to\n{rows}"), &REPAIR).unwrap();
+    assert_eq!(all(&trace), [vec![(10.0, 40.0), (40.0, 50.0)], vec![(0.0, 1.0)]]);
+    let repairs = trace.repairs();
+    let expected =
+        Repairs { n_read: 8, before_zero: 1, backwards: 1, no_length: 1, joined: 2, ..Repairs::default() };
+    assert_eq!(repairs, expected);
+    assert_eq!(
+        repairs.to_string(),
+        "8 intervals read, 1 dropped that begin before 0, 1 dropped that end before they start, 1 dropped that have no \
+         length, 2 joined that overlap"
+    );
+    let text = "client,from,to,seen_from,seen_to\na,5,11,0,10\na,5,6,0,10\n";
+    let trace = read("repair-outside.csv", text, &REPAIR).unwrap();
+    assert_eq!((trace.repairs().outside, all(&trace)), (1, vec![vec![(5.0, 6.0)]]));
+    // What is no number cannot be repaired.
+    assert!(read("repair-number.csv", "client,from,to\na,x,2\n", &REPAIR).is_err());
+}
+
+/// Random rows, most of them wrong in some way, against the plainest reading of them.
+#[test]
+fn repaired_traces_are_up_when_a_right_interval_says_so() {
+    for seed in 0..200 {
+        let mut stream = Stream::of_run(seed, "rows");
+        let rows: Vec<_> = (0..20)
+            .map(|_| (stream.below(3), stream.below(30) as f64 - 3.0, stream.below(30) as f64 * 0.5))
+            .collect();
+        let lines =
+            rows.iter().map(|(client, from, to)| format!("{client},{from},{to}\n")).collect::<String>();
+        let trace = read("random.csv", &format!("client,from,to\n{lines}"), &REPAIR).unwrap();
+        let mut names: Vec<usize> = Vec::new();
+        for row in &rows {
+            if !names.contains(&row.0) {
+                names.push(row.0);
+            }
+        }
+        for time_s in (0..80).map(|at| f64::from(at) * 0.25) {
+            for (client_idx, name) in names.iter().enumerate() {
+                let expected = rows.iter().any(|(client, from, to)| {
+                    client == name && *from >= 0.0 && (*from..*to).contains(&time_s)
+                });
+                assert_eq!(trace.up_at(client_idx, time_s), expected, "seed {seed}, {name} at {time_s}");
+            }
+        }
+    }
+}
+
+/// Files as PyArrow 26 and Python's gzip write them.
+#[test]
+fn parquet_and_compressed_files_are_read() {
+    let at = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(name);
+    let trace = Trace::read(&at("own.parquet"), &REFUSE).unwrap();
+    assert_eq!(all(&trace), [vec![(10.0, 20.0), (40.0, 60.0)], vec![(0.0, 5.5)]]);
+    let wrong = |name: &str| {
+        let error = Trace::read(&at(name), &REFUSE).unwrap_err().to_string();
+        error.replace(at(name).to_str().unwrap(), "at")
+    };
+    // Of clients 7, 8, 7 the second has no interval.
+    let expected =
+        "at: row 2 (from 0): client \"7\": starts at 12 s, before the one in row 0 (from 0) ends at 20 s; ";
+    assert!(wrong("overlap.parquet").starts_with(expected), "{}", wrong("overlap.parquet"));
+    let expected = "at: row 1 (from 0): client \"a\": ends at 10 s, before it starts at 30 s; ";
+    assert!(wrong("backwards.csv.gz").starts_with(expected), "{}", wrong("backwards.csv.gz"));
+}
+
+#[test]
+fn damaged_files_are_refused_or_read_but_break_nothing() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
+    let own = b"client,from,to,seen_from,seen_to\na,10,20,0,50\n\"b\",,,0,50\na,30,40.5,0,50\n".to_vec();
+    let flash = b"device,ready_start,ready_end\n0,5,9\n1,,\n0,-5,7\n2,4,4\n".to_vec();
+    let parquet = fs::read(fixtures.join("overlap.parquet")).unwrap();
+    for (at, whole) in [own, flash, parquet].into_iter().enumerate() {
+        for seed in 0..200 {
+            let mut stream = Stream::of_run(seed, "damage");
+            let mut bytes = whole.clone();
+            for _ in 0..=stream.below(4) {
+                let place = stream.below(bytes.len());
+                match stream.below(3) {
+                    0 => bytes[place] = stream.below(256) as u8,
+                    1 => bytes[place] = b"0123456789,-.\"\n\r "[stream.below(17)],
+                    _ => bytes.truncate(place.max(1)),
+                }
+            }
+            let path = file(&format!("damaged-{at}"), &bytes);
+            for reading in [REFUSE, REPAIR] {
+                match Trace::read(&path, &reading) {
+                    Err(error) => assert!(!error.to_string().is_empty()),
+                    Ok(trace) => {
+                        let playback = Playback::new(trace, Rules::default(), seed);
+                        playback.write(stream.unit() * 1e6, &mut Bits::new(10));
+                        let next_s = playback.next_up(ClientId::new(5), 3.0);
+                        assert!(next_s.is_none_or(|next_s| next_s >= 3.0));
+                        assert!(playback.trace().shares().iter().all(|share| (0.0..=1.0).contains(share)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn availability(text: &str, n_clients: usize) -> Result<Box<dyn Availability>, String> {
+    let tree = Tree::parse(&format!("[world.availability]\n{text}"), "a.toml").unwrap();
+    let facts = Facts { seed: 9, n_clients, n_rounds: 0 };
+    (ENTRY.build)(&tree.table("world.availability", facts)).map_err(|error| error.to_string())
+}
+
+fn who_is_up(world: &mut dyn Availability, number: u32, n_clients: usize) -> Vec<usize> {
+    let mut up = Bits::new(n_clients);
+    world.write(number, &Bits::new(n_clients), &mut up);
+    up.iter().collect()
+}
+
+#[test]
+fn a_world_written_as_a_trace_plays_the_same_again() {
+    let (n_clients, n_rounds) = (150, 200);
+    for round_s in [60.0, 0.1] {
+        // Some clients are up often, one in three hardly ever, and nobody in the last rounds.
+        let rounds: Vec<Bits> = (0..n_rounds)
+            .map(|number| {
+                let mut up = Bits::new(n_clients);
+                for client in (0..n_clients).map(ClientId::new).filter(|_| number < n_rounds - 10) {
+                    let chance = if client.idx() % 3 == 0 { 0.002 } else { 0.6 };
+                    up.set(client.idx(), Stream::of_both(1, "t", number, client).chance(chance));
+                }
+                up
+            })
+            .collect();
+        let mut recorder = Recorder::default();
+        for (number, up) in rounds.iter().enumerate() {
+            recorder.note(number as f64 * round_s, up);
+        }
+        let recorded = recorder.finish(f64::from(n_rounds) * round_s).unwrap();
+        let mut text = Vec::new();
+        recorded.write(&mut text).unwrap();
+        let path = file(&format!("world-{round_s}.csv"), &text);
+        let read = Trace::read(&path, &REFUSE).unwrap();
+        assert!(read == recorded && read.n_clients() == n_clients);
+
+        for after in ["repeat", "down"] {
+            let text =
+                format!("file = '{}'\nround_s = {round_s:?}\nbeyond_end = \"{after}\"", path.display());
+            let mut world = availability(&text, n_clients).unwrap();
+            for (number, up) in rounds.iter().enumerate() {
+                let expected: Vec<_> = up.iter().collect();
+                assert_eq!(who_is_up(world.as_mut(), number as u32, n_clients), expected, "{number}");
+            }
+            // Fractions of a second do not add up to the very same numbers in the second lap.
+            if round_s == 60.0 {
+                let again = who_is_up(world.as_mut(), n_rounds + 3, n_clients);
+                assert_eq!(again.is_empty(), after == "down");
+                assert!(after == "down" || again == rounds[3].iter().collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+#[test]
+fn settings_are_checked() {
+    let path = file("settings.csv", b"client,from,to\n0,0,10\n1,10,20\n");
+    let build = |rest: &str, n_clients| {
+        let error = availability(&format!("file = '{}'\n{rest}", path.display()), n_clients).err();
+        error.map(|error| error.replace(path.to_str().unwrap(), "at"))
+    };
+    assert_eq!(build("round_s = 5.0", 7), None);
+    assert_eq!(build("round_s = 5.0\nbeyond_clients = \"error\"", 2), None);
+    let expected = "a.toml:4:1: world.availability.beyond_clients = \"error\": the recording has 2 clients, but the data \
+                    has 7; give \"repeat\" or \"down\", or fewer";
+    assert_eq!(build("round_s = 5.0\nbeyond_clients = \"error\"", 7).unwrap(), expected);
+    assert!(build("", 2).unwrap().contains("round_s"));
+    assert!(build("round_s = 5.0\ntime_scale = 0.0", 2).unwrap().contains("give a number above 0"));
+    let error = availability("file = \"gone.csv\"\nround_s = 5.0", 2).err().unwrap();
+    assert!(
+        error.contains("world.availability.file = \"gone.csv\": there is no such file here, and "),
+        "{error}"
+    );
+
+    let mut world = availability(&format!("file = '{}'\nround_s = 5.0", path.display()), 2).unwrap();
+    let played: Vec<_> = (0..6).map(|number| who_is_up(world.as_mut(), number, 2)).collect();
+    assert_eq!(played, [[0], [0], [1], [1], [0], [0]]);
+}
+
+/// A file of FLASH. Without it the test is skipped, but never in CI.
+fn flash(name: &str) -> Option<Trace> {
+    if env::var_os(DATA_VARIABLE).is_some() {
+        // Named but not there: a mistake worth hearing of anywhere.
+        let folder = data_folder(None).unwrap();
+        if folder.join("traces").is_dir() {
+            return Some(Trace::read(&folder.join("traces").join(name), &REFUSE).unwrap());
+        }
+    }
+    let missing = format!("no folder traces in {DATA_VARIABLE}");
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}, which CI must have");
+    // Not by `eprintln`, which shows only when a test fails.
+    let _ = writeln!(io::stderr(), "skipped: the test on real traces ({missing})");
+    None
+}
+
+#[test]
+fn real_flash_ready() {
+    let Some(trace) = flash("flash-ready-1000.csv.gz") else { return };
+    let expected = Repairs { n_read: 14_139, no_length: 844, clients_left_out: 290, ..Repairs::default() };
+    assert_eq!(trace.repairs(), expected);
+    assert_eq!((trace.n_clients(), trace.n_intervals()), (710, 13_295));
+    let mut days: Vec<_> = (0..710).map(|idx| (trace.seen(idx).1 - trace.seen(idx).0) / 86_400.0).collect();
+    days.sort_by(f64::total_cmp);
+    assert_eq!((days[0], days[355], days[709]), (1.0, 5.0, 10.0));
+    let mut shares = trace.shares();
+    shares.sort_by(f64::total_cmp);
+    let percent = |share: f64| (share * 1000.0).round() / 10.0;
+    assert_eq!(percent(shares.iter().sum::<f64>() / 710.0), 9.5);
+    assert_eq!(percent((shares[354] + shares[355]) / 2.0), 5.5);
+    // The 95th percentile, 0.95 of the way from the least to the most.
+    assert_eq!(((shares[673] + 0.55 * (shares[674] - shares[673])) * 100.0).round(), 32.0);
+
+    // Played to 2,000 clients for ten days, as many are up; more of them by night than by day.
+    let playback = Playback::new(trace, Rules { start_s: Some(23.0 * 86_400.0), ..Rules::default() }, 1);
+    let mut by_hour = [0.0; 24];
+    for step in 0..10 * 24 * 4 {
+        let n_up = (0..2000)
+            .filter(|&client| playback.up_at(ClientId::new(client), f64::from(step) * 900.0))
+            .count();
+        by_hour[step as usize / 4 % 24] += n_up as f64 / 2000.0 / 40.0;
+    }
+    let mean = by_hour.iter().sum::<f64>() / 24.0;
+    assert!((mean - 0.095).abs() < 0.01, "{mean}");
+    assert!(by_hour[3] > 1.5 * by_hour[15], "{by_hour:?}");
+    for rules in [
+        Rules { beyond_clients: Beyond::Down, ..Rules::default() },
+        Rules { beyond_end: After::Down, ..Rules::default() },
+    ] {
+        let other = Playback::new(playback.trace().clone(), rules, 1);
+        let fewer = (0..2000).filter(|&client| other.up_at(ClientId::new(client), 8e6)).count();
+        let all = (0..2000).filter(|&client| playback.up_at(ClientId::new(client), 8e6)).count();
+        assert!(fewer < all);
+    }
+}
+
+#[test]
+fn real_flash_charging() {
+    let check = |name, expected: Repairs, n_clients, n_intervals| {
+        let Some(trace) = flash(name) else { return };
+        assert_eq!(trace.repairs(), expected);
+        assert_eq!((trace.n_clients(), trace.n_intervals()), (n_clients, n_intervals));
+        assert_eq!((trace.begins_s(), trace.ends_s()), (0.0, 259_200.0));
+        let share = trace.shares().iter().sum::<f64>() / n_clients as f64;
+        assert!((0.05..0.5).contains(&share), "{share}");
+    };
+    let strict = Repairs {
+        n_read: 38_116,
+        before_zero: 311,
+        backwards: 4,
+        no_length: 6_089, // of 6,116; 27 of them begin before 0
+        outside: 1,
+        joined: 92,
+        clients_left_out: 588,
+    };
+    check("flash-charging-strict.csv.gz", strict, 2_889, 31_619);
+    let loose = Repairs {
+        n_read: 34_870,
+        before_zero: 306,
+        backwards: 4,
+        no_length: 5_656,
+        outside: 1,
+        joined: 66,
+        clients_left_out: 584,
+    };
+    check("flash-charging-loose.csv.gz", loose, 2_870, 28_837);
+}
