@@ -132,11 +132,16 @@ fn wrong_rows_are_told_with_their_line() {
         "a,10,20\nb,1700000000000,1700000060000\n",
         "line 3: client \"b\": 1700000060000 s are more than a hundred years; give seconds, not milliseconds",
     );
-    // Blank lines and lines within quotes count as lines.
+    check(
+        "nameless.csv",
+        "a,1,2\n ,3,4\n",
+        "line 3: client \"\": expected a number or a name, found nothing; fill it in",
+    );
+    // Blank lines count as lines.
     check(
         "lines.csv",
-        "\n\"a\nb\",1,2\r\n\r\nc,3,3\n",
-        &format!("line 6: client \"c\": starts and ends at 3 s; {drop}"),
+        "\n\"a,b\",1,2\r\n\r\nc,3,3\n",
+        &format!("line 5: client \"c\": starts and ends at 3 s; {drop}"),
     );
 }
 

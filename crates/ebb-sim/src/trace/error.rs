@@ -54,6 +54,8 @@ pub enum Place {
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wrong {
+    /// The client has no name.
+    NoName,
     /// A value is no number.
     NotANumber {
         /// In which column.
@@ -177,6 +179,7 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const DROP: &str = "correct it, or drop such intervals with repair = true";
         match self {
+            Wrong::NoName => write!(f, "expected a number or a name, found nothing; fill it in"),
             Wrong::NotANumber { column, found } => {
                 write!(f, "{column}: expected seconds as a number, found \"{found}\"; correct it")
             }

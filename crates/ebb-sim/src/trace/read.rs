@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ebb_train::read::{Column, Meant, ReadError, Table, TableForm, table, table_names};
@@ -239,6 +239,9 @@ fn number_clients(
 ) -> Result<Clients, TraceError> {
     let mut usable = vec![false; rows.names.len()];
     for row in 0..rows.n_rows {
+        if rows.name(row).is_empty() {
+            return Err(rows.wrong(row, Wrong::NoName));
+        }
         let place = rows.places[row] as usize;
         usable[place] = usable[place] || !rows.unusable(row)?;
     }
@@ -439,36 +442,17 @@ fn unreadable(file: &Path, error: ReadError) -> TraceError {
     }
 }
 
-/// The line of text in which a row of a CSV file begins; `None`: the file is no plain text.
+/// The line of text in which a row of a CSV file stands; `None`: the file is no plain text.
 fn line_of(file: &Path, row: usize) -> Option<usize> {
     let mut reader = BufReader::new(File::open(file).ok()?);
-    let mut start = Vec::new();
-    reader.by_ref().take(4).read_to_end(&mut start).ok()?;
-    if start.starts_with(&[0x1f, 0x8b]) || start == b"PAR1" {
+    let start = reader.fill_buf().ok()?;
+    if start.starts_with(&[0x1f, 0x8b]) || start.starts_with(b"PAR1") {
         return None;
     }
-    let (mut line, mut n_begun, mut begins, mut quoted) = (1, 0, true, false);
-    for byte in start.into_iter().map(Ok).chain(reader.bytes()) {
-        match byte.ok()? {
-            b'\n' => {
-                line += 1;
-                begins = !quoted;
-            }
-            b'\r' if begins => {}
-            byte => {
-                if begins {
-                    n_begun += 1;
-                    // The first is the line of names.
-                    if n_begun == row + 2 {
-                        return Some(line);
-                    }
-                    begins = false;
-                }
-                quoted ^= byte == b'"';
-            }
-        }
-    }
-    None
+    // Lines without anything are no rows, and the first that has something names the columns.
+    let lines = reader.split(b'\n').map_while(Result::ok).enumerate();
+    let written = lines.filter(|(_, line)| !line.is_empty() && line != b"\r");
+    written.map(|(at, _)| at + 1).nth(row + 1)
 }
 
 /// Cut where it is long.
