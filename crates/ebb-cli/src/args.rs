@@ -31,6 +31,8 @@ pub(crate) enum Command {
     List(List),
     /// Say what a recipe or method does, and its settings
     Describe(Describe),
+    /// Play a world without training anything: who is up when
+    World(WorldArgs),
     /// Data sets: what there is, get them, look at them, see who holds what
     #[command(subcommand)]
     Data(Data),
@@ -123,6 +125,37 @@ pub(crate) struct List {
 pub(crate) struct Describe {
     /// Name of a recipe, a method, a data set or a world
     pub(crate) name: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct WorldArgs {
+    /// Configuration or grid (TOML), or the folder of a run
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    /// Rounds to play [default: run.rounds, or 200]
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<NonZeroU32>,
+    /// Seed of the world; the same as --set run.seed=N
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Folder for the table and the pictures [default: runs/world-NAME]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Also write who was up when, as a trace (CSV) that can be played again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export: Option<PathBuf>,
+    /// Seconds from round to round in the exported trace
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub(crate) round_s: f64,
+    /// Light on dark
+    #[arg(long)]
+    pub(crate) dark: bool,
+    /// Print JSON instead of tables, and draw nothing
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

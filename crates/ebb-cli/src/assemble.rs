@@ -98,6 +98,20 @@ pub fn read_settings(
     Ok((tree, folder))
 }
 
+/// The seed, and the rounds if they are said, of a run that is only looked at: in a grid its first seed counts.
+pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError> {
+    #[derive(Serialize, Deserialize)]
+    struct Planned {
+        seed: Option<u32>,
+        seeds: Option<Vec<u32>>,
+        rounds: Option<NonZeroU32>,
+    }
+    let read = |table| tree.table(table, Facts::default()).parse_without::<Planned>(&[]);
+    let (run, grid) = (read("run")?, read("grid")?);
+    let first = grid.seeds.and_then(|seeds| seeds.first().copied());
+    Ok((first.or(run.seed).unwrap_or_else(first_seed), run.rounds))
+}
+
 /// Puts the seed given by a flag of its own in place.
 pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
     if let Some(seed) = seed {

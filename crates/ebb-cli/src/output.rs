@@ -1,6 +1,7 @@
 //! Text to standard output: lines, and tables with aligned columns.
 
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 use crate::CliError;
 
@@ -16,6 +17,14 @@ pub(crate) fn say(line: &str) -> Result<(), CliError> {
 /// Prints a line for the person at the terminal; nobody reading is no reason to stop.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// Writes a picture or a table, and the folder it goes into.
+pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))?;
+    }
+    std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
 }
 
 /// A number of things.

@@ -10,3 +10,4 @@ pub(crate) mod list;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod world;

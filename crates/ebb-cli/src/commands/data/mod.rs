@@ -22,14 +22,6 @@ pub(crate) fn run(args: &Data) -> Result<(), CliError> {
     }
 }
 
-/// Writes a picture or a table, and the folder it goes into.
-fn write(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))?;
-    }
-    std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
-}
-
 /// The data folder, whether or not it is there.
 fn folder(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
     let nowhere = || format!("no data folder; name one with --data or in the variable {DATA_VARIABLE}");

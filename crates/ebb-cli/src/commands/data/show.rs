@@ -8,10 +8,9 @@ use ebb_train::data::images::{ImageSet, SETS};
 use ebb_train::read::{Images, Part, ReadError, Roles, data_folder, shakespeare};
 use serde_json::json;
 
-use super::write;
 use crate::CliError;
 use crate::args::DataShow;
-use crate::output::{Columns, bold, count, say};
+use crate::output::{Columns, bold, count, say, write_file};
 
 /// Images of each class on a sheet.
 const PER_CLASS: usize = 20;
@@ -62,7 +61,7 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     // The file first: whoever reads the output may stop reading. Where it cannot be written, the counts still can.
     let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
     let png = sheet(set, train).png(Theme::Light).map_err(|error| CliError::Usage(error.to_string()))?;
-    let written = write(&file, &png);
+    let written = write_file(&file, &png);
     let Images { height, width, channels, n_classes, .. } = train;
     let colours = if *channels == 1 { "grey" } else { "colour" };
     say(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;

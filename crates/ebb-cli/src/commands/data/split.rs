@@ -9,11 +9,10 @@ use ebb_train::split::{Skew, distance, law};
 use ebb_train::{Task, data};
 use serde::Serialize;
 
-use super::write;
 use crate::CliError;
 use crate::args::DataSplit;
-use crate::assemble::{put_seed, read_settings};
-use crate::output::{Columns, bold, count, say};
+use crate::assemble::{planned, put_seed, read_settings};
+use crate::output::{Columns, bold, count, say, write_file};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -77,21 +76,9 @@ fn default_folder(file: &Path) -> PathBuf {
     Path::new("runs").join(format!("split-{named}"))
 }
 
-/// The first seed of a grid, which counts there, or that of a run.
-fn seed(tree: &Tree) -> Result<u64, CliError> {
-    #[derive(Serialize, serde::Deserialize)]
-    struct Seeds {
-        seed: Option<u32>,
-        seeds: Option<Vec<u32>>,
-    }
-    let read = |table| tree.table(table, Facts::default()).parse_without::<Seeds>(&[]);
-    let grid = read("grid")?.seeds.and_then(|seeds| seeds.first().copied());
-    Ok(u64::from(grid.or(read("run")?.seed).unwrap_or(1)))
-}
-
 impl Holdings {
     fn of(tree: &Tree) -> Result<Holdings, CliError> {
-        let seed = seed(tree)?;
+        let seed = u64::from(planned(tree)?.0);
         let settings = tree.table("data", Facts { seed, ..Facts::default() });
         let task = data::build(&settings)?;
         let kind = settings.kind()?.unwrap_or_default();
@@ -126,9 +113,9 @@ impl Holdings {
     }
 
     /// Writes the table and, where there are classes, the pictures; says what is where.
-    fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
+    fn write_file(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
         let table = folder.join("clients.csv");
-        write(&table, &self.csv())?;
+        write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
         if !self.classes.is_empty() {
             let wrong = |error: PlotError| CliError::Usage(error.to_string());
@@ -136,7 +123,7 @@ impl Holdings {
             let png = svg.png(2).map_err(wrong)?;
             for (name, bytes) in [("split.svg", svg.as_str().as_bytes()), ("split.png", &png)] {
                 files.push(("picture", folder.join(name)));
-                write(&folder.join(name), bytes)?;
+                write_file(&folder.join(name), bytes)?;
             }
         }
         Ok(files)

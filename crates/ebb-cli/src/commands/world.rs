@@ -1,0 +1,222 @@
+//! `ebbflow world`: plays a world without training anything, and shows it.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ebb_plot::{BarSeries, Bars, PlotError, Raster, RasterRow, Size, Svg, Theme};
+use ebb_round::Census;
+use ebb_settings::{Facts, Tree};
+use ebb_sim::trace::Recorder;
+use ebb_sim::{Participation, Roll, World};
+use ebb_train::data;
+use serde_json::json;
+
+use crate::CliError;
+use crate::args::WorldArgs;
+use crate::assemble::{planned, put_seed, read_settings};
+use crate::output::{Columns, bold, count, say, write_file};
+
+/// Tables on the terminal end after this many clients; the file has them all.
+const MOST_ROWS: usize = 30;
+
+/// Clients in the picture; of more, as many are shown that are evenly apart.
+const MOST_DRAWN: usize = 400;
+
+/// What was played.
+struct Played {
+    seed: u64,
+    n_rounds: u32,
+    participation: Participation,
+    /// For each client in the picture, its number and what it was in each round.
+    drawn: Vec<(usize, Vec<Option<u8>>)>,
+    recorder: Recorder,
+}
+
+pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
+    let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
+    if args.seed.is_some() {
+        put_seed(&mut tree, args.seed);
+        tree.remove("grid");
+    }
+    let played = Played::new(&tree, args)?;
+    if let Some(file) = &args.export {
+        played.export(file, args.round_s)?;
+    }
+    if args.json {
+        return say(&played.json().to_string());
+    }
+    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
+    let theme = if args.dark { Theme::Dark } else { Theme::Light };
+    // Files first: whoever reads the output may stop reading.
+    let files = played.write(&folder, theme)?;
+    played.print()?;
+    say("")?;
+    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))?;
+    args.export.iter().try_for_each(|file| say(&format!("{:<7}  {}", "trace", file.display())))
+}
+
+/// Below `runs`, named after the configuration.
+fn default_folder(file: &Path) -> PathBuf {
+    let named = file.file_stem().map_or("world".into(), |stem| stem.to_string_lossy());
+    Path::new("runs").join(format!("world-{named}"))
+}
+
+impl Played {
+    fn new(tree: &Tree, args: &WorldArgs) -> Result<Played, CliError> {
+        let (seed, said) = planned(tree)?;
+        let n_rounds = args.rounds.or(said).map_or(200, NonZeroU32::get);
+        let mut facts = Facts { seed: u64::from(seed), n_rounds, ..Facts::default() };
+        let task = data::build(&tree.table("data", facts))?;
+        facts.n_clients = task.n_clients();
+        let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        let mut roll = Roll::new(world, Arc::clone(&task));
+        let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
+        let n_drawn = task.n_clients().min(MOST_DRAWN);
+        let mut drawn: Vec<_> =
+            (0..n_drawn).map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize))).collect();
+        for number in 0..n_rounds {
+            let census = roll.play();
+            participation.note(census);
+            recorder.note(f64::from(number) * args.round_s, census.up());
+            drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
+        }
+        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder })
+    }
+
+    /// Writes who was up when, as a trace whose rounds are so long.
+    fn export(&self, file: &Path, round_s: f64) -> Result<(), CliError> {
+        let trace = self.recorder.clone().finish(f64::from(self.n_rounds) * round_s);
+        let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
+        let mut text = Vec::new();
+        trace.write(&mut text).expect("memory takes it");
+        write_file(file, &text)
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let all = &self.participation;
+        let (up, down) = all.spells();
+        let clients: Vec<_> = all
+            .clients()
+            .map(|(client, own)| {
+                json!({
+                    "client": client.number(), "enrolled": own.enrolled, "up": own.up, "spells": own.spells,
+                    "longest_gap": own.longest_gap,
+                })
+            })
+            .collect();
+        json!({
+            "seed": self.seed, "rounds": self.n_rounds, "share_up": all.share(),
+            "effective_clients": all.effective_clients(), "empty_rounds": all.empty_rounds(),
+            "rounds_up": up, "rounds_down": down, "lag_1": all.lag_1(), "up_by_round": all.up(), "clients": clients,
+        })
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let all = &self.participation;
+        let (n_clients, rounds) = (all.clients().len() as u64, count(u64::from(self.n_rounds), "round"));
+        say(&bold(&format!("seed {}: {}, {rounds}", self.seed, count(n_clients, "client"))))?;
+        let mean = all.up().iter().map(|&count| f64::from(count)).sum::<f64>() / all.up().len() as f64;
+        let (least, most) = (all.up().iter().min().unwrap_or(&0), all.up().iter().max().unwrap_or(&0));
+        say(&format!(
+            "up           {:.1} % of the time: {mean:.1} in a round, {least} to {most}",
+            100.0 * all.share()
+        ))?;
+        say(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_rounds()))?;
+        say(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
+        let spell = |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
+        let (up, down) = all.spells();
+        say(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
+        let lag_1 = all.lag_1().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
+        say(&format!("lag-1        {lag_1}  (correlation of a client's state with that of the round before)"))?;
+        say("")?;
+        let mut table = Columns::new(1, ["client", "up %", "rounds up", "of", "spells", "longest silence"]);
+        for (client, own) in all.clients().take(MOST_ROWS) {
+            table.row([
+                client.number().to_string(),
+                format!("{:.1}", 100.0 * own.share()),
+                own.up.to_string(),
+                own.enrolled.to_string(),
+                own.spells.to_string(),
+                own.longest_gap.to_string(),
+            ]);
+        }
+        table.print()?;
+        match (n_clients as usize).saturating_sub(MOST_ROWS) {
+            0 => Ok(()),
+            more => say(&format!("... and {}", count(more as u64, "more client"))),
+        }
+    }
+
+    /// Writes the table and the pictures; says what is where.
+    fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
+        let table = folder.join("clients.csv");
+        write_file(&table, &self.csv())?;
+        let mut files = vec![("table", table)];
+        let wrong = |error: PlotError| CliError::Usage(error.to_string());
+        for (name, svg) in [("raster", self.raster(theme)), ("shares", self.shares(theme))] {
+            let svg = svg.map_err(wrong)?;
+            let png = svg.png(2).map_err(wrong)?;
+            for (ending, bytes) in [("svg", svg.as_str().as_bytes()), ("png", &png)] {
+                let file = folder.join(format!("{name}.{ending}"));
+                write_file(&file, bytes)?;
+                files.push(("picture", file));
+            }
+        }
+        Ok(files)
+    }
+
+    fn csv(&self) -> Vec<u8> {
+        let mut text = "client,enrolled,up,share,spells,longest_gap\n".to_owned();
+        for (client, own) in self.participation.clients() {
+            let (number, share) = (client.number(), own.share());
+            text += &format!(
+                "{number},{},{},{share},{},{}\n",
+                own.enrolled, own.up, own.spells, own.longest_gap
+            );
+        }
+        text.into_bytes()
+    }
+
+    /// Clients by rounds.
+    fn raster(&self, theme: Theme) -> Result<Svg, PlotError> {
+        let row = |(client, cells): &(usize, Vec<Option<u8>>)| RasterRow {
+            name: client.to_string(),
+            cells: cells.clone(),
+        };
+        let raster = Raster {
+            title: "Who is up".to_owned(),
+            x_label: "round".to_owned(),
+            y_label: "client".to_owned(),
+            first_column: 0,
+            states: vec!["up".to_owned(), "not enrolled".to_owned()],
+            rows: self.drawn.iter().map(row).collect(),
+        };
+        let height_px = (160 + 12 * self.drawn.len() as u32).clamp(280, 900);
+        raster.draw(theme, Size { width_px: 960, height_px })
+    }
+
+    /// How often each was up.
+    fn shares(&self, theme: Theme) -> Result<Svg, PlotError> {
+        let own: Vec<_> = self.participation.clients().collect();
+        let shown = self.drawn.iter().map(|(client, _)| own[*client].1.share());
+        let bars = Bars {
+            title: "How often each client is up".to_owned(),
+            x_label: "client".to_owned(),
+            y_label: "share of its rounds".to_owned(),
+            groups: self.drawn.iter().map(|(client, _)| client.to_string()).collect(),
+            series: vec![BarSeries { name: String::new(), values: shown.collect(), spread: None }],
+        };
+        bars.draw(theme, Size { width_px: 960, height_px: 320 })
+    }
+}
+
+/// What a client is in a picture: up, not enrolled, or down, which stays empty.
+fn state(census: &Census, client: usize) -> Option<u8> {
+    let is_in = client < census.len() && census.enrolled().get(client);
+    match (is_in, is_in && census.up().get(client)) {
+        (true, true) => Some(0),
+        (true, false) => None,
+        (false, _) => Some(1),
+    }
+}

@@ -1,0 +1,140 @@
+//! Random arrivals and departures: a Poisson number of newcomers a round, lifetimes by a geometric law.
+
+use ebb_round::{Bits, Census, ClientId, RoundNo, Stream};
+use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
+use ebb_train::Task;
+use serde::{Deserialize, Serialize};
+
+/// Who comes and who goes depends on the seed, the round and who is in.
+#[derive(Clone, Debug)]
+pub(crate) struct Churn {
+    seed: u64,
+    table: Table,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    /// The share of the clients that is in from the start, those with the lowest ids.
+    #[serde(default = "half")]
+    from_start: Chance,
+    /// How many of those that are not in arrive in a round, in the mean.
+    arrivals: NonNegative,
+    /// How many rounds a client stays, in the mean; without it, for good.
+    lifetime: Option<Positive>,
+}
+
+fn half() -> Chance {
+    Chance::new(0.5).expect("a half is a chance")
+}
+
+/// Beyond it the law of newcomers is no longer drawn exactly.
+const MOST_ARRIVALS: f64 = 1e6;
+
+impl Churn {
+    /// Reads the table, if it is there.
+    pub(crate) fn build(settings: &Settings<'_>) -> Result<Option<Churn>, SettingsError> {
+        if !settings.written() {
+            return Ok(None);
+        }
+        let table: Table = settings.parse()?;
+        if table.lifetime.is_some_and(|lifetime| lifetime.get() < 1.0) {
+            return Err(settings.error("lifetime", "less than a round; give at least 1"));
+        }
+        if table.arrivals.get() > MOST_ARRIVALS {
+            return Err(settings.error("arrivals", format!("give at most {MOST_ARRIVALS}")));
+        }
+        Ok(Some(Churn { seed: settings.facts().seed, table }))
+    }
+
+    /// Whether a client is in from the start.
+    pub(crate) fn starts_with(&self, client: ClientId, n_clients: usize) -> bool {
+        (client.idx() as f64) < (self.table.from_start.get() * n_clients as f64).round()
+    }
+
+    /// Lets go and takes in, in this order, so that nobody leaves in the round of its arrival.
+    pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
+        if number == 0 {
+            return;
+        }
+        if let Some(lifetime) = self.table.lifetime {
+            let mut stream = Stream::of_round(self.seed, "departures", number);
+            let leaving = drawn(census.n_enrolled(), 1.0 / lifetime.get(), &mut stream);
+            for idx in census.enrolled().at_ranks(&leaving) {
+                census.leave(ClientId::new(idx), number);
+            }
+        }
+        let mut stream = Stream::of_round(self.seed, "arrivals", number);
+        let n_newcomers = poisson(self.table.arrivals.get(), &mut stream);
+        let mut out = Bits::new(task.n_clients());
+        let enrolled = census.enrolled();
+        (0..task.n_clients()).for_each(|idx| out.set(idx, !(idx < enrolled.len() && enrolled.get(idx))));
+        for client in Census::draw(&out, n_newcomers.min(out.count()), &mut stream) {
+            census.enrol(client, task.samples(client), number);
+        }
+    }
+}
+
+/// Each of the numbers below `count` with this chance, ascending: by the gaps between them.
+fn drawn(count: usize, chance: f64, stream: &mut Stream) -> Vec<usize> {
+    if chance >= 1.0 {
+        return (0..count).collect();
+    }
+    let per_gap = libm::log1p(-chance);
+    let (mut chosen, mut at) = (Vec::new(), 0.0);
+    loop {
+        at += (libm::log(1.0 - stream.unit()) / per_gap).floor();
+        if at >= count as f64 {
+            return chosen;
+        }
+        chosen.push(at as usize);
+        at += 1.0;
+    }
+}
+
+/// A Poisson number, by the times between events.
+fn poisson(mean: f64, stream: &mut Stream) -> usize {
+    let (mut count, mut time) = (0, 0.0);
+    loop {
+        time -= libm::log(1.0 - stream.unit());
+        if time > mean {
+            return count;
+        }
+        count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poisson_numbers_have_mean_and_variance_alike() {
+        let mut stream = Stream::of_run(1, "t");
+        for mean in [0.3, 4.0, 60.0] {
+            let drawn: Vec<f64> = (0..20_000).map(|_| poisson(mean, &mut stream) as f64).collect();
+            let average = drawn.iter().sum::<f64>() / 20_000.0;
+            let variance = drawn.iter().map(|one| (one - average).powi(2)).sum::<f64>() / 20_000.0;
+            // Four standard errors of the mean, and of the variance, whose own variance is about 2 mean^2 + mean.
+            assert!((average - mean).abs() < 4.0 * (mean / 20_000.0).sqrt(), "{average} for {mean}");
+            let error = ((2.0 * mean * mean + mean) / 20_000.0).sqrt();
+            assert!((variance - mean).abs() < 4.0 * error, "{variance} for {mean}");
+        }
+        assert_eq!(poisson(0.0, &mut stream), 0);
+    }
+
+    #[test]
+    fn each_number_is_drawn_as_often() {
+        let mut stream = Stream::of_run(2, "t");
+        let mut counts = [0_u32; 10];
+        for _ in 0..20_000 {
+            let chosen = drawn(10, 0.3, &mut stream);
+            assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]));
+            chosen.into_iter().for_each(|at| counts[at] += 1);
+        }
+        // 6000 expected, standard deviation 65.
+        assert!(counts.iter().all(|&count| count.abs_diff(6000) < 4 * 65), "{counts:?}");
+        assert_eq!(drawn(3, 1.0, &mut stream), [0, 1, 2]);
+        assert!(drawn(0, 0.5, &mut stream).is_empty());
+    }
+}
