@@ -3,7 +3,9 @@
 pub mod always;
 pub mod bernoulli;
 mod chances;
+mod compositions;
 mod draws;
+pub mod dropout;
 #[cfg(test)]
 mod tests;
 
@@ -26,4 +28,4 @@ pub trait Availability: State + Send {
 }
 
 /// Everything that `[world.availability]` can name.
-pub const ALL: &[Entry<dyn Availability>] = &[always::ENTRY, bernoulli::ENTRY];
+pub const ALL: &[Entry<dyn Availability>] = &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY];

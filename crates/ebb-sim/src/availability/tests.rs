@@ -134,6 +134,10 @@ const WORLDS: &[(&str, &str)] = &[
     ("always", ""),
     ("bernoulli", "chance = 0.4"),
     ("bernoulli", "classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]"),
+    ("dropout", "ratio = 0.5"),
+    ("dropout", "ratio = 0.4\nclusters = 1\nfull_first_round = true"),
+    ("dropout", "ratio = 0.4\nclusters = 1\nevenly_over = \"counts\""),
+    ("dropout", "ratio = 0.0\nclusters = \"data\""),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
