@@ -6,6 +6,7 @@ mod chances;
 mod compositions;
 mod draws;
 pub mod dropout;
+pub mod index;
 #[cfg(test)]
 mod tests;
 
@@ -28,4 +29,4 @@ pub trait Availability: State + Send {
 }
 
 /// Everything that `[world.availability]` can name.
-pub const ALL: &[Entry<dyn Availability>] = &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY];
+pub const ALL: &[Entry<dyn Availability>] = &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY];

@@ -138,6 +138,12 @@ const WORLDS: &[(&str, &str)] = &[
     ("dropout", "ratio = 0.4\nclusters = 1\nfull_first_round = true"),
     ("dropout", "ratio = 0.4\nclusters = 1\nevenly_over = \"counts\""),
     ("dropout", "ratio = 0.0\nclusters = \"data\""),
+    ("index", "law = \"beta\"\nshare = 0.3"),
+    ("index", "law = \"beta\"\na = 20.0\nb = 1.0"),
+    ("index", "law = \"gamma\""),
+    ("index", "law = \"gamma\"\nshape = 5.0\nscale = 0.05"),
+    ("index", "law = \"weibull\""),
+    ("index", "law = \"weibull\"\nshape = 20.0"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
