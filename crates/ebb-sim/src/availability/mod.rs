@@ -7,6 +7,7 @@ mod compositions;
 mod draws;
 pub mod dropout;
 pub mod index;
+pub mod markov;
 #[cfg(test)]
 mod tests;
 
@@ -29,4 +30,5 @@ pub trait Availability: State + Send {
 }
 
 /// Everything that `[world.availability]` can name.
-pub const ALL: &[Entry<dyn Availability>] = &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY];
+pub const ALL: &[Entry<dyn Availability>] =
+    &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY, markov::ENTRY];

@@ -144,6 +144,9 @@ const WORLDS: &[(&str, &str)] = &[
     ("index", "law = \"gamma\"\nshape = 5.0\nscale = 0.05"),
     ("index", "law = \"weibull\""),
     ("index", "law = \"weibull\"\nshape = 20.0"),
+    ("markov", "chance = 0.3"),
+    ("markov", "comes = 0.2\ngoes = 0.3"),
+    ("markov", "by_labels = { law = \"dirichlet\", mean = 0.3 }"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
