@@ -4,6 +4,7 @@ pub mod always;
 pub mod bernoulli;
 mod chances;
 mod compositions;
+pub mod cyclic;
 mod draws;
 pub mod dropout;
 pub mod index;
@@ -31,4 +32,4 @@ pub trait Availability: State + Send {
 
 /// Everything that `[world.availability]` can name.
 pub const ALL: &[Entry<dyn Availability>] =
-    &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY, markov::ENTRY];
+    &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY, markov::ENTRY, cyclic::ENTRY];

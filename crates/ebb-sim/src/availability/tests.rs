@@ -147,6 +147,8 @@ const WORLDS: &[(&str, &str)] = &[
     ("markov", "chance = 0.3"),
     ("markov", "comes = 0.2\ngoes = 0.3"),
     ("markov", "by_labels = { law = \"dirichlet\", mean = 0.3 }"),
+    ("cyclic", "cycle = 7\nchance = 0.4"),
+    ("cyclic", "cycle = 7\nby_labels = { law = \"smallest\" }"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
