@@ -9,6 +9,7 @@ mod draws;
 pub mod dropout;
 pub mod index;
 pub mod markov;
+pub mod periodic;
 #[cfg(test)]
 mod tests;
 
@@ -31,5 +32,12 @@ pub trait Availability: State + Send {
 }
 
 /// Everything that `[world.availability]` can name.
-pub const ALL: &[Entry<dyn Availability>] =
-    &[always::ENTRY, bernoulli::ENTRY, dropout::ENTRY, index::ENTRY, markov::ENTRY, cyclic::ENTRY];
+pub const ALL: &[Entry<dyn Availability>] = &[
+    always::ENTRY,
+    bernoulli::ENTRY,
+    dropout::ENTRY,
+    index::ENTRY,
+    markov::ENTRY,
+    cyclic::ENTRY,
+    periodic::ENTRY,
+];

@@ -149,6 +149,7 @@ const WORLDS: &[(&str, &str)] = &[
     ("markov", "by_labels = { law = \"dirichlet\", mean = 0.3 }"),
     ("cyclic", "cycle = 7\nchance = 0.4"),
     ("cyclic", "cycle = 7\nby_labels = { law = \"smallest\" }"),
+    ("periodic", "groups = 1\nrounds = 3"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
