@@ -9,6 +9,7 @@ mod draws;
 pub mod dropout;
 pub mod index;
 pub mod markov;
+pub mod non_stationary;
 pub mod periodic;
 #[cfg(test)]
 mod tests;
@@ -40,4 +41,5 @@ pub const ALL: &[Entry<dyn Availability>] = &[
     markov::ENTRY,
     cyclic::ENTRY,
     periodic::ENTRY,
+    non_stationary::ENTRY,
 ];

@@ -150,6 +150,9 @@ const WORLDS: &[(&str, &str)] = &[
     ("cyclic", "cycle = 7\nchance = 0.4"),
     ("cyclic", "cycle = 7\nby_labels = { law = \"smallest\" }"),
     ("periodic", "groups = 1\nrounds = 3"),
+    ("non-stationary", "chance = 0.5"),
+    ("non-stationary", "shape = \"staircase\"\nby_labels = { law = \"uniform\" }"),
+    ("non-stationary", "shape = \"interleaved\"\nchance = 0.5"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
