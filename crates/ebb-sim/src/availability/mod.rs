@@ -11,6 +11,7 @@ pub mod index;
 pub mod markov;
 pub mod non_stationary;
 pub mod periodic;
+pub mod tau_max;
 #[cfg(test)]
 mod tests;
 
@@ -42,4 +43,5 @@ pub const ALL: &[Entry<dyn Availability>] = &[
     cyclic::ENTRY,
     periodic::ENTRY,
     non_stationary::ENTRY,
+    tau_max::ENTRY,
 ];

@@ -153,6 +153,8 @@ const WORLDS: &[(&str, &str)] = &[
     ("non-stationary", "chance = 0.5"),
     ("non-stationary", "shape = \"staircase\"\nby_labels = { law = \"uniform\" }"),
     ("non-stationary", "shape = \"interleaved\"\nchance = 0.5"),
+    ("tau-max", ""),
+    ("tau-max", "tau = 5\nbegin = \"apart\""),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
