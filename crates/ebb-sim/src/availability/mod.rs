@@ -9,6 +9,7 @@ mod draws;
 pub mod dropout;
 pub mod index;
 pub mod markov;
+pub mod min_separation;
 pub mod non_stationary;
 pub mod periodic;
 pub mod tau_max;
@@ -44,4 +45,5 @@ pub const ALL: &[Entry<dyn Availability>] = &[
     periodic::ENTRY,
     non_stationary::ENTRY,
     tau_max::ENTRY,
+    min_separation::ENTRY,
 ];

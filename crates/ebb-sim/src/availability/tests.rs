@@ -155,6 +155,8 @@ const WORLDS: &[(&str, &str)] = &[
     ("non-stationary", "shape = \"interleaved\"\nchance = 0.5"),
     ("tau-max", ""),
     ("tau-max", "tau = 5\nbegin = \"apart\""),
+    ("min-separation", "rounds = 2"),
+    ("min-separation", "rounds = 2\nchance = 0.5"),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
