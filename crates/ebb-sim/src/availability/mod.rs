@@ -1,5 +1,6 @@
 //! Who is up when: one file each.
 
+pub mod adversarial;
 pub mod always;
 pub mod bernoulli;
 mod chances;
@@ -8,6 +9,7 @@ pub mod cyclic;
 mod draws;
 pub mod dropout;
 pub mod index;
+pub mod labels;
 pub mod markov;
 pub mod min_separation;
 pub mod non_stationary;
@@ -46,4 +48,6 @@ pub const ALL: &[Entry<dyn Availability>] = &[
     non_stationary::ENTRY,
     tau_max::ENTRY,
     min_separation::ENTRY,
+    labels::ENTRY,
+    adversarial::ENTRY,
 ];

@@ -157,6 +157,9 @@ const WORLDS: &[(&str, &str)] = &[
     ("tau-max", "tau = 5\nbegin = \"apart\""),
     ("min-separation", "rounds = 2"),
     ("min-separation", "rounds = 2\nchance = 0.5"),
+    ("labels", "mean = 0.3"),
+    ("labels", "law = \"uniform\""),
+    ("adversarial", ""),
 ];
 
 /// Plays a round in which a third of those that are up are asked.
@@ -304,6 +307,39 @@ fn newcomers_departures_one_client_and_nobody_are_fine() {
                 play(alone.as_mut(), number, &all(n_clients));
             }
         }
+    }
+}
+
+#[test]
+fn data_without_classes_or_clusters_is_refused_where_they_matter() {
+    for (kind, text, expected) in [
+        (
+            "labels",
+            "",
+            "a.toml:2:1: world.availability.kind = \"labels\": the data has no classes; \
+             give data with classes, or another kind of availability",
+        ),
+        (
+            "adversarial",
+            "",
+            "a.toml:2:1: world.availability.kind = \"adversarial\": the data has no classes; \
+             give data with classes, or another kind of availability",
+        ),
+        (
+            "cyclic",
+            "by_labels = { law = \"uniform\" }",
+            "a.toml:3:1: world.availability.by_labels: the data has no classes; \
+             give data with classes, or another kind of availability",
+        ),
+        (
+            "dropout",
+            "ratio = 0.5\nclusters = \"data\"",
+            "a.toml:4:1: world.availability.clusters = \"data\": the data has no clusters; \
+             give their number, or a list of their sizes",
+        ),
+    ] {
+        let Err(error) = build_with(kind, text, 10, 4, false) else { panic!("{kind} takes any data") };
+        assert_eq!(error.to_string(), expected);
     }
 }
 
