@@ -64,7 +64,8 @@ impl Availability for Cyclic {
         fill(&Stream::of_run(self.seed, "phase"), up, |idx, draw| {
             let ahead = now + below(draw, cycle);
             let at = if ahead < cycle { ahead } else { ahead - cycle };
-            at < (self.chances.of(idx) * cycle as f64).round() as u64
+            // Below the length, rounded, of the stretch; rounding itself takes longer than all else.
+            at as f64 + 0.5 <= self.chances.of(idx) * cycle as f64
         });
     }
 }
@@ -83,6 +84,14 @@ mod tests {
             assert_eq!((0..20).filter(|&number| up(number)).count(), 7, "round(20 * 0.37)");
             assert!((0..40).all(|number| up(number) == up(number + 20)));
             assert_eq!((0..20).filter(|&number| up(number) && !up(number + 1)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn stretches_are_rounded_to_whole_rounds() {
+        for (chance, n_up) in [(0.0, 0), (0.04, 0), (0.05, 1), (0.14, 1), (0.25, 3), (0.96, 10), (1.0, 10)] {
+            let played = rounds("cyclic", &format!("cycle = 10\nchance = {chance}"), 1, 10);
+            assert_eq!(played.iter().map(|up| up.count()).sum::<usize>(), n_up, "{chance}");
         }
     }
 
