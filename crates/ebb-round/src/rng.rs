@@ -140,7 +140,40 @@ impl Stream {
     /// # Panics
     /// When the shape is not a finite number above 0.
     pub fn gamma(&mut self, shape: f64) -> f64 {
-        libm::exp(self.ln_gamma(shape))
+        if shape < 1.0 {
+            return libm::exp(self.ln_gamma(shape));
+        }
+        let (d, root) = self.gamma_root(shape);
+        d * (root * root * root)
+    }
+
+    /// A beta variate.
+    ///
+    /// # Panics
+    /// When `a` or `b` is not a finite number above 0.
+    pub fn beta(&mut self, a: f64, b: f64) -> f64 {
+        for shape in [a, b] {
+            assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
+        }
+        // Where the distribution function is a power it is turned round, for that takes one draw.
+        if a == 1.0 {
+            -libm::expm1(libm::log(1.0 - self.unit()) / b)
+        } else if b == 1.0 {
+            libm::exp(libm::log(1.0 - self.unit()) / a)
+        } else {
+            let ln_ratio = self.ln_gamma(a) - self.ln_gamma(b);
+            1.0 / (1.0 + libm::exp(-ln_ratio))
+        }
+    }
+
+    /// A Weibull variate of this shape and scale 1.
+    ///
+    /// # Panics
+    /// When the shape is not a finite number above 0.
+    pub fn weibull(&mut self, shape: f64) -> f64 {
+        assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
+        let exponential = -libm::log(1.0 - self.unit());
+        libm::exp(libm::log(exponential) / shape)
     }
 
     /// `count` shares that add up to 1, drawn from the symmetric Dirichlet law with this `alpha`.
@@ -162,6 +195,13 @@ impl Stream {
         if shape < 1.0 {
             return self.ln_gamma(shape + 1.0) + libm::log(1.0 - self.unit()) / shape;
         }
+        let (d, root) = self.gamma_root(shape);
+        libm::log(d) + 3.0 * libm::log(root)
+    }
+
+    /// A gamma variate of a shape from 1 on is `d * root^3`.
+    fn gamma_root(&mut self, shape: f64) -> (f64, f64) {
+        assert!(shape.is_finite(), "a shape is a finite number above 0");
         let d = shape - 1.0 / 3.0;
         let c = 1.0 / libm::sqrt(9.0 * d);
         loop {
@@ -170,9 +210,13 @@ impl Stream {
             if root <= 0.0 {
                 continue;
             }
-            let (cube, ln_cube) = (root * root * root, 3.0 * libm::log(root));
-            if libm::log(1.0 - self.unit()) < 0.5 * x * x + d * (1.0 - cube + ln_cube) {
-                return libm::log(d) + ln_cube;
+            let height = 1.0 - self.unit();
+            let (square, cube) = (x * x, root * root * root);
+            // What lies below this curve lies below the other, and needs no logarithms.
+            if height < 1.0 - 0.0331 * square * square
+                || libm::log(height) < 0.5 * square + d * (1.0 - cube + 3.0 * libm::log(root))
+            {
+                return (d, root);
             }
         }
     }
@@ -344,6 +388,35 @@ mod tests {
         let mut stream = Stream::of_run(8, "gamma");
         let mean = (0..n).map(|_| stream.ln_gamma(0.05)).sum::<f64>() / f64::from(n);
         assert!((mean + 20.4978).abs() < 5.0 * (401.5 / f64::from(n)).sqrt(), "{mean}");
+    }
+
+    #[test]
+    fn beta_and_weibull_variates_have_the_moments_of_their_laws() {
+        let n = 200_000;
+        let check = |name: &str, mean: f64, square: f64, draw: &mut dyn FnMut() -> f64| {
+            let (mut sum, mut squares, mut fourths) = (0.0, 0.0, 0.0);
+            for _ in 0..n {
+                let x = draw();
+                sum += x;
+                squares += x * x;
+                fourths += x * x * x * x;
+            }
+            let n = f64::from(n);
+            let (error, error_2) =
+                (((square - mean * mean) / n).sqrt(), ((fourths / n - square * square) / n).sqrt());
+            assert!((sum / n - mean).abs() < 5.0 * error, "{name}: {} for {mean}", sum / n);
+            assert!((squares / n - square).abs() < 5.0 * error_2, "{name}: {} for {square}", squares / n);
+        };
+        let mut stream = Stream::of_run(5, "laws");
+        for (a, b) in [(1.0, 10.0), (20.0, 1.0), (2.5, 4.0), (0.2, 0.3)] {
+            let mean = a / (a + b);
+            let square = mean * (a + 1.0) / (a + b + 1.0);
+            check(&format!("beta({a}, {b})"), mean, square, &mut || stream.beta(a, b));
+        }
+        // Gamma(1 + 1/shape) and Gamma(1 + 2/shape).
+        for (shape, mean, square) in [(10.0, 0.951_350_77, 0.918_168_74), (1.0, 1.0, 2.0)] {
+            check(&format!("weibull({shape})"), mean, square, &mut || stream.weibull(shape));
+        }
     }
 
     #[test]

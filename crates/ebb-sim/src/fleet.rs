@@ -18,6 +18,8 @@ use crate::world::{WhenWaitedFor, World};
 /// Simulated clients.
 pub struct SimFleet {
     world: World,
+    /// Why the world cannot be played with this data, if it cannot.
+    misfit: Option<FleetError>,
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     backend: Box<dyn Backend>,
@@ -46,14 +48,19 @@ struct Fate {
 impl SimFleet {
     /// The clients of a task in a world.
     pub fn new(
-        world: World,
+        mut world: World,
         task: Arc<dyn Task>,
         rule: Arc<dyn LocalRule>,
         backend: Box<dyn Backend>,
         seed: u64,
     ) -> Self {
+        let misfit = world.meet(task.as_ref()).err().map(|error| FleetError::Failed {
+            doing: "finding out who is up".to_owned(),
+            message: error.to_string(),
+        });
         SimFleet {
             world,
+            misfit,
             task,
             rule,
             backend,
@@ -129,6 +136,9 @@ impl SimFleet {
 
 impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
+        if let Some(misfit) = &self.misfit {
+            return Err(misfit.clone());
+        }
         self.number = number;
         self.world.membership.apply(number, self.task.as_ref(), census);
         census.set_up(|enrolled, up| self.world.availability.write(number, enrolled, up));
@@ -172,10 +182,11 @@ impl Fleet for SimFleet {
             assignments.push(Assignment { client: order.client, job, memory, limit: fate.steps });
             promised.push(fate);
         }
-        let SimFleet { backend, task, rule, memories, under_way, number, seed, .. } = self;
+        let SimFleet { world, backend, task, rule, memories, under_way, number, seed, .. } = self;
         backend.train(task.as_ref(), rule.as_ref(), *seed, &assignments, &mut |at, trained| {
             let (client, fate) = (assignments[at].client, &promised[at]);
             let Some(mut trained) = trained else { return Ok(()) };
+            world.availability.took_part(*number, client);
             if let Some(memory) = trained.memory {
                 memories.note(client, *number, memory);
             }

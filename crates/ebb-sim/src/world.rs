@@ -1,6 +1,7 @@
 //! The `[world]` table: availability, speeds, deadline, membership, or a script.
 
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError, find};
+use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use crate::availability::{self, Availability};
@@ -160,6 +161,12 @@ impl World {
             patience_s,
             when_waited_for: table.when_waited_for,
         })
+    }
+
+    /// Shows the world the data, before the first round; a fleet does so. What the world needs of the data and the
+    /// data lacks is an error.
+    pub fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.availability.meet(task)
     }
 
     /// When a round closes, in seconds; infinite if there is no deadline.

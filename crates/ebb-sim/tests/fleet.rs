@@ -127,6 +127,46 @@ fn enough_answers_close_the_round_and_the_rest_come_late() {
 }
 
 #[test]
+fn whoever_answered_rests() {
+    let answers = |fleet: &mut Trial, number, wait| -> Vec<_> {
+        play(fleet, number, wait, None).0.iter().map(|(client, update)| (*client, update.base)).collect()
+    };
+    let mut fleet = fleet("deadline_s = 60.0\navailability = { kind = \"min-separation\", rounds = 2 }");
+    assert_eq!(answers(&mut fleet, 0, Wait::Deadline), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(answers(&mut fleet, 1, Wait::Deadline), []);
+    assert_eq!(answers(&mut fleet, 2, Wait::Deadline), []);
+    assert_eq!(answers(&mut fleet, 3, Wait::Deadline), [(0, 3), (1, 3), (2, 3)]);
+}
+
+#[test]
+fn a_saved_fleet_knows_who_rests() {
+    let world = "availability = { kind = \"min-separation\", rounds = 2 }";
+    let mut whole = fleet(world);
+    play(&mut whole, 0, Wait::Deadline, None);
+    let mut state = Saver::new();
+    whole.fleet.save(&mut state);
+    let bytes = state.finish();
+    let mut again = fleet(world);
+    again.fleet.load(&mut Loader::new(&bytes)).unwrap();
+    again.census = whole.census.clone();
+    for number in 1..5 {
+        let answers = play(&mut again, number, Wait::Deadline, None).0.len();
+        assert_eq!(answers, if number == 3 { 3 } else { 0 }, "round {number}");
+    }
+}
+
+#[test]
+fn a_world_that_needs_labels_refuses_data_without() {
+    let Trial { mut fleet, mut census } = fleet("[world.availability]\nkind = \"labels\"");
+    let error = fleet.roll_call(0, &mut census).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "finding out who is up: test:8:1: world.availability.kind = \"labels\": the data has no classes; \
+         give data with classes, or another kind of availability"
+    );
+}
+
+#[test]
 fn bytes_are_charged_to_those_that_were_reached() {
     let (_, spent) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
     // One number each way and, upwards, one number of memory; the late answer is charged when it comes.

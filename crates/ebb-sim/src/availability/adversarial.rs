@@ -1,0 +1,46 @@
+//! Clients that hold the first labels are hardly ever up.
+//!
+//! Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (2021).
+
+use ebb_settings::Entry;
+
+use super::Availability;
+use super::bernoulli::Bernoulli;
+use super::chances::{ByLabels, Smallest};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "adversarial",
+    about: "anew in every round, with a chance that grows with the smallest label a client holds (MIFA)",
+    example: "least = 0.1                # chance of a client with the first label; with only the last it is 1",
+    build: |settings| {
+        let by_labels = ByLabels::smallest(settings.parse::<Smallest>()?, settings);
+        Ok(Box::new(Bernoulli::by_labels(by_labels, settings)))
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use crate::availability::tests::{long_run, refused};
+
+    #[test]
+    fn chances_grow_with_the_smallest_label() {
+        let n_rounds = 4000;
+        let shares = long_run("adversarial", "least = 0.1", 20, n_rounds);
+        // Client `idx` holds label `idx` of ten; from 10 on also the next, which for the last is label 0.
+        for (idx, share) in shares.into_iter().enumerate() {
+            let smallest = if idx == 19 { 0 } else { idx % 10 };
+            let chance = 0.1 + 0.9 * smallest as f64 / 9.0;
+            let error = (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
+            assert!((share - chance).abs() <= 5.0 * error, "client {idx}: {share} for {chance}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_chance_is_answered_with_the_remedy() {
+        refused(
+            "adversarial",
+            &[("least = 2.0", "least = 2.0: 2 is out of range; give a chance from 0 to 1")],
+        );
+    }
+}

@@ -1,0 +1,446 @@
+//! The same number of clients is down in every round, drawn at random; if asked, never a whole cluster.
+//!
+//! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::num::NonZeroU32;
+
+use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
+use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
+use ebb_train::Task;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::Availability;
+use super::compositions::{MOST_WAYS, share_out};
+use super::draws::{below, fill};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "dropout",
+    about: "an exact share of the clients is down in every round; if asked, somebody of each cluster is up (FL-FDMS)",
+    example: "ratio = 0.5                # of the clients are down, to the nearest whole number
+# clusters = 5             # equal blocks of neighbouring ids, of each of which at least one client is up
+# clusters = [4, 4, 12]    # or: so many clients each
+# clusters = \"data\"        # or: those of the data, where it was made of clusters
+# evenly_over = \"clients\"  # with clusters: one of each is drawn, then anybody; or \"counts\", as the paper's code
+#                          # has it: every way to share out the number among the clusters is as likely
+full_first_round = false   # whether everybody is up in round 0",
+    build: |settings| Ok(Box::new(Dropout::build(settings)?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    ratio: Chance,
+    clusters: Option<Clusters>,
+    evenly_over: Option<EvenlyOver>,
+    #[serde(default)]
+    full_first_round: bool,
+}
+
+/// Which clients belong together.
+#[derive(Clone, Debug)]
+enum Clusters {
+    Blocks(NonZeroU32),
+    Sizes(Vec<NonZeroU32>),
+    Data,
+}
+
+/// What is drawn evenly where somebody of each cluster is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum EvenlyOver {
+    /// One client of each cluster, then the rest from all others.
+    #[default]
+    Clients,
+    /// How many of each cluster are up, then who.
+    Counts,
+}
+
+#[derive(Debug)]
+struct Dropout {
+    seed: u64,
+    ratio: f64,
+    evenly_over: EvenlyOver,
+    full_first_round: bool,
+    /// The cluster of each client, where clusters matter.
+    clusters: Option<Vec<u32>>,
+    n_clusters: usize,
+    /// Set if the clusters are the data's.
+    from_data: bool,
+    complaints: Complaints,
+}
+
+/// What is said if clusters do not fit.
+#[derive(Debug)]
+struct Complaints {
+    none: SettingsError,
+    too_few_up: SettingsError,
+    too_many_ways: SettingsError,
+}
+
+impl Dropout {
+    fn build(settings: &Settings<'_>) -> Result<Dropout, SettingsError> {
+        let table = settings.parse::<Table>()?;
+        let Facts { seed, n_clients, .. } = settings.facts();
+        let mut dropout = Dropout {
+            seed,
+            ratio: table.ratio.get(),
+            evenly_over: table.evenly_over.unwrap_or_default(),
+            full_first_round: table.full_first_round,
+            clusters: None,
+            n_clusters: 0,
+            from_data: false,
+            complaints: Complaints {
+                none: settings.error(
+                    "clusters",
+                    "the data has no clusters; give their number, or a list of their sizes",
+                ),
+                too_few_up: settings.error("ratio", ""),
+                too_many_ways: settings.error("evenly_over", ""),
+            },
+        };
+        match table.clusters {
+            None if table.evenly_over.is_some() => {
+                return Err(
+                    settings.error("evenly_over", "there are no clusters; give clusters, or leave it out")
+                );
+            }
+            None => return Ok(dropout),
+            Some(Clusters::Blocks(count)) if count.get() as usize > n_clients => {
+                let message = format!("more clusters than clients; give at most {n_clients}");
+                return Err(settings.error("clusters", message));
+            }
+            Some(Clusters::Blocks(count)) => {
+                let block = |idx: usize| (idx as u64 * u64::from(count.get()) / n_clients as u64) as u32;
+                dropout.learn((0..n_clients).map(block).collect());
+            }
+            Some(Clusters::Sizes(sizes)) => {
+                let held: u64 = sizes.iter().map(|size| u64::from(size.get())).sum();
+                if held != n_clients as u64 {
+                    let message = format!("they hold {held} clients, but the data has {n_clients}");
+                    return Err(settings.error("clusters", message));
+                }
+                let cluster =
+                    |(at, size): (usize, &NonZeroU32)| std::iter::repeat_n(at as u32, size.get() as usize);
+                dropout.learn(sizes.iter().enumerate().flat_map(cluster).collect());
+            }
+            Some(Clusters::Data) => {
+                dropout.from_data = true;
+                return Ok(dropout);
+            }
+        }
+        dropout.check(n_clients, dropout.n_clusters)?;
+        Ok(dropout)
+    }
+
+    fn learn(&mut self, clusters: Vec<u32>) {
+        self.n_clusters = clusters.iter().max().map_or(0, |&last| last as usize + 1);
+        self.clusters = Some(clusters);
+    }
+
+    fn check(&self, n_clients: usize, n_clusters: usize) -> Result<(), SettingsError> {
+        let n_up = self.n_up(n_clients);
+        let wrong = |complaint: &SettingsError, message| Err(SettingsError { message, ..complaint.clone() });
+        if n_up < n_clusters {
+            let most = (n_clients - n_clusters) as f64 / n_clients as f64;
+            let message = format!(
+                "leaves {n_up} of {n_clients} clients up, fewer than the {n_clusters} clusters; give at most {most}"
+            );
+            return wrong(&self.complaints.too_few_up, message);
+        }
+        if self.evenly_over == EvenlyOver::Counts && n_up * n_clusters > MOST_WAYS {
+            let message = format!(
+                "too much for {n_up} clients up in {n_clusters} clusters, whose product is above {MOST_WAYS}; \
+                 give \"clients\""
+            );
+            return wrong(&self.complaints.too_many_ways, message);
+        }
+        Ok(())
+    }
+
+    fn n_up(&self, n_enrolled: usize) -> usize {
+        n_enrolled - (self.ratio * n_enrolled as f64).round() as usize
+    }
+
+    /// How many clients of each cluster are enrolled.
+    fn sizes(&self, clusters: &[u32], enrolled: &Bits) -> Vec<usize> {
+        let mut sizes = vec![0; self.n_clusters];
+        enrolled.iter().filter_map(|idx| clusters.get(idx)).for_each(|&cluster| sizes[cluster as usize] += 1);
+        sizes
+    }
+}
+
+/// One client of each cluster that anybody enrolled belongs to.
+fn one_each(clusters: &[u32], sizes: &[usize], enrolled: &Bits, stream: &mut Stream) -> Bits {
+    // How many members come before the one that is kept; less than nothing once it has come.
+    let draw = |&size: &usize| if size > 0 { stream.below(size) as i64 } else { -1 };
+    let mut before: Vec<_> = sizes.iter().map(draw).collect();
+    let mut kept = Bits::new(enrolled.len());
+    for idx in enrolled.iter() {
+        let Some(&cluster) = clusters.get(idx) else { continue };
+        if before[cluster as usize] == 0 {
+            kept.set(idx, true);
+        }
+        before[cluster as usize] -= 1;
+    }
+    kept
+}
+
+/// So many of each group are up. Going through it in order, each is with the chance (still wanted) / (still to come).
+fn draw_each(
+    wanted: &mut [usize],
+    to_come: &mut [usize],
+    stream: &Stream,
+    up: &mut Bits,
+    mut group: impl FnMut(usize) -> Group,
+) {
+    fill(stream, up, |idx, draw| match group(idx) {
+        Group::Up => true,
+        Group::Down => false,
+        Group::Of(at) => {
+            let on = below(draw, to_come[at] as u64) < wanted[at] as u64;
+            to_come[at] -= 1;
+            wanted[at] -= usize::from(on);
+            on
+        }
+    });
+}
+
+/// What is known of a client before the draw.
+enum Group {
+    Up,
+    Down,
+    Of(usize),
+}
+
+impl Availability for Dropout {
+    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        if !self.from_data {
+            return Ok(());
+        }
+        let clusters = (0..task.n_clients()).map(|idx| task.oracle_cluster(ClientId::new(idx)));
+        let clusters = clusters.collect::<Option<Vec<_>>>().ok_or_else(|| self.complaints.none.clone())?;
+        let present: BTreeSet<_> = clusters.iter().collect();
+        self.check(clusters.len(), present.len())?;
+        self.learn(clusters);
+        Ok(())
+    }
+
+    fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
+        if number == 0 && self.full_first_round {
+            up.fill_words(|_| u64::MAX);
+            return;
+        }
+        let n_enrolled = enrolled.count();
+        let n_up = self.n_up(n_enrolled);
+        let stream = Stream::of_round(self.seed, "up", number);
+        let mut first = Stream::of_round(self.seed, "clusters", number);
+        let here = |idx, group| if enrolled.get(idx) { group } else { Group::Down };
+        match (&self.clusters, self.evenly_over) {
+            (None, _) => {
+                draw_each(&mut [n_up], &mut [n_enrolled], &stream, up, |idx| here(idx, Group::Of(0)));
+            }
+            (Some(clusters), EvenlyOver::Clients) => {
+                let kept = one_each(clusters, &self.sizes(clusters, enrolled), enrolled, &mut first);
+                let n_kept = kept.count();
+                let (mut wanted, mut to_come) = ([n_up.saturating_sub(n_kept)], [n_enrolled - n_kept]);
+                draw_each(&mut wanted, &mut to_come, &stream, up, |idx| {
+                    here(idx, if kept.get(idx) { Group::Up } else { Group::Of(0) })
+                });
+            }
+            (Some(clusters), EvenlyOver::Counts) => {
+                let mut sizes = self.sizes(clusters, enrolled);
+                let mut counts = share_out(&sizes, n_up, &mut first);
+                draw_each(&mut counts, &mut sizes, &stream, up, |idx| match clusters.get(idx) {
+                    Some(&cluster) => here(idx, Group::Of(cluster as usize)),
+                    None => Group::Down,
+                });
+            }
+        }
+    }
+}
+
+stateless!(Dropout);
+
+impl Serialize for Clusters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Clusters::Blocks(count) => count.serialize(serializer),
+            Clusters::Sizes(sizes) => sizes.serialize(serializer),
+            Clusters::Data => "data".serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Clusters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const EXPECTED: &str = "a number of clusters, a list of their sizes, or \"data\"";
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Clusters;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED)
+            }
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Clusters, E> {
+                let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
+                count.map(Clusters::Blocks).ok_or_else(|| E::custom("give a number of clusters from 1 on"))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Clusters, E> {
+                (text == "data")
+                    .then_some(Clusters::Data)
+                    .ok_or_else(|| E::custom(format!("expected {EXPECTED}")))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Clusters, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(size) = list.next_element()? {
+                    sizes.push(size);
+                }
+                Ok(Clusters::Sizes(sizes))
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::Bits;
+
+    use crate::availability::tests::{all, build, long_run, refused, rounds};
+
+    #[test]
+    fn as_many_are_down_as_the_ratio_says_and_somebody_of_each_cluster_is_up() {
+        let ratios = [(0.3, 14), (0.5, 10), (0.7, 6), (0.75, 5)];
+        for ((ratio, n_up), over) in
+            ratios.into_iter().flat_map(|ratio| ["clients", "counts"].map(|over| (ratio, over)))
+        {
+            let text =
+                format!("ratio = {ratio}\nclusters = 5\nevenly_over = \"{over}\"\nfull_first_round = true");
+            for (number, up) in rounds("dropout", &text, 20, 500).into_iter().enumerate() {
+                assert_eq!(up.count(), if number == 0 { 20 } else { n_up }, "{ratio}, round {number}");
+                let present = |cluster: usize| (4 * cluster..4 * cluster + 4).any(|idx| up.get(idx));
+                assert!((0..5).all(present), "{ratio}, round {number}: {up:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_client_and_every_pair_is_up_as_often() {
+        let n_rounds = 20_000;
+        let error = |chance: f64| (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
+        let by_counts = "ratio = 0.5\nclusters = 5\nevenly_over = \"counts\"";
+        for text in ["ratio = 0.5", "ratio = 0.5\nclusters = 5", by_counts] {
+            for share in long_run("dropout", text, 20, n_rounds) {
+                assert!((share - 0.5).abs() < 5.0 * error(0.5), "{text}: {share}");
+            }
+        }
+        // 10 * 9 / (20 * 19): not a quarter, for the number is exact.
+        let chance = 90.0 / 380.0;
+        let played = rounds("dropout", "ratio = 0.5", 20, n_rounds);
+        for (one, two) in [(0, 1), (3, 17), (18, 19)] {
+            let both = played.iter().filter(|up| up.get(one) && up.get(two)).count() as f64;
+            let share = both / f64::from(n_rounds);
+            assert!((share - chance).abs() < 5.0 * error(chance), "{one} and {two}: {share} for {chance}");
+        }
+    }
+
+    #[test]
+    fn clusters_have_as_many_up_as_the_law_says() {
+        let n_rounds = 5000;
+        // One and a hypergeometric number: 5 of 15, 3 of them in the cluster. Or, of the 101 ways to share out 10 so
+        // that each of five has 1 to 4, those in which one cluster has so many.
+        for (over, ways, all) in
+            [("clients", [792.0, 1485.0, 660.0, 66.0], 3003.0), ("counts", [40.0, 31.0, 20.0, 10.0], 101.0)]
+        {
+            let text = format!("ratio = 0.5\nclusters = 5\nevenly_over = \"{over}\"");
+            let mut found = [0.0; 4];
+            for up in rounds("dropout", &text, 20, n_rounds) {
+                let count = (8..12).filter(|&idx| up.get(idx)).count();
+                found[count - 1] += 1.0 / f64::from(n_rounds);
+            }
+            for (found, ways) in found.into_iter().zip(ways) {
+                let chance: f64 = ways / all;
+                let error = (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
+                assert!((found - chance).abs() < 5.0 * error, "{over}: {found} for {chance}");
+            }
+        }
+    }
+
+    #[test]
+    fn clusters_are_blocks_a_list_or_those_of_the_data() {
+        // Two up of five: one of each cluster, so one of the last.
+        for up in rounds("dropout", "ratio = 0.6\nclusters = [4, 1]", 5, 50) {
+            assert!(up.get(4) && up.count() == 2);
+        }
+        // Of three clusters of 10 clients in blocks, the last is 7 to 9.
+        for up in rounds("dropout", "ratio = 0.7\nclusters = 3", 10, 50) {
+            assert!((7..10).filter(|&idx| up.get(idx)).count() == 1 && up.count() == 3);
+        }
+        // The data of these tests has the clusters idx % 4.
+        for up in rounds("dropout", "ratio = 0.6\nclusters = \"data\"", 10, 50) {
+            assert!((0..4).all(|cluster| up.iter().any(|idx| idx % 4 == cluster)) && up.count() == 4);
+        }
+    }
+
+    #[test]
+    fn clusters_that_everybody_left_are_not_missed() {
+        let mut world = build("dropout", "ratio = 0.75\nclusters = 5", 20).unwrap();
+        let mut enrolled = all(20);
+        let mut up = Bits::new(20);
+        (0..17).for_each(|idx| enrolled.set(idx, false));
+        for number in 0..50 {
+            world.write(number, &enrolled, &mut up);
+            up.keep_only(&enrolled);
+            // A quarter of three is less than one, but one of the cluster stays.
+            assert_eq!(up.count(), 1);
+        }
+    }
+
+    #[test]
+    fn too_many_ways_are_not_worked_out() {
+        let text = "ratio = 0.5\nclusters = 100\nevenly_over = \"counts\"";
+        assert!(build("dropout", text, 2000).is_ok());
+        let Err(error) = build("dropout", text, 4000) else { panic!("that takes too much memory") };
+        assert_eq!(
+            error.to_string(),
+            "a.toml:5:1: world.availability.evenly_over = \"counts\": too much for 2000 clients up in 100 clusters, \
+             whose product is above 100000; give \"clients\""
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_answered_with_the_remedy() {
+        refused(
+            "dropout",
+            &[
+                ("", "ratio: missing; it has no default"),
+                ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                (
+                    "ratio = 0.8\nclusters = 5",
+                    "ratio = 0.8: leaves 2 of 10 clients up, fewer than the 5 clusters; give at most 0.5",
+                ),
+                (
+                    "ratio = 0.8\nclusters = \"data\"",
+                    "ratio = 0.8: leaves 2 of 10 clients up, fewer than the 4 clusters; give at most 0.6",
+                ),
+                ("ratio = 0.1\nclusters = 11", "clusters = 11: more clusters than clients; give at most 10"),
+                (
+                    "ratio = 0.1\nevenly_over = \"counts\"",
+                    "evenly_over = \"counts\": there are no clusters; give clusters, or leave it out",
+                ),
+                ("ratio = 0.1\nclusters = 0", "clusters = 0: give a number of clusters from 1 on"),
+                (
+                    "ratio = 0.1\nclusters = [4, 4]",
+                    "clusters = [4, 4]: they hold 8 clients, but the data has 10",
+                ),
+                (
+                    "ratio = 0.1\nclusters = \"all\"",
+                    "clusters = \"all\": expected a number of clusters, a list of their sizes, or \"data\"",
+                ),
+            ],
+        );
+    }
+}

@@ -1,0 +1,79 @@
+//! Clients that hold some labels are up more often than others.
+//!
+//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
+
+use ebb_settings::Entry;
+
+use super::Availability;
+use super::bernoulli::Bernoulli;
+use super::chances::ByLabels;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "labels",
+    about: "anew in every round, with a chance that depends on the labels a client holds (FedAU, FedAWE)",
+    example: "law = \"dirichlet\"          # labels have Dirichlet weights, a chance is their mean over the client's samples
+mean = 0.1                 # chance, mean over all label mixes
+alpha = 0.1                # of the Dirichlet law
+least = 0.02               # no chance is below it
+# law = \"uniform\"          # or: weights between 0 and ...
+# first = 1.0              # ... this, for the first half of the labels
+# second = 0.5             # ... this, for the second half",
+    build: |settings| Ok(Box::new(Bernoulli::by_labels(ByLabels::build(settings)?, settings))),
+};
+
+#[cfg(test)]
+mod tests {
+    use crate::availability::tests::{long_run, refused};
+
+    const N_ROUNDS: u32 = 4000;
+
+    /// Of the data of these tests, client `idx` holds label `idx` of ten; from 10 on also the next label, as often.
+    fn check(text: &str) -> Vec<f64> {
+        let shares = long_run("labels", text, 20, N_ROUNDS);
+        for idx in 0..10 {
+            let mean = (shares[idx] + shares[(idx + 1) % 10]) / 2.0;
+            let error = (0.75 / f64::from(N_ROUNDS) * mean.max(0.001)).sqrt();
+            assert!((shares[idx + 10] - mean).abs() < 5.0 * 1.5 * error, "{text}: {shares:?}");
+        }
+        shares
+    }
+
+    #[test]
+    fn chances_are_the_mean_weight_of_the_labels_held() {
+        let shares = check("least = 0.0\nmean = 0.1");
+        // The weights of all labels add up to 10 * 0.1.
+        let sum: f64 = shares[..10].iter().sum();
+        assert!((sum - 1.0).abs() < 5.0 * (1.0 / f64::from(N_ROUNDS)).sqrt(), "{shares:?}");
+        assert!(shares[..10].iter().any(|&share| share < 0.001), "Dirichlet weights of 0.1 are uneven");
+
+        let shares = check("law = \"uniform\"");
+        assert!(shares[5..10].iter().all(|&share| share < 0.53), "{shares:?}");
+        assert!(shares[..5].iter().any(|&share| share > 0.53), "{shares:?}");
+    }
+
+    #[test]
+    fn no_chance_is_below_the_least() {
+        for share in long_run("labels", "", 20, N_ROUNDS) {
+            assert!(share > 0.02 - 5.0 * (0.02_f64 / f64::from(N_ROUNDS)).sqrt(), "{share}");
+        }
+    }
+
+    #[test]
+    fn wrong_weights_are_answered_with_the_remedy() {
+        refused(
+            "labels",
+            &[
+                (
+                    "law = \"even\"",
+                    "law = \"even\": unknown value; known values: dirichlet, uniform, smallest",
+                ),
+                ("alpha = 0.0", "alpha = 0.0: 0 is out of range; give a number above 0"),
+                (
+                    "law = \"uniform\"\nalpha = 1.0",
+                    "alpha = 1.0: unknown key; keys of kind \"labels\": first, second",
+                ),
+            ],
+        );
+    }
+}

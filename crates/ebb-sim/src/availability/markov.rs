@@ -1,0 +1,245 @@
+//! A client that is up tends to stay up, and one that is down to stay down: a chain of two states each.
+//!
+//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
+
+use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError, Stream};
+use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
+use ebb_train::Task;
+use serde::{Deserialize, Serialize};
+
+use super::Availability;
+use super::chances::{Chances, Class, Written};
+use super::draws::toss;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "markov",
+    about: "each client comes and goes by a chain of two states, up and down, begun in its long-run law (FedAU)",
+    example: "comes = 0.05               # chance that a client that is down is up in the next round
+chance = 0.1               # of being up in the long run; that of going follows: comes * (1 / chance - 1)
+# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
+# by_labels = { law = \"dirichlet\", mean = 0.1, alpha = 0.1, least = 0.02 }   # or: see the kind labels
+# goes = 0.45              # or: the chance that a client that is up is down in the next round",
+    build: |settings| Ok(Box::new(Markov::build(settings)?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "twentieth")]
+    comes: Chance,
+    goes: Option<Chance>,
+    chance: Option<Chance>,
+    classes: Option<Vec<Class>>,
+}
+
+fn twentieth() -> Chance {
+    Chance::new(0.05).expect("a chance")
+}
+
+/// How each client changes between up and down.
+#[derive(Debug)]
+enum Changes {
+    Alike(Chain),
+    /// The chance to come, if it suits the chance to be up.
+    For(f64, Chances),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Chain {
+    comes: f64,
+    goes: f64,
+}
+
+impl Chain {
+    /// The chain that is up for this share of the time; it comes with the chance `comes`, or less where it would have
+    /// to go with more than certainty.
+    fn with_share(share: f64, comes: f64) -> Chain {
+        if share <= 0.0 {
+            return Chain { comes: 0.0, goes: 1.0 };
+        }
+        let goes = comes * (1.0 / share - 1.0);
+        if goes > 1.0 { Chain { comes: comes / goes, goes: 1.0 } } else { Chain { comes, goes } }
+    }
+
+    fn share(self) -> f64 {
+        self.comes / (self.comes + self.goes)
+    }
+}
+
+#[derive(Debug)]
+struct Markov {
+    seed: u64,
+    n_clients: usize,
+    changes: Changes,
+    /// Who is up, enrolled or not, in the round before `next`.
+    up: Bits,
+    next: RoundNo,
+}
+
+impl Markov {
+    fn build(settings: &Settings<'_>) -> Result<Markov, SettingsError> {
+        let table: Table = settings.parse_without(&["kind", "by_labels"])?;
+        let Facts { seed, n_clients, .. } = settings.facts();
+        let comes = table.comes.get();
+        if comes == 0.0 {
+            return Err(settings.error("comes", "nobody would ever come; give a chance above 0"));
+        }
+        let written = Written { chance: table.chance, classes: table.classes.as_deref() };
+        let changes = match table.goes {
+            None => Changes::For(comes, Chances::any(settings, &written)?),
+            Some(goes) => {
+                if written.chance.is_some() || written.classes.is_some() || settings.has("by_labels") {
+                    let message = "give goes, or the share of time that it follows from, not both";
+                    return Err(settings.error("goes", message));
+                }
+                Changes::Alike(Chain { comes, goes: goes.get() })
+            }
+        };
+        Ok(Markov { seed, n_clients, changes, up: Bits::default(), next: 0 })
+    }
+
+    fn chain(&self, idx: usize) -> Chain {
+        match &self.changes {
+            Changes::Alike(chain) => *chain,
+            Changes::For(comes, chances) => Chain::with_share(chances.of(idx), *comes),
+        }
+    }
+
+    /// Plays the next round, for everybody that the data has: nobody's state depends on who is enrolled.
+    fn step(&mut self, len: usize) {
+        let stream = Stream::of_round(self.seed, "up", self.next);
+        let before = std::mem::take(&mut self.up);
+        let mut now = Bits::new(self.n_clients.max(len));
+        toss(&stream, &mut now, |idx| {
+            let chain = self.chain(idx);
+            if idx >= before.len() {
+                chain.share()
+            } else if before.get(idx) {
+                1.0 - chain.goes
+            } else {
+                chain.comes
+            }
+        });
+        self.up = now;
+        self.next += 1;
+    }
+}
+
+impl Availability for Markov {
+    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        match &mut self.changes {
+            Changes::Alike(_) => Ok(()),
+            Changes::For(_, chances) => chances.meet(task),
+        }
+    }
+
+    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        while self.next <= number {
+            self.step(up.len());
+        }
+        up.fill_words(|at| self.up.words().get(at).copied().unwrap_or(0));
+    }
+}
+
+impl State for Markov {
+    fn save(&self, to: &mut Saver) {
+        to.u64("next", u64::from(self.next));
+        to.u64("clients", self.up.len() as u64);
+        to.u64s("up", self.up.words());
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.next = from.u32("next")?;
+        let len = from.u32("clients")? as usize;
+        let words = from.u64s("up")?;
+        if words.len() != len.div_ceil(64) {
+            return Err(from.error("up", format!("{} words for {len} clients", words.len())));
+        }
+        self.up = Bits::from_words(words, len);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Chain;
+    use crate::availability::tests::{long_run, refused, rounds};
+
+    #[test]
+    fn the_share_and_the_correlation_of_neighbours_are_those_of_the_chain() {
+        let (n_clients, n_rounds) = (1000, 2000);
+        // The last needs more than certainty to go, so it goes at once and comes less often.
+        for (text, share, eigenvalue) in [
+            ("chance = 0.1", 0.1, 1.0 - 0.05 - 0.45),
+            ("comes = 0.2\nchance = 0.8", 0.8, 1.0 - 0.2 - 0.05),
+            ("comes = 0.1\ngoes = 0.3", 0.25, 1.0 - 0.1 - 0.3),
+            ("chance = 0.01", 0.01, -1.0 / 99.0),
+        ] {
+            let played = rounds("markov", text, n_clients, n_rounds);
+            let (mut ups, mut both) = (0, 0);
+            for (at, up) in played.iter().enumerate() {
+                ups += up.count();
+                if let Some(next) = played.get(at + 1) {
+                    let mut same = up.clone();
+                    same.keep_only(next);
+                    both += same.count();
+                }
+            }
+            let n = n_clients as f64 * f64::from(n_rounds);
+            let found = ups as f64 / n;
+            let spread = share * (1.0 - share);
+            let error = (spread / n * (1.0 + eigenvalue) / (1.0 - eigenvalue)).sqrt();
+            assert!((found - share).abs() < 5.0 * error, "{text}: {found} for {share}");
+            let pairs = n_clients as f64 * f64::from(n_rounds - 1);
+            let correlation = (both as f64 / pairs - found * found) / (found * (1.0 - found));
+            // A binary chain's is known a little less well than a normal one's; a rare state's less still.
+            let error = (1.0 / (pairs * spread * 4.0)).sqrt();
+            assert!((correlation - eigenvalue).abs() < 5.0 * error, "{text}: {correlation} for {eigenvalue}");
+        }
+    }
+
+    #[test]
+    fn the_first_round_has_the_long_run_law() {
+        let n = 200_000;
+        for share in [0.02, 0.1, 0.7] {
+            let found = rounds("markov", &format!("chance = {share}"), n, 1)[0].count() as f64 / n as f64;
+            assert!((found - share).abs() < 5.0 * (share * (1.0 - share) / n as f64).sqrt(), "{found}");
+        }
+        assert!(long_run("markov", "chance = 1.0", 70, 50).iter().all(|&share| share == 1.0));
+        assert!(long_run("markov", "chance = 0.0", 70, 50).iter().all(|&share| share == 0.0));
+    }
+
+    #[test]
+    fn chains_follow_the_published_rule() {
+        let close = |one: Chain, two: Chain| {
+            (one.comes - two.comes).abs() < 1e-12 && (one.goes - two.goes).abs() < 1e-12
+        };
+        assert!(close(Chain::with_share(0.1, 0.05), Chain { comes: 0.05, goes: 0.45 }));
+        // 0.05 * 49 = 2.45.
+        assert!(close(Chain::with_share(0.02, 0.05), Chain { comes: 0.05 / 2.45, goes: 1.0 }));
+        for share in [0.001, 0.02, 0.5, 1.0] {
+            assert!((Chain::with_share(share, 0.05).share() - share).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn wrong_chains_are_answered_with_the_remedy() {
+        refused(
+            "markov",
+            &[
+                ("", "chance: missing; give one of chance, classes and by_labels"),
+                ("comes = 0.0\nchance = 0.5", "comes = 0.0: nobody would ever come; give a chance above 0"),
+                ("goes = 1.5", "goes = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                (
+                    "goes = 0.5\nchance = 0.5",
+                    "goes = 0.5: give goes, or the share of time that it follows from, not both",
+                ),
+                (
+                    "chance = 0.5\nby_labels = {}",
+                    "by_labels: give one of chance, classes and by_labels, not two",
+                ),
+            ],
+        );
+    }
+}

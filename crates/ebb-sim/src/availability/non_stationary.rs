@@ -1,0 +1,216 @@
+//! Everybody's chance of being up rises and falls with time.
+//!
+//! Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client Unavailability" (2024).
+
+use std::f64::consts::TAU;
+use std::num::NonZeroU32;
+
+use ebb_round::{Bits, RoundNo, Stream, stateless};
+use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_train::Task;
+use serde::{Deserialize, Serialize};
+
+use super::Availability;
+use super::chances::{Chances, Class, Written};
+use super::draws::toss;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Availability> = Entry {
+    name: "non-stationary",
+    about: "anew in every round, with a client's own chance times what the time says (FedAWE)",
+    example: "shape = \"sine\"             # times depth * sin(2 pi round / period) + 1 - depth
+chance = 0.5               # each client's own
+# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
+# by_labels = { law = \"uniform\", first = 1.0, second = 0.5 }                 # or: see the kind labels
+period = 20                # rounds
+depth = 0.3                # how much of the chance comes and goes
+# shape = \"interleaved\"    # or: the same, but nobody is up whose chance is below ...
+# cut = 0.1                # ... this
+# shape = \"staircase\"      # or: in the second half of each period, times ...
+# low = 0.4                # ... this",
+    build: |settings| Ok(Box::new(NonStationary::build(settings)?)),
+};
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ShapeName {
+    #[default]
+    Sine,
+    Staircase,
+    Interleaved,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Which {
+    #[serde(default)]
+    shape: ShapeName,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sine {
+    chance: Option<Chance>,
+    classes: Option<Vec<Class>>,
+    #[serde(default = "twenty")]
+    period: NonZeroU32,
+    #[serde(default = "three_tenths")]
+    depth: Chance,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Staircase {
+    chance: Option<Chance>,
+    classes: Option<Vec<Class>>,
+    #[serde(default = "twenty")]
+    period: NonZeroU32,
+    #[serde(default = "four_tenths")]
+    low: Chance,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Interleaved {
+    chance: Option<Chance>,
+    classes: Option<Vec<Class>>,
+    #[serde(default = "twenty")]
+    period: NonZeroU32,
+    #[serde(default = "three_tenths")]
+    depth: Chance,
+    #[serde(default = "tenth")]
+    cut: Chance,
+}
+
+fn twenty() -> NonZeroU32 {
+    NonZeroU32::new(20).expect("20 is not 0")
+}
+fn tenth() -> Chance {
+    Chance::new(0.1).expect("a chance")
+}
+fn three_tenths() -> Chance {
+    Chance::new(0.3).expect("a chance")
+}
+fn four_tenths() -> Chance {
+    Chance::new(0.4).expect("a chance")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Sine { depth: f64 },
+    Staircase { low: f64 },
+}
+
+#[derive(Debug)]
+struct NonStationary {
+    seed: u64,
+    chances: Chances,
+    period: u32,
+    shape: Shape,
+    /// Nobody is up whose chance is below it.
+    cut: f64,
+}
+
+impl NonStationary {
+    fn build(settings: &Settings<'_>) -> Result<NonStationary, SettingsError> {
+        let others = ["kind", "by_labels", "shape"];
+        let (chance, classes, period, shape, cut) =
+            match settings.parse_without::<Which>(&["kind", "by_labels"])?.shape {
+                ShapeName::Sine => {
+                    let Sine { chance, classes, period, depth } = settings.parse_without(&others)?;
+                    (chance, classes, period, Shape::Sine { depth: depth.get() }, 0.0)
+                }
+                ShapeName::Staircase => {
+                    let Staircase { chance, classes, period, low } = settings.parse_without(&others)?;
+                    (chance, classes, period, Shape::Staircase { low: low.get() }, 0.0)
+                }
+                ShapeName::Interleaved => {
+                    let Interleaved { chance, classes, period, depth, cut } =
+                        settings.parse_without(&others)?;
+                    (chance, classes, period, Shape::Sine { depth: depth.get() }, cut.get())
+                }
+            };
+        let chances = Chances::any(settings, &Written { chance, classes: classes.as_deref() })?;
+        Ok(NonStationary { seed: settings.facts().seed, chances, period: period.get(), shape, cut })
+    }
+
+    /// What a chance is multiplied by in a round.
+    fn factor(&self, number: RoundNo) -> f64 {
+        let at = number % self.period;
+        match self.shape {
+            Shape::Sine { depth } => {
+                depth * libm::sin(TAU * f64::from(at) / f64::from(self.period)) + 1.0 - depth
+            }
+            Shape::Staircase { low } if u64::from(at) * 2 >= u64::from(self.period) => low,
+            Shape::Staircase { .. } => 1.0,
+        }
+    }
+}
+
+impl Availability for NonStationary {
+    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.chances.meet(task)
+    }
+
+    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        let factor = self.factor(number);
+        toss(&Stream::of_round(self.seed, "up", number), up, |idx| {
+            let chance = self.chances.of(idx) * factor;
+            if chance < self.cut { 0.0 } else { chance }
+        });
+    }
+}
+
+stateless!(NonStationary);
+
+#[cfg(test)]
+mod tests {
+    use crate::availability::tests::{refused, rounds};
+
+    /// The share of many clients that is up in some rounds.
+    fn check(text: &str, expected: &[(usize, f64)]) {
+        let n = 100_000;
+        let played = rounds("non-stationary", text, n, 41);
+        for &(number, chance) in expected {
+            let share = played[number].count() as f64 / n as f64;
+            let error = (chance * (1.0 - chance) / n as f64).sqrt();
+            assert!((share - chance).abs() <= 5.0 * error, "{text}: round {number}: {share} for {chance}");
+        }
+    }
+
+    #[test]
+    fn chances_rise_and_fall_as_the_formulas_say() {
+        check(
+            "shape = \"sine\"\nchance = 0.5\ndepth = 0.3",
+            &[(0, 0.35), (5, 0.5), (10, 0.35), (15, 0.2), (20, 0.35), (35, 0.2)],
+        );
+        check("chance = 1.0\ndepth = 0.1\nperiod = 4", &[(0, 0.9), (1, 1.0), (3, 0.8), (40, 0.9)]);
+        check(
+            "shape = \"staircase\"\nchance = 0.5",
+            &[(0, 0.5), (9, 0.5), (10, 0.2), (19, 0.2), (20, 0.5), (39, 0.2)],
+        );
+        // 0.2 times 0.4 is below 0.1, and 0.2 times 0.7 is not.
+        check(
+            "shape = \"interleaved\"\nchance = 0.2",
+            &[(0, 0.14), (5, 0.2), (10, 0.14), (14, 0.0), (15, 0.0), (16, 0.0), (25, 0.2)],
+        );
+    }
+
+    #[test]
+    fn wrong_shapes_are_answered_with_the_remedy() {
+        refused(
+            "non-stationary",
+            &[
+                (
+                    "shape = \"sinus\"\nchance = 0.5",
+                    "shape = \"sinus\": unknown value; did you mean \"sine\"? known values: sine, staircase, interleaved",
+                ),
+                (
+                    "low = 0.5\nchance = 0.5",
+                    "low = 0.5: unknown key; keys of kind \"non-stationary\": chance, classes, period, depth",
+                ),
+                ("depth = 2.0\nchance = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
+                ("", "chance: missing; give one of chance, classes and by_labels"),
+            ],
+        );
+    }
+}
