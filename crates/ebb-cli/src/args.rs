@@ -1,6 +1,6 @@
 //! What can be typed.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};

@@ -138,7 +138,7 @@ impl Assembled {
         facts.n_rounds = run.rounds.get();
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
-        let world = World::build(&tree.table("world", facts))?;
+        let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let mut roles = registry.build(&tree, facts)?;
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
         let stop: StopTable = tree.table("stop", facts).parse()?;

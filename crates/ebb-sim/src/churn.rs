@@ -48,13 +48,17 @@ impl Churn {
     }
 
     /// Whether a client is in from the start.
-    pub(crate) fn starts_with(&self, client: ClientId, n_clients: usize) -> bool {
+    fn starts_with(&self, client: ClientId, n_clients: usize) -> bool {
         (client.idx() as f64) < (self.table.from_start.get() * n_clients as f64).round()
     }
 
     /// Lets go and takes in, in this order, so that nobody leaves in the round of its arrival.
     pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         if number == 0 {
+            let all = (0..task.n_clients()).map(ClientId::new);
+            for client in all.filter(|client| self.starts_with(*client, task.n_clients())) {
+                census.enrol(client, task.samples(client), 0);
+            }
             return;
         }
         if let Some(lifetime) = self.table.lifetime {

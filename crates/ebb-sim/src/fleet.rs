@@ -18,8 +18,6 @@ use crate::world::{WhenWaitedFor, World};
 /// Simulated clients.
 pub struct SimFleet {
     world: World,
-    /// Why the world cannot be played with this data, if it cannot.
-    misfit: Option<FleetError>,
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     backend: Box<dyn Backend>,
@@ -48,19 +46,14 @@ struct Fate {
 impl SimFleet {
     /// The clients of a task in a world.
     pub fn new(
-        mut world: World,
+        world: World,
         task: Arc<dyn Task>,
         rule: Arc<dyn LocalRule>,
         backend: Box<dyn Backend>,
         seed: u64,
     ) -> Self {
-        let misfit = world.meet(task.as_ref()).err().map(|error| FleetError::Failed {
-            doing: "finding out who is up".to_owned(),
-            message: error.to_string(),
-        });
         SimFleet {
             world,
-            misfit,
             task,
             rule,
             backend,
@@ -82,7 +75,8 @@ impl SimFleet {
         }
         let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
         let reply = scripted.unwrap_or_else(|| Reply::whole(client));
-        let asked = order.job.work.steps(self.task.samples(client));
+        let work = self.world.work.returned(self.number, client, order.job.work)?;
+        let asked = work.steps(self.task.samples(client));
         let planned = reply.steps().map_or(asked, |steps| steps.min(asked));
         let speed = &self.world.speed;
         let steps = speed.steps_within(client, planned, self.window_s(wait))?;
@@ -136,12 +130,8 @@ impl SimFleet {
 
 impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
-        if let Some(misfit) = &self.misfit {
-            return Err(misfit.clone());
-        }
         self.number = number;
-        self.world.membership.apply(number, self.task.as_ref(), census);
-        census.set_up(|enrolled, up| self.world.availability.write(number, enrolled, up));
+        self.world.take_roll(number, self.task.as_ref(), census);
         self.up = census.up().clone();
         Ok(())
     }

@@ -5,9 +5,11 @@
 //! that every method compared on a world sees the same world.
 
 pub mod availability;
+mod churn;
 mod fleet;
 mod membership;
 mod memory;
+mod roll;
 mod script;
 mod speed;
 pub mod trace;
@@ -16,6 +18,7 @@ mod world;
 
 pub use availability::Availability;
 pub use fleet::SimFleet;
+pub use roll::{Participation, Roll, Taking};
 pub use script::{Reply, Sends};
 pub use work::WorkLaw;
 pub use world::{PARTS, World};

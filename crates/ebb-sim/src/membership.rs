@@ -1,6 +1,7 @@
 //! Who joins and who leaves, by a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use ebb_round::{Census, ClientId, RoundNo};
 use ebb_settings::{Settings, SettingsError};
@@ -13,6 +14,17 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Event {
     round: RoundNo,
     clients: Vec<u32>,
+    /// One after another, so many rounds apart; without it, all at once.
+    every: Option<NonZeroU32>,
+}
+
+impl Event {
+    /// Who, and in which round.
+    fn each(&self) -> impl Iterator<Item = (u32, RoundNo)> + '_ {
+        let apart = self.every.map_or(0, NonZeroU32::get);
+        let round = move |at: usize| self.round.saturating_add(apart.saturating_mul(at as u32));
+        self.clients.iter().enumerate().map(move |(at, &client)| (client, round(at)))
+    }
 }
 
 /// All arrivals and departures of a run.
@@ -66,11 +78,9 @@ impl Membership {
 fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
     let firsts = |events: &[Event]| {
         let mut first: BTreeMap<u32, RoundNo> = BTreeMap::new();
-        for event in events {
-            for &client in &event.clients {
-                let round = first.entry(client).or_insert(event.round);
-                *round = event.round.min(*round);
-            }
+        for (client, at) in events.iter().flat_map(Event::each) {
+            let round = first.entry(client).or_insert(at);
+            *round = at.min(*round);
         }
         first
     };
@@ -85,9 +95,6 @@ fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
 }
 
 fn clients(events: &[Event], number: RoundNo) -> impl Iterator<Item = ClientId> + '_ {
-    events
-        .iter()
-        .filter(move |event| event.round == number)
-        .flat_map(|event| &event.clients)
-        .map(|&client| ClientId::new(client as usize))
+    let now = events.iter().flat_map(Event::each).filter(move |(_, round)| *round == number);
+    now.map(|(client, _)| ClientId::new(client as usize))
 }

@@ -122,14 +122,16 @@ impl Participation {
 
     /// The share of all rounds of all clients in which they were up.
     pub fn share(&self) -> f64 {
-        let sum = |of: fn(&Taking) -> u32| self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>();
+        let sum =
+            |of: fn(&Taking) -> u32| self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>();
         sum(|client| client.up) / sum(|client| client.enrolled).max(1.0)
     }
 
     /// As many clients, always up alike, would be as uneven: the squared sum of shares over the sum of squares.
     pub fn effective_clients(&self) -> f64 {
         let shares = self.clients.iter().map(Taking::share);
-        let (sum, squares) = shares.fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
+        let (sum, squares) =
+            shares.fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
         if squares > 0.0 { sum * sum / squares } else { 0.0 }
     }
 
@@ -141,7 +143,8 @@ impl Participation {
     /// The mean length of a spell of being up and of one of being down, in rounds; a spell that the last round cuts off
     /// counts as it stands. `None` where there was none.
     pub fn spells(&self) -> (Option<f64>, Option<f64>) {
-        let sum = |of: fn(&Taking) -> u32| self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>();
+        let sum =
+            |of: fn(&Taking) -> u32| self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>();
         let mean = |rounds: f64, spells: f64| (spells > 0.0).then(|| rounds / spells);
         let (up, enrolled) = (sum(|client| client.up), sum(|client| client.enrolled));
         (mean(up, sum(|client| client.spells)), mean(enrolled - up, sum(|client| client.gaps)))
@@ -218,8 +221,9 @@ mod tests {
     #[test]
     fn independent_rounds_have_no_memory() {
         let mut stream = Stream::of_run(1, "t");
-        let rows: Vec<String> =
-            (0..2000).map(|_| (0..20).map(|_| if stream.chance(0.3) { '#' } else { '.' }).collect()).collect();
+        let rows: Vec<String> = (0..2000)
+            .map(|_| (0..20).map(|_| if stream.chance(0.3) { '#' } else { '.' }).collect())
+            .collect();
         let counted = counted(&rows.iter().map(String::as_str).collect::<Vec<_>>());
         // 40,000 pairs: the standard error is 0.005.
         assert!(counted.lag_1().unwrap().abs() < 0.02 && (counted.share() - 0.3).abs() < 0.01);

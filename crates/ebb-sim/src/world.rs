@@ -1,16 +1,19 @@
 //! The `[world]` table: availability, speeds, deadline, membership, or a script.
 
+use ebb_round::{Census, RoundNo};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError, find};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use crate::availability::{self, Availability};
+use crate::churn::Churn;
 use crate::membership::{Event, Membership};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
+use crate::work::{self, WorkLaw};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 3] = [
+pub const PARTS: [(&str, &str, &str); 4] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -24,7 +27,12 @@ pub const PARTS: [(&str, &str, &str); 3] = [
     (
         "membership",
         "who arrives and who leaves, by a schedule",
-        "arrivals = [{ round = 10, clients = [3, 4] }]\ndepartures = [{ round = 20, clients = [0] }]",
+        "arrivals = [{ round = 10, clients = [3, 4] }, { round = 30, clients = [5, 6, 7], every = 5 }]\ndepartures = [{ round = 20, clients = [0] }]",
+    ),
+    (
+        "churn",
+        "random arrivals and departures: a Poisson number of newcomers a round, geometric lifetimes",
+        "[world.churn]\nfrom_start = 0.5\narrivals = 0.5\nlifetime = 100.0",
     ),
 ];
 
@@ -33,6 +41,8 @@ pub struct World {
     pub(crate) availability: Box<dyn Availability>,
     pub(crate) script: Option<Script>,
     pub(crate) membership: Membership,
+    pub(crate) churn: Option<Churn>,
+    pub(crate) work: Box<dyn WorkLaw>,
     pub(crate) speed: Speed,
     pub(crate) deadline_s: f64,
     pub(crate) patience_s: f64,
@@ -90,9 +100,9 @@ fn zero() -> NonNegative {
 }
 
 impl World {
-    /// Reads the `[world]` table.
-    pub fn build(settings: &Settings<'_>) -> Result<World, SettingsError> {
-        let table: Table = settings.parse_without(&["availability"])?;
+    /// Reads the `[world]` table, for the clients of this data.
+    pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
+        let table: Table = settings.parse_without(&["availability", "work", "churn"])?;
         let inner = settings.inner("availability");
         let script = match &table.script {
             None => {
@@ -110,13 +120,26 @@ impl World {
                 Some(Script::new(rounds.clone(), table.after_script.unwrap_or_default(), settings)?)
             }
         };
-        let availability: Box<dyn Availability> = match &script {
+        let mut availability: Box<dyn Availability> = match &script {
             Some(script) => Box::new(script.clone()),
             None => {
                 let entry = find(availability::ALL, &inner, Some("always"))?;
                 inner.resolve_kind(entry.name);
                 (entry.build)(&inner)?
             }
+        };
+        availability.meet(task)?;
+        let churn = Churn::build(&settings.inner("churn"))?;
+        if churn.is_some() && !(table.arrivals.is_empty() && table.departures.is_empty()) {
+            return Err(
+                settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
+            );
+        }
+        let work = {
+            let inner = settings.inner("work");
+            let entry = find(work::ALL, &inner, Some("complete"))?;
+            inner.resolve_kind(entry.name);
+            (entry.build)(&inner)?
         };
         for (key, value_s) in [("step_s", table.step_s), ("upload_s", table.upload_s)] {
             if value_s.get() > MOST_S {
@@ -151,6 +174,8 @@ impl World {
             availability,
             script,
             membership: Membership::new(table.arrivals, table.departures, settings)?,
+            churn,
+            work,
             speed: Speed {
                 seed: settings.facts().seed,
                 step_s: table.step_s.get(),
@@ -163,10 +188,13 @@ impl World {
         })
     }
 
-    /// Shows the world the data, before the first round; a fleet does so. What the world needs of the data and the
-    /// data lacks is an error.
-    pub fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        self.availability.meet(task)
+    /// Takes the roll of a round: who joined, who left, who is up.
+    pub(crate) fn take_roll(&mut self, number: RoundNo, task: &dyn Task, census: &mut Census) {
+        match &self.churn {
+            None => self.membership.apply(number, task, census),
+            Some(churn) => churn.apply(number, task, census),
+        }
+        census.set_up(|enrolled, up| self.availability.write(number, enrolled, up));
     }
 
     /// When a round closes, in seconds; infinite if there is no deadline.

@@ -7,7 +7,7 @@ use ebb_round::{
     Amount, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Order, Parcel, RoundNo,
     Saver, Sink, Spent, State, StepRule, Update, Wait, Work,
 };
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{Facts, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::data;
@@ -46,6 +46,10 @@ struct Trial {
 }
 
 fn fleet(world: &str) -> Trial {
+    try_fleet(world).unwrap()
+}
+
+fn try_fleet(world: &str) -> Result<Trial, SettingsError> {
     let text = format!(
         "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n[world]\nstep_s = 1.0\nupload_s = 2.0\n{world}"
     );
@@ -53,9 +57,9 @@ fn fleet(world: &str) -> Trial {
     let mut facts = Facts { seed: 1, ..Facts::default() };
     let task = data::build(&tree.table("data", facts)).unwrap();
     facts.n_clients = task.n_clients();
-    let world = World::build(&tree.table("world", facts)).unwrap();
+    let world = World::build(&tree.table("world", facts), task.as_ref())?;
     let fleet = SimFleet::new(world, task, Arc::new(Counting), Box::new(Threads::new(NonZeroUsize::MIN)), 1);
-    Trial { fleet, census: Census::new() }
+    Ok(Trial { fleet, census: Census::new() })
 }
 
 /// Plays a round in which everybody is asked; `heard` is what the clients are told.
@@ -157,11 +161,10 @@ fn a_saved_fleet_knows_who_rests() {
 
 #[test]
 fn a_world_that_needs_labels_refuses_data_without() {
-    let Trial { mut fleet, mut census } = fleet("[world.availability]\nkind = \"labels\"");
-    let error = fleet.roll_call(0, &mut census).unwrap_err().to_string();
+    let Err(error) = try_fleet("[world.availability]\nkind = \"labels\"") else { panic!("it was taken") };
     assert_eq!(
-        error,
-        "finding out who is up: test:8:1: world.availability.kind = \"labels\": the data has no classes; \
+        error.to_string(),
+        "test:8:1: world.availability.kind = \"labels\": the data has no classes; \
          give data with classes, or another kind of availability"
     );
 }
@@ -221,4 +224,26 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
     assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
     assert_eq!(fleet.measure(&[], &job).unwrap().1, Spent::default());
+}
+
+#[test]
+fn work_comes_back_as_its_law_says() {
+    // Everybody fails: all were asked, nobody is heard, and the server waited for them until the deadline.
+    let mut all_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.0");
+    let (heard, spent) = play(&mut all_fail, 0, Wait::Deadline, None);
+    assert!(heard.is_empty());
+    assert_eq!((spent.elapsed_s, spent.bytes_down), (60.0, 12));
+    let mut none_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 1.0");
+    assert_eq!(play(&mut none_fail, 0, Wait::Deadline, None).0.len(), 3);
+}
+
+#[test]
+fn arrivals_can_come_one_after_another() {
+    let mut trial = fleet("arrivals = [{ round = 2, clients = [1, 2], every = 3 }]");
+    let mut enrolled = Vec::new();
+    for number in 0..7 {
+        trial.fleet.roll_call(number, &mut trial.census).unwrap();
+        enrolled.push(trial.census.n_enrolled());
+    }
+    assert_eq!(enrolled, [1, 1, 2, 2, 2, 3, 3]);
 }

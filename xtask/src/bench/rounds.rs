@@ -174,9 +174,9 @@ fn timed_run(
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;
     let facts = Facts { seed: SEED, n_clients: n_enrolled, n_rounds };
     let tree = Tree::parse(&text, "bench")?;
-    let world = World::build(&tree.table("world", facts))?;
-    let mut roles = Registry::standard().build(&tree, facts)?;
     let task = Arc::new(NullTask::new(n_enrolled, N_PARAMS));
+    let world = World::build(&tree.table("world", facts), task.as_ref())?;
+    let mut roles = Registry::standard().build(&tree, facts)?;
     roles.server.start_from(task.initial());
     roles.selector = Box::new(TimedSelector { inner: roles.selector, clock: Arc::clone(&clock) });
     let local = Arc::clone(&roles.local);

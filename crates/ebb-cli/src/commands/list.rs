@@ -110,12 +110,29 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
         )
     }));
     let worlds = ebb_sim::availability::ALL.iter().map(|entry| {
-        named("worlds", "world.availability", "who is up when", entry.name, entry.about, entry.example)
+        named(
+            "worlds",
+            "world.availability",
+            "who is up when, and what comes back",
+            entry.name,
+            entry.about,
+            entry.example,
+        )
     });
     all.extend(worlds);
+    all.extend(ebb_sim::work::ALL.iter().map(|entry| {
+        named(
+            "worlds",
+            "world.work",
+            "who is up when, and what comes back",
+            entry.name,
+            entry.about,
+            entry.example,
+        )
+    }));
     all.extend(ebb_sim::PARTS.iter().map(|(name, about, example)| Named {
         list: "worlds",
-        question: "who is up when",
+        question: "who is up when, and what comes back",
         table: Some("world"),
         name,
         about,

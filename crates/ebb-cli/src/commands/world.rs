@@ -73,8 +73,9 @@ impl Played {
         let mut roll = Roll::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
         let n_drawn = task.n_clients().min(MOST_DRAWN);
-        let mut drawn: Vec<_> =
-            (0..n_drawn).map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize))).collect();
+        let mut drawn: Vec<_> = (0..n_drawn)
+            .map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize)))
+            .collect();
         for number in 0..n_rounds {
             let census = roll.play();
             participation.note(census);
@@ -124,11 +125,14 @@ impl Played {
         ))?;
         say(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_rounds()))?;
         say(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
-        let spell = |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
+        let spell =
+            |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
         let (up, down) = all.spells();
         say(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
         let lag_1 = all.lag_1().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
-        say(&format!("lag-1        {lag_1}  (correlation of a client's state with that of the round before)"))?;
+        say(&format!(
+            "lag-1        {lag_1}  (correlation of a client's state with that of the round before)"
+        ))?;
         say("")?;
         let mut table = Columns::new(1, ["client", "up %", "rounds up", "of", "spells", "longest silence"]);
         for (client, own) in all.clients().take(MOST_ROWS) {
@@ -170,10 +174,8 @@ impl Played {
         let mut text = "client,enrolled,up,share,spells,longest_gap\n".to_owned();
         for (client, own) in self.participation.clients() {
             let (number, share) = (client.number(), own.share());
-            text += &format!(
-                "{number},{},{},{share},{},{}\n",
-                own.enrolled, own.up, own.spells, own.longest_gap
-            );
+            text +=
+                &format!("{number},{},{},{share},{},{}\n", own.enrolled, own.up, own.spells, own.longest_gap);
         }
         text.into_bytes()
     }

@@ -50,4 +50,5 @@ pub const ALL: &[Entry<dyn Availability>] = &[
     min_separation::ENTRY,
     labels::ENTRY,
     adversarial::ENTRY,
+    crate::trace::ENTRY,
 ];

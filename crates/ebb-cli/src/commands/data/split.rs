@@ -113,7 +113,7 @@ impl Holdings {
     }
 
     /// Writes the table and, where there are classes, the pictures; says what is where.
-    fn write_file(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
+    fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
         let table = folder.join("clients.csv");
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
