@@ -26,7 +26,7 @@ fn a_world_is_played_and_shown() {
     }
     let table = fs::read_to_string(out.join("clients.csv")).unwrap();
     assert_eq!(table.lines().count(), 21);
-    for name in ["raster.svg", "raster.png", "shares.svg", "shares.png"] {
+    for name in ["raster.svg", "raster.png", "rounds.svg", "rounds.png", "shares.svg", "shares.png"] {
         assert!(out.join(name).is_file(), "{name}");
     }
     let played = json(&["world", &config, "--rounds", "2000", "--json"]);

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ebb_plot::{BarSeries, Bars, PlotError, Raster, RasterRow, Size, Svg, Theme};
+use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme};
 use ebb_round::Census;
 use ebb_settings::{Facts, Tree};
 use ebb_sim::trace::Recorder;
@@ -158,7 +158,9 @@ impl Played {
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
         let wrong = |error: PlotError| CliError::Usage(error.to_string());
-        for (name, svg) in [("raster", self.raster(theme)), ("shares", self.shares(theme))] {
+        let pictures =
+            [("raster", self.raster(theme)), ("rounds", self.rounds(theme)), ("shares", self.shares(theme))];
+        for (name, svg) in pictures {
             let svg = svg.map_err(wrong)?;
             let png = svg.png(2).map_err(wrong)?;
             for (ending, bytes) in [("svg", svg.as_str().as_bytes()), ("png", &png)] {
@@ -186,16 +188,32 @@ impl Played {
             name: client.to_string(),
             cells: cells.clone(),
         };
+        let anybody_out = self.drawn.iter().flat_map(|(_, cells)| cells).any(|cell| *cell == Some(1));
+        let states = ["up", "not enrolled"].into_iter().take(1 + usize::from(anybody_out));
+        let states = states.map(str::to_owned).collect();
         let raster = Raster {
             title: "Who is up".to_owned(),
             x_label: "round".to_owned(),
             y_label: "client".to_owned(),
             first_column: 0,
-            states: vec!["up".to_owned(), "not enrolled".to_owned()],
+            states,
             rows: self.drawn.iter().map(row).collect(),
         };
         let height_px = (160 + 12 * self.drawn.len() as u32).clamp(280, 900);
         raster.draw(theme, Size { width_px: 960, height_px })
+    }
+
+    /// How many are up, round by round.
+    fn rounds(&self, theme: Theme) -> Result<Svg, PlotError> {
+        let counts = self.participation.up().iter().enumerate();
+        let points = counts.map(|(number, &count)| (number as f64, f64::from(count)));
+        let lines = Lines {
+            title: "How many are up".to_owned(),
+            x_label: "round".to_owned(),
+            y_label: "clients".to_owned(),
+            series: vec![Series { name: String::new(), points: points.collect(), band: None }],
+        };
+        lines.draw(theme, Size { width_px: 960, height_px: 320 })
     }
 
     /// How often each was up.
