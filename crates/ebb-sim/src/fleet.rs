@@ -30,7 +30,8 @@ pub struct SimFleet {
 
 /// An answer that will arrive in a later round.
 struct UnderWay {
-    arrives: RoundNo,
+    /// `None`: when the client is next up.
+    arrives: Option<RoundNo>,
     client: ClientId,
     update: Update,
 }
@@ -41,6 +42,8 @@ struct Fate {
     finish_s: f64,
     reply: Reply,
     late: u32,
+    /// Whether it is late until the client is up again.
+    when_up: bool,
 }
 
 impl SimFleet {
@@ -69,10 +72,11 @@ impl SimFleet {
     fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
         let client = order.client;
         let up = self.up.get(client.idx());
-        let waited_for = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
-        if !up && !waited_for {
-            return None;
-        }
+        let when_up = match (up, wait, self.world.when_waited_for) {
+            (true, ..) | (false, Wait::Everyone, WhenWaitedFor::Always) => false,
+            (false, Wait::Everyone, WhenWaitedFor::NextUp) => true,
+            (false, ..) => return None,
+        };
         let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
         let reply = scripted.unwrap_or_else(|| Reply::whole(client));
         let work = self.world.work.returned(self.number, client, order.job.work)?;
@@ -82,7 +86,7 @@ impl SimFleet {
         let steps = speed.steps_within(client, planned, self.window_s(wait))?;
         let finish_s = speed.train_s(client, steps.get()) + speed.upload_s;
         let finish_s = if up { finish_s } else { self.world.patience_s };
-        Some(Fate { steps, finish_s, late: reply.late(), reply })
+        Some(Fate { steps, finish_s, late: reply.late(), reply, when_up })
     }
 
     /// How long a round may be held open.
@@ -95,8 +99,10 @@ impl SimFleet {
 
     /// When the round closes; answers that would come after are marked late by a round.
     fn close(&self, fates: &mut [Option<Fate>], wait: Wait) -> f64 {
-        let mut times: Vec<_> =
-            fates.iter().flatten().filter(|fate| fate.late == 0).map(|fate| fate.finish_s).collect();
+        let on_time = |fate: &&Fate| fate.late == 0 && !fate.when_up;
+        let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
+        let n_waited_for =
+            fates.iter().filter(|fate| !fate.as_ref().is_some_and(|fate| fate.when_up)).count();
         times.sort_by(f64::total_cmp);
         let slowest_s = times.last().copied().unwrap_or(0.0);
         if let Wait::Answers(wanted) = wait
@@ -108,7 +114,7 @@ impl SimFleet {
             return closes_s;
         }
         // Where nobody was there to be asked, the server waits for somebody until the deadline.
-        let all_answered = !fates.is_empty() && times.len() == fates.len();
+        let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
         let window_s = self.window_s(wait);
         if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
     }
@@ -116,7 +122,10 @@ impl SimFleet {
     /// Passes on what was sent in earlier rounds and arrives in this one.
     fn deliver_late(&mut self, sink: &mut dyn Sink) -> Result<u64, FleetError> {
         let (mut due, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.under_way).into_iter().partition(|one| one.arrives <= self.number);
+            std::mem::take(&mut self.under_way).into_iter().partition(|one| match one.arrives {
+                Some(round) => round <= self.number,
+                None => self.up.get(one.client.idx()),
+            });
         self.under_way = later;
         due.sort_by_key(|one| (one.client, one.update.base));
         let mut bytes_up = 0;
@@ -181,8 +190,9 @@ impl Fleet for SimFleet {
                 memories.note(client, *number, memory);
             }
             fate.reply.garble(&mut trained.update);
-            if fate.late > 0 {
-                under_way.push(UnderWay { arrives: *number + fate.late, client, update: trained.update });
+            if fate.late > 0 || fate.when_up {
+                let arrives = (!fate.when_up).then_some(*number + fate.late);
+                under_way.push(UnderWay { arrives, client, update: trained.update });
                 return Ok(());
             }
             spent.bytes_up += trained.update.delta.bytes();
@@ -192,13 +202,16 @@ impl Fleet for SimFleet {
     }
 }
 
+/// What a saved answer has in place of a round, if it arrives when its client is next up.
+const WHEN_UP: RoundNo = RoundNo::MAX;
+
 impl State for SimFleet {
     fn save(&self, to: &mut Saver) {
         to.section("availability", |to| self.world.availability.save(to));
         to.section("memories", |to| self.memories.save(to));
         to.u64("under_way", self.under_way.len() as u64);
         for one in &self.under_way {
-            to.u64("arrives", u64::from(one.arrives));
+            to.u64("arrives", u64::from(one.arrives.unwrap_or(WHEN_UP)));
             to.u64("client", u64::from(one.client.number()));
             one.update.save("update", to);
         }
@@ -209,7 +222,7 @@ impl State for SimFleet {
         from.section("memories", |from| self.memories.load(from))?;
         self.under_way.clear();
         for _ in 0..from.u64("under_way")? {
-            let arrives = from.u32("arrives")?;
+            let arrives = Some(from.u32("arrives")?).filter(|&round| round != WHEN_UP);
             let client = ClientId::new(from.u32("client")? as usize);
             self.under_way.push(UnderWay { arrives, client, update: Update::load("update", from)? });
         }

@@ -85,6 +85,8 @@ pub(crate) enum WhenWaitedFor {
     /// They come, and the round takes all the run's patience.
     #[default]
     Always,
+    /// They do the work when they are next up, and it arrives in that round; the round does not wait for them.
+    NextUp,
     /// They do not come.
     Never,
 }

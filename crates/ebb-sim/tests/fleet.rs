@@ -247,3 +247,27 @@ fn arrivals_can_come_one_after_another() {
     }
     assert_eq!(enrolled, [1, 1, 2, 2, 2, 3, 3]);
 }
+
+#[test]
+fn whoever_is_waited_for_may_come_when_it_is_next_up() {
+    let mut trial =
+        fleet("when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]");
+    let (heard, spent) = play(&mut trial, 0, Wait::Everyone, None);
+    // Client 0 is up and holds nobody up; the others will be heard when they are up.
+    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0]);
+    assert!(spent.elapsed_s < 100.0, "{spent:?}");
+    let mut saver = Saver::new();
+    trial.fleet.save(&mut saver);
+    let bytes = saver.finish();
+    let mut resumed =
+        fleet("when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]");
+    resumed.census = trial.census.clone();
+    resumed.fleet.load(&mut Loader::new(&bytes)).unwrap();
+    for (number, late) in [(1, vec![]), (2, vec![2]), (3, vec![1])] {
+        let bases = |trial: &mut Trial| {
+            let (heard, _) = play(trial, number, Wait::Deadline, None);
+            heard.iter().filter(|(_, update)| update.base == 0).map(|(client, _)| *client).collect::<Vec<_>>()
+        };
+        assert_eq!((bases(&mut trial), bases(&mut resumed)), (late.clone(), late), "round {number}");
+    }
+}

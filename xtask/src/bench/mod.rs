@@ -6,6 +6,7 @@ mod null;
 mod rounds;
 mod sum;
 mod train;
+mod worlds;
 
 use std::error::Error;
 use std::fmt;
@@ -35,6 +36,8 @@ enum What {
     Train(train::Args),
     /// Loading CIFAR-10, and making batches of it
     Data(data::Args),
+    /// Saying who is up, of a thousand clients to a million
+    Worlds(worlds::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -55,6 +58,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         figures.print();
         if args.json {
             println!("{}", json!({ "machine": machine.json(), "data": figures.json() }));
+        }
+        return Ok(());
+    }
+    if let Some(What::Worlds(asked)) = &args.what {
+        let figures = worlds::measure(asked)?;
+        figures.iter().for_each(worlds::Figures::print);
+        if args.json {
+            let figures: Vec<_> = figures.iter().map(worlds::Figures::json).collect();
+            println!("{}", json!({ "machine": machine.json(), "worlds": figures }));
         }
         return Ok(());
     }

@@ -30,6 +30,16 @@ impl Task for NullTask {
         SAMPLES
     }
 
+    fn class_counts(&self, client: ClientId) -> Option<Vec<u32>> {
+        let mut counts = vec![0; 10];
+        counts[client.idx() % 10] = SAMPLES;
+        Some(counts)
+    }
+
+    fn n_classes(&self) -> Option<usize> {
+        Some(10)
+    }
+
     fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -1,0 +1,114 @@
+//! Worlds: what it costs to say who is up, from a thousand clients to a million.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_settings::{Facts, Tree};
+use ebb_sim::{Roll, World};
+use serde_json::{Value, json};
+
+use super::null::NullTask;
+use super::{Judge, Spread, grouped};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Timed rounds of each
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+}
+
+/// The most milliseconds a round, with a million clients.
+const MOST_MS: f64 = 30.0;
+
+/// The most bytes a client.
+const MOST_BYTES: f64 = 64.0;
+
+const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
+
+/// Every parametric kind, as its paper has it.
+const WORLDS: [(&str, &str); 14] = [
+    ("always", "[world.availability]\nkind = \"always\""),
+    ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nchance = 0.5"),
+    ("dropout", "[world.availability]\nkind = \"dropout\"\nratio = 0.5"),
+    ("index, beta", "[world.availability]\nkind = \"index\"\nlaw = \"beta\""),
+    ("index, gamma", "[world.availability]\nkind = \"index\"\nlaw = \"gamma\""),
+    ("index, weibull", "[world.availability]\nkind = \"index\"\nlaw = \"weibull\""),
+    ("markov", "[world.availability]\nkind = \"markov\"\nchance = 0.5"),
+    ("cyclic", "[world.availability]\nkind = \"cyclic\"\nchance = 0.5"),
+    ("periodic", "[world.availability]\nkind = \"periodic\""),
+    ("non-stationary", "[world.availability]\nkind = \"non-stationary\"\nchance = 0.5"),
+    ("tau-max", "[world.availability]\nkind = \"tau-max\""),
+    ("min-separation", "[world.availability]\nkind = \"min-separation\"\nrounds = 10\nchance = 0.5"),
+    ("labels", "[world.availability]\nkind = \"labels\""),
+    ("churn", "[world.churn]\narrivals = 100.0\nlifetime = 100.0"),
+];
+
+/// What one world costs.
+#[derive(Debug)]
+pub(super) struct Figures {
+    name: &'static str,
+    /// Milliseconds a round, size by size.
+    round_ms: Vec<Spread>,
+    /// Of the world with the census, at the largest size.
+    bytes_per_client: Option<f64>,
+}
+
+pub(super) fn measure(args: &Args) -> Result<Vec<Figures>, Box<dyn Error>> {
+    WORLDS.iter().map(|(name, text)| figures(name, text, args.rounds.into())).collect()
+}
+
+fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, Box<dyn Error>> {
+    let (mut round_ms, mut bytes_per_client) = (Vec::new(), None);
+    for n_clients in SIZES {
+        let task = Arc::new(NullTask::new(n_clients, 1));
+        let facts = Facts { seed: 1, n_clients, n_rounds: n_rounds as u32 };
+        let tree = Tree::parse(text, "bench")?;
+        let before = resident();
+        let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        let mut roll = Roll::new(world, task);
+        // Everybody enrols in the first round, which is not counted.
+        black_box(roll.play());
+        let mut took = Vec::with_capacity(n_rounds);
+        for _ in 0..n_rounds {
+            let began = Instant::now();
+            black_box(roll.play());
+            took.push(1e3 * began.elapsed().as_secs_f64());
+        }
+        round_ms.push(Spread::of(took));
+        bytes_per_client = before.zip(resident()).map(|(before, after)| (after - before) / n_clients as f64);
+    }
+    Ok(Figures { name, round_ms, bytes_per_client })
+}
+
+/// Bytes of memory that this process holds, where the system says so.
+fn resident() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kilobytes * 1024.0)
+}
+
+impl Figures {
+    pub(super) fn print(&self) {
+        let last = self.round_ms.last().expect("some sizes");
+        println!("{}", self.name);
+        for (size, round_ms) in SIZES.iter().zip(&self.round_ms) {
+            println!("  {:>9} clients, ms a round {round_ms}", grouped(*size));
+        }
+        // At least 1 where it is within the bound.
+        let verdict = Judge::ByAim.verdict(MOST_MS / last.median, 1.0);
+        println!("  of the {MOST_MS} ms allowed, {:.2} used: {verdict}", last.median / MOST_MS);
+        if let Some(bytes) = self.bytes_per_client {
+            let within = if bytes <= MOST_BYTES { "within" } else { "above" };
+            println!("  {bytes:.1} bytes a client, census included: {within} {MOST_BYTES}");
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let round_ms: Vec<_> = self.round_ms.iter().map(Spread::json).collect();
+        json!({ "name": self.name, "clients": SIZES, "round_ms": round_ms, "bytes_per_client": self.bytes_per_client })
+    }
+}
