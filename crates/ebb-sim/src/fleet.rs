@@ -83,8 +83,10 @@ impl SimFleet {
         let asked = work.steps(self.task.samples(client));
         let planned = reply.steps().map_or(asked, |steps| steps.min(asked));
         let speed = &self.world.speed;
-        let steps = speed.steps_within(client, planned, self.window_s(wait))?;
-        let finish_s = speed.train_s(client, steps.get()) + speed.upload_s;
+        // An answer is as large as what was sent.
+        let upload_s = self.world.link.upload_s(self.number, client, order.job.global.bytes());
+        let steps = speed.steps_within(client, planned, self.window_s(wait) - upload_s)?;
+        let finish_s = speed.train_s(client, steps.get()) + upload_s;
         let finish_s = if up { finish_s } else { self.world.patience_s };
         Some(Fate { steps, finish_s, late: reply.late(), reply, when_up })
     }
@@ -153,13 +155,13 @@ impl Fleet for SimFleet {
             let measured = Measured {
                 loss: self.task.loss(client, &job.global.model),
                 train_s: self.world.speed.train_s(client, steps),
-                upload_s: self.world.speed.upload_s,
+                upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
             };
-            probes.insert(client, measured);
-            // The model goes down, a number comes back, and that takes as long as sending an answer.
+            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts.
             spent.bytes_down += job.global.bytes();
             spent.bytes_up += 4;
-            spent.elapsed_s = self.world.speed.upload_s;
+            spent.elapsed_s = spent.elapsed_s.max(measured.upload_s);
+            probes.insert(client, measured);
         }
         Ok((probes, spent))
     }

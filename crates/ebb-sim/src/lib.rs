@@ -7,6 +7,7 @@
 pub mod availability;
 mod churn;
 mod fleet;
+pub mod link;
 mod membership;
 mod memory;
 mod roll;
@@ -18,6 +19,7 @@ mod world;
 
 pub use availability::Availability;
 pub use fleet::SimFleet;
+pub use link::Link;
 pub use roll::{Participation, Roll, Taking};
 pub use script::{Reply, Sends};
 pub use work::WorkLaw;

@@ -1,4 +1,4 @@
-//! How long a client computes and uploads, so what is done by the deadline.
+//! How long a client computes, so what is done by the deadline.
 
 use std::num::NonZeroU32;
 
@@ -10,8 +10,6 @@ pub(crate) struct Speed {
     pub(crate) seed: u64,
     /// Seconds a step at a client of ordinary speed.
     pub(crate) step_s: f64,
-    /// Seconds to send the answer.
-    pub(crate) upload_s: f64,
     /// Standard deviation of the logarithm of how much slower than ordinary a client is.
     pub(crate) spread: f64,
 }
@@ -22,14 +20,13 @@ impl Speed {
         f64::from(steps) * self.client_step_s(client)
     }
 
-    /// How many of the steps can be done and sent within the time; `None`: not one.
+    /// How many of the steps can be done within the time; `None`: not one.
     pub(crate) fn steps_within(
         &self,
         client: ClientId,
         steps: NonZeroU32,
-        window_s: f64,
+        left_s: f64,
     ) -> Option<NonZeroU32> {
-        let left_s = window_s - self.upload_s;
         if self.train_s(client, steps.get()) <= left_s {
             return Some(steps);
         }
@@ -51,16 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_deadline_cuts_work_to_what_can_be_sent_in_time() {
-        let speed = Speed { seed: 1, step_s: 2.0, upload_s: 5.0, spread: 0.0 };
+    fn work_is_cut_to_what_can_be_done_in_time() {
+        let speed = Speed { seed: 1, step_s: 2.0, spread: 0.0 };
         let check = |steps, window_s, expected| {
             let found = speed.steps_within(ClientId::new(0), NonZeroU32::new(steps).unwrap(), window_s);
             assert_eq!(found.map_or(0, NonZeroU32::get), expected, "{steps} steps in {window_s} s");
         };
-        check(10, 25.0, 10);
-        check(10, 24.9, 9);
-        check(10, 6.9, 0);
-        check(10, 1.0, 0);
+        check(10, 20.0, 10);
+        check(10, 19.9, 9);
+        check(10, 1.9, 0);
+        check(10, -4.0, 0);
         check(10, f64::INFINITY, 10);
     }
 }

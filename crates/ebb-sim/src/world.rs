@@ -1,12 +1,14 @@
 //! The `[world]` table: availability, speeds, deadline, membership, or a script.
 
-use ebb_round::{Census, RoundNo};
+use ebb_round::{Census, ClientId, RoundNo};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError, find};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use crate::availability::{self, Availability};
 use crate::churn::Churn;
+use crate::link::constant::Constant;
+use crate::link::{self, Link};
 use crate::membership::{Event, Membership};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
@@ -43,6 +45,7 @@ pub struct World {
     pub(crate) membership: Membership,
     pub(crate) churn: Option<Churn>,
     pub(crate) work: Box<dyn WorkLaw>,
+    pub(crate) link: Box<dyn Link>,
     pub(crate) speed: Speed,
     pub(crate) deadline_s: f64,
     pub(crate) patience_s: f64,
@@ -66,8 +69,8 @@ struct Table {
     when_waited_for: WhenWaitedFor,
     #[serde(default = "a_tenth")]
     step_s: NonNegative,
-    #[serde(default = "one")]
-    upload_s: NonNegative,
+    /// The same as a constant link.
+    upload_s: Option<NonNegative>,
     #[serde(default = "zero")]
     speed_spread: NonNegative,
     #[serde(default)]
@@ -94,9 +97,6 @@ pub(crate) enum WhenWaitedFor {
 fn a_tenth() -> NonNegative {
     NonNegative::new(0.1).expect("not negative")
 }
-fn one() -> NonNegative {
-    NonNegative::new(1.0).expect("not negative")
-}
 fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
 }
@@ -104,7 +104,7 @@ fn zero() -> NonNegative {
 impl World {
     /// Reads the `[world]` table, for the clients of this data.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
-        let table: Table = settings.parse_without(&["availability", "work", "churn"])?;
+        let table: Table = settings.parse_without(&["availability", "work", "churn", "link"])?;
         let inner = settings.inner("availability");
         let script = match &table.script {
             None => {
@@ -143,8 +143,23 @@ impl World {
             inner.resolve_kind(entry.name);
             (entry.build)(&inner)?
         };
-        for (key, value_s) in [("step_s", table.step_s), ("upload_s", table.upload_s)] {
-            if value_s.get() > MOST_S {
+        let inner = settings.inner("link");
+        let link: Box<dyn Link> = match table.upload_s {
+            Some(_) if inner.written() => {
+                let message = "[world.link] says how long sending takes; leave out one of them";
+                return Err(settings.error("upload_s", message));
+            }
+            Some(upload_s) => Box::new(Constant { upload_s: upload_s.get() }),
+            None => {
+                let entry = find(link::ALL, &inner, Some("constant"))?;
+                inner.resolve_kind(entry.name);
+                (entry.build)(&inner)?
+            }
+        };
+        // What even an empty answer takes.
+        let upload_s = link.upload_s(0, ClientId::new(0), 0);
+        for (key, value_s) in [("step_s", table.step_s.get()), ("upload_s", upload_s)] {
+            if value_s > MOST_S {
                 return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
             }
         }
@@ -157,8 +172,7 @@ impl World {
             return Err(settings.error("speed_spread", format!("give at most {MOST_SPREAD}")));
         }
         let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
-        if deadline_s.is_finite() && deadline_s <= table.upload_s.get() {
-            let upload_s = table.upload_s.get();
+        if deadline_s.is_finite() && deadline_s <= upload_s {
             return Err(settings.error(
                 "deadline_s",
                 format!("nobody could answer: sending alone takes upload_s = {upload_s}"),
@@ -178,10 +192,10 @@ impl World {
             membership: Membership::new(table.arrivals, table.departures, settings)?,
             churn,
             work,
+            link,
             speed: Speed {
                 seed: settings.facts().seed,
                 step_s: table.step_s.get(),
-                upload_s: table.upload_s.get(),
                 spread: table.speed_spread.get(),
             },
             deadline_s,

@@ -50,9 +50,11 @@ fn fleet(world: &str) -> Trial {
 }
 
 fn try_fleet(world: &str) -> Result<Trial, SettingsError> {
-    let text = format!(
-        "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n[world]\nstep_s = 1.0\nupload_s = 2.0\n{world}"
-    );
+    built(&format!("step_s = 1.0\nupload_s = 2.0\n{world}"))
+}
+
+fn built(world: &str) -> Result<Trial, SettingsError> {
+    let text = format!("[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n[world]\n{world}");
     let tree = Tree::parse(&text, "test").unwrap();
     let mut facts = Facts { seed: 1, ..Facts::default() };
     let task = data::build(&tree.table("data", facts)).unwrap();
@@ -270,4 +272,23 @@ fn whoever_is_waited_for_may_come_when_it_is_next_up() {
         };
         assert_eq!((bases(&mut trial), bases(&mut resumed)), (late.clone(), late), "round {number}");
     }
+}
+
+#[test]
+fn answers_take_as_long_as_their_bytes() {
+    // A model of one number is 4 bytes; at 32 bits a second that is a second, for everybody.
+    let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 0.0";
+    let mut trial = link_fleet(link).unwrap();
+    let (heard, spent) = play(&mut trial, 0, Wait::Deadline, None);
+    assert_eq!((heard.len(), spent.elapsed_s), (3, 1.0 + 2.0 * f64::from(heard[0].1.steps.get())));
+    let Err(error) = link_fleet(&format!("upload_s = 1.0\n{link}")) else { panic!("it was taken") };
+    assert!(
+        error.to_string().contains("world.upload_s = 1.0: [world.link] says how long sending takes"),
+        "{error}"
+    );
+}
+
+/// A world with nothing but steps of 2 seconds, and what is given.
+fn link_fleet(world: &str) -> Result<Trial, SettingsError> {
+    built(&format!("step_s = 2.0\n{world}"))
 }

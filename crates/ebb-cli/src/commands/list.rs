@@ -55,6 +55,9 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
     say("\nMore about one: ebbflow describe NAME")
 }
 
+/// What worlds answer.
+const QUESTION: &str = "who is up when, and what comes back";
+
 /// Everything that a configuration can name, list by list.
 pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     let mut all: Vec<_> = registry
@@ -109,30 +112,23 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             "# outputs = 62             # more than the classes",
         )
     }));
-    let worlds = ebb_sim::availability::ALL.iter().map(|entry| {
-        named(
-            "worlds",
-            "world.availability",
-            "who is up when, and what comes back",
-            entry.name,
-            entry.about,
-            entry.example,
-        )
-    });
+    let worlds = ebb_sim::availability::ALL
+        .iter()
+        .map(|entry| named("worlds", "world.availability", QUESTION, entry.name, entry.about, entry.example));
     all.extend(worlds);
-    all.extend(ebb_sim::work::ALL.iter().map(|entry| {
-        named(
-            "worlds",
-            "world.work",
-            "who is up when, and what comes back",
-            entry.name,
-            entry.about,
-            entry.example,
-        )
-    }));
+    all.extend(
+        ebb_sim::link::ALL
+            .iter()
+            .map(|entry| named("worlds", "world.link", QUESTION, entry.name, entry.about, entry.example)),
+    );
+    all.extend(
+        ebb_sim::work::ALL
+            .iter()
+            .map(|entry| named("worlds", "world.work", QUESTION, entry.name, entry.about, entry.example)),
+    );
     all.extend(ebb_sim::PARTS.iter().map(|(name, about, example)| Named {
         list: "worlds",
-        question: "who is up when, and what comes back",
+        question: QUESTION,
         table: Some("world"),
         name,
         about,

@@ -32,6 +32,7 @@ use std::io;
 use std::ops::Range;
 
 pub use error::{Place, TraceError, Wrong};
+pub(crate) use playback::find_file;
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
 pub use read::Reading;
 pub use recorder::Recorder;

@@ -1,0 +1,38 @@
+//! Every answer takes as long.
+
+use ebb_round::{ClientId, RoundNo};
+use ebb_settings::{Entry, NonNegative};
+use serde::{Deserialize, Serialize};
+
+use super::Link;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Link> = Entry {
+    name: "constant",
+    about: "every answer takes the same time, whatever its size",
+    example: "upload_s = 1.0             # or world.upload_s, which is the same",
+    build: |settings| Ok(Box::new(Constant { upload_s: settings.parse::<Table>()?.upload_s.get() })),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "one")]
+    upload_s: NonNegative,
+}
+
+fn one() -> NonNegative {
+    NonNegative::new(1.0).expect("1 is not negative")
+}
+
+/// Seconds for every answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Constant {
+    pub(crate) upload_s: f64,
+}
+
+impl Link for Constant {
+    fn upload_s(&self, _number: RoundNo, _client: ClientId, _n_bytes: u64) -> f64 {
+        self.upload_s
+    }
+}

@@ -1,0 +1,60 @@
+//! Speeds by a log-normal law: one for each client, and about it one for each round.
+
+use ebb_round::{ClientId, RoundNo, Stream};
+use ebb_settings::{Entry, NonNegative, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::{Link, seconds};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Link> = Entry {
+    name: "log-normal",
+    about: "answers take as long as their bytes at a client's own speed, drawn by a log-normal law",
+    example: "mbit_s = 10.0              # the median speed
+spread = 1.0               # standard deviation of its logarithm, from client to client
+jitter = 0.3               # ... and of one client, from round to round",
+    build: |settings| {
+        let table = settings.parse::<Table>()?;
+        for (key, deviation) in [("spread", table.spread), ("jitter", table.jitter)] {
+            if deviation.get() > MOST_DEVIATION {
+                return Err(settings.error(key, format!("give at most {MOST_DEVIATION}")));
+            }
+        }
+        Ok(Box::new(LogNormal { seed: settings.facts().seed, table }))
+    },
+};
+
+/// One client in a thousand is then e^31 times slower than ordinary.
+const MOST_DEVIATION: f64 = 10.0;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    mbit_s: Positive,
+    #[serde(default = "one")]
+    spread: NonNegative,
+    #[serde(default = "nothing")]
+    jitter: NonNegative,
+}
+
+fn one() -> NonNegative {
+    NonNegative::new(1.0).expect("1 is not negative")
+}
+fn nothing() -> NonNegative {
+    NonNegative::new(0.0).expect("0 is not negative")
+}
+
+#[derive(Debug)]
+struct LogNormal {
+    seed: u64,
+    table: Table,
+}
+
+impl Link for LogNormal {
+    fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
+        let own = Stream::of_client(self.seed, "link", client).normal();
+        let now = Stream::of_both(self.seed, "link", number, client).normal();
+        let logarithm = self.table.spread.get() * own + self.table.jitter.get() * now;
+        seconds(n_bytes, 1e6 * self.table.mbit_s.get() * libm::exp(logarithm))
+    }
+}

@@ -1,0 +1,175 @@
+//! Speeds that were measured: of devices of FLASH, a mean and a deviation; of phones of MobiPerf, some of each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ebb_round::{ClientId, RoundNo, Stream};
+use ebb_settings::{Entry, Positive, Settings, SettingsError};
+use ebb_train::read::{Column, Meant, Table as Rows, TableForm, table};
+use serde::{Deserialize, Serialize};
+
+use super::{Link, seconds};
+use crate::trace::find_file;
+
+/// The registry's line.
+pub const FLASH: Entry<dyn Link> = Entry {
+    name: "flash",
+    about: "speeds of 19 devices of FLASH: each client has a device, each round a draw about its mean upload speed",
+    example: "file = \"traces/flash-network-speed.csv\"   # columns device, up_mean, up_sd
+kbit_s = 1.0               # what a unit of the file means: the source says \"kb/s\"",
+    build: |settings| Ok(Box::new(Recorded::build(settings, "traces/flash-network-speed.csv", means)?)),
+};
+
+/// The registry's line.
+pub const MOBIPERF: Entry<dyn Link> = Entry {
+    name: "mobiperf",
+    about: "speeds of 91 phones of MobiPerf: each client has a phone, each round one of its measurements",
+    example:
+        "file = \"traces/mobiperf-tcp-down.csv\"   # columns device, tcp_down: downloads, taken for uploads
+kbit_s = 1.0               # what a unit of the file means: MobiPerf reports kbit/s",
+    build: |settings| Ok(Box::new(Recorded::build(settings, "traces/mobiperf-tcp-down.csv", measurements)?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    file: Option<String>,
+    kbit_s: Option<Positive>,
+}
+
+/// What is known of a device's speed.
+#[derive(Clone, Debug, PartialEq)]
+enum Device {
+    /// Drawn about a mean, but never below a tenth of it.
+    Normal { mean: f64, deviation: f64 },
+    /// One of these.
+    Measured(Vec<f64>),
+}
+
+#[derive(Debug)]
+struct Recorded {
+    seed: u64,
+    bits_per_s: f64,
+    devices: Vec<Device>,
+}
+
+type Reader = fn(&Path) -> Result<Vec<Device>, String>;
+
+impl Recorded {
+    fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
+        let own: Table = settings.parse()?;
+        let file = find_file(settings, own.file.as_deref().unwrap_or(usual))?;
+        let devices = read(&file).map_err(|message| settings.error("file", message))?;
+        let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
+        Ok(Recorded { seed: settings.facts().seed, bits_per_s, devices })
+    }
+}
+
+impl Link for Recorded {
+    fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
+        let which = Stream::of_client(self.seed, "device", client).below(self.devices.len());
+        let mut stream = Stream::of_both(self.seed, "link", number, client);
+        let speed = match &self.devices[which] {
+            Device::Normal { mean, deviation } => (mean + deviation * stream.normal()).max(mean / 10.0),
+            Device::Measured(speeds) => speeds[stream.below(speeds.len())],
+        };
+        seconds(n_bytes, speed * self.bits_per_s)
+    }
+}
+
+/// The numbers of a column, which must be there.
+fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
+    let column = rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column);
+    match column {
+        Some(Column::Numbers(numbers)) => Ok(numbers),
+        _ => Err(format!("{}: expected a column {name}, found none; add it", file.display())),
+    }
+}
+
+fn read_numbers(file: &Path) -> Result<Rows, String> {
+    let meant = |name: &str| (name != "network_type").then_some(Meant::Number);
+    table(file, TableForm::default(), meant).map_err(|error| error.to_string())
+}
+
+/// A speed must be above 0.
+fn check(file: &Path, speeds: &[f64]) -> Result<(), String> {
+    match speeds.iter().position(|speed| *speed <= 0.0) {
+        None => Ok(()),
+        Some(row) => {
+            let (file, found) = (file.display(), speeds[row]);
+            Err(format!("{file}: expected a speed above 0 in row {row}, found {found}; correct it"))
+        }
+    }
+}
+
+fn means(file: &Path) -> Result<Vec<Device>, String> {
+    let rows = read_numbers(file)?;
+    let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
+    check(file, means)?;
+    let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
+    Ok(means.iter().zip(deviations).map(device).collect())
+}
+
+fn measurements(file: &Path) -> Result<Vec<Device>, String> {
+    let rows = read_numbers(file)?;
+    let (devices, speeds) = (numbers(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
+    check(file, speeds)?;
+    let mut by_device: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (device, speed) in devices.iter().zip(speeds) {
+        by_device.entry(device.to_bits()).or_default().push(*speed);
+    }
+    Ok(by_device.into_values().map(Device::Measured).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree, find};
+
+    use super::super::ALL;
+    use super::*;
+
+    fn build(text: &str) -> Result<Box<dyn Link>, String> {
+        let tree = Tree::parse(&format!("[world.link]\n{text}"), "a.toml").unwrap();
+        let settings = tree.table("world.link", Facts { seed: 3, n_clients: 100, n_rounds: 1 });
+        let entry = find(ALL, &settings, None).map_err(|error| error.to_string())?;
+        (entry.build)(&settings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn speeds_are_those_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let built = |kind: &str, text: &str| {
+            std::fs::write(&file, text).unwrap();
+            build(&format!("kind = \"{kind}\"\nfile = \"{}\"", file.display()))
+        };
+        // 1,000 bytes are 8 kbit.
+        let link = built("flash", "device,up_mean,up_sd\n0,4,0\n1,8,0\n").unwrap();
+        let mut seen: Vec<f64> =
+            (0..50).map(|client| link.upload_s(0, ClientId::new(client), 1000)).collect();
+        seen.sort_by(f64::total_cmp);
+        seen.dedup();
+        assert_eq!(seen, [1.0, 2.0]);
+        let link = built("mobiperf", "device,network_type,tcp_down\n0,WIFI,4\n0,WIFI,2\n").unwrap();
+        let mut seen: Vec<f64> =
+            (0..50).map(|number| link.upload_s(number, ClientId::new(7), 1000)).collect();
+        seen.sort_by(f64::total_cmp);
+        seen.dedup();
+        assert_eq!(seen, [2.0, 4.0]);
+        let Err(error) = built("flash", "device,up_mean,up_sd\n0,0,0\n") else { panic!("it was taken") };
+        assert!(error.ends_with("expected a speed above 0 in row 0, found 0; correct it"), "{error}");
+        let Err(error) = built("flash", "device,mean\n0,1\n") else { panic!("it was taken") };
+        assert!(error.ends_with("expected a column up_mean, found none; add it"), "{error}");
+    }
+
+    #[test]
+    fn speeds_scatter_about_their_law() {
+        let link = build("kind = \"log-normal\"\nmbit_s = 8.0\nspread = 1.0\njitter = 0.5").unwrap();
+        // A million bytes take a second in the median; the logarithm has variance 1.25.
+        let logs: Vec<f64> =
+            (0..20_000).map(|client| libm::log(link.upload_s(1, ClientId::new(client), 1_000_000))).collect();
+        let mean = logs.iter().sum::<f64>() / 20_000.0;
+        let variance = logs.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!(mean.abs() < 0.035 && (variance - 1.25).abs() < 0.06, "{mean} {variance}");
+    }
+}
