@@ -13,7 +13,7 @@ use ebb_train::backend::{Assignment, Backend};
 
 use crate::memory::Memories;
 use crate::script::Reply;
-use crate::world::{WhenWaitedFor, World};
+use crate::world::{AfterDeadline, WhenWaitedFor, World};
 
 /// Simulated clients.
 pub struct SimFleet {
@@ -85,10 +85,15 @@ impl SimFleet {
         let speed = &self.world.speed;
         // An answer is as large as what was sent.
         let upload_s = self.world.link.upload_s(self.number, client, order.job.global.bytes());
-        let steps = speed.steps_within(client, planned, self.window_s(wait) - upload_s)?;
+        let window_s = self.window_s(wait);
+        let steps = match self.world.after_deadline {
+            AfterDeadline::Cut => speed.steps_within(client, planned, window_s - upload_s)?,
+            AfterDeadline::Late => planned,
+        };
         let finish_s = speed.train_s(client, steps.get()) + upload_s;
+        let late = reply.late().max(rounds_late(finish_s, window_s));
         let finish_s = if up { finish_s } else { self.world.patience_s };
-        Some(Fate { steps, finish_s, late: reply.late(), reply, when_up })
+        Some(Fate { steps, finish_s, late, reply, when_up })
     }
 
     /// How long a round may be held open.
@@ -138,6 +143,18 @@ impl SimFleet {
         Ok(bytes_up)
     }
 }
+
+/// In how many rounds from now, each as long as the window, an answer arrives.
+fn rounds_late(finish_s: f64, window_s: f64) -> u32 {
+    if finish_s <= window_s {
+        0
+    } else {
+        ((finish_s / window_s).ceil() - 1.0).min(f64::from(MOST_LATE)) as u32
+    }
+}
+
+/// Whoever is slower than this is not heard in any run.
+const MOST_LATE: u32 = 1_000_000_000;
 
 impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
@@ -193,7 +210,7 @@ impl Fleet for SimFleet {
             }
             fate.reply.garble(&mut trained.update);
             if fate.late > 0 || fate.when_up {
-                let arrives = (!fate.when_up).then_some(*number + fate.late);
+                let arrives = (!fate.when_up).then_some(number.saturating_add(fate.late));
                 under_way.push(UnderWay { arrives, client, update: trained.update });
                 return Ok(());
             }

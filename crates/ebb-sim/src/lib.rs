@@ -8,6 +8,7 @@ pub mod availability;
 mod churn;
 mod fleet;
 pub mod link;
+mod members;
 mod membership;
 mod memory;
 mod roll;

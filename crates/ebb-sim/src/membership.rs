@@ -19,6 +19,11 @@ pub(crate) struct Event {
 }
 
 impl Event {
+    /// One client, at the beginning of a round.
+    pub(crate) fn one(round: RoundNo, client: u32) -> Event {
+        Event { round, clients: vec![client], every: None }
+    }
+
     /// Who, and in which round.
     fn each(&self) -> impl Iterator<Item = (u32, RoundNo)> + '_ {
         let apart = self.every.map_or(0, NonZeroU32::get);
@@ -56,6 +61,11 @@ impl Membership {
         }
         let newcomers = newcomers(&arrivals, &departures);
         Ok(Membership { arrivals, departures, newcomers })
+    }
+
+    /// What was recorded of all clients: nobody is in unless a record says so.
+    pub(crate) fn recorded(arrivals: Vec<Event>, departures: Vec<Event>, n_clients: usize) -> Membership {
+        Membership { arrivals, departures, newcomers: (0..n_clients as u32).collect() }
     }
 
     /// Takes in and lets go whoever the schedule says.

@@ -9,6 +9,7 @@ use crate::availability::{self, Availability};
 use crate::churn::Churn;
 use crate::link::constant::Constant;
 use crate::link::{self, Link};
+use crate::members;
 use crate::membership::{Event, Membership};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
@@ -24,7 +25,7 @@ pub const PARTS: [(&str, &str, &str); 4] = [
     (
         "speed",
         "virtual time: how long clients compute and upload, when rounds close, what waiting costs",
-        "deadline_s = 60.0\nstep_s = 0.1\nupload_s = 1.0\nspeed_spread = 0.5\npatience_s = 3600.0\nwhen_waited_for = \"always\"",
+        "deadline_s = 60.0\nstep_s = 0.1\nupload_s = 1.0\nspeed_spread = 0.5\npatience_s = 3600.0\nwhen_waited_for = \"always\"\nafter_deadline = \"cut\"",
     ),
     (
         "membership",
@@ -50,6 +51,7 @@ pub struct World {
     pub(crate) deadline_s: f64,
     pub(crate) patience_s: f64,
     pub(crate) when_waited_for: WhenWaitedFor,
+    pub(crate) after_deadline: AfterDeadline,
 }
 
 /// Thirty years; beyond it virtual time would lose its seconds.
@@ -67,6 +69,8 @@ struct Table {
     patience_s: Option<Positive>,
     #[serde(default)]
     when_waited_for: WhenWaitedFor,
+    #[serde(default)]
+    after_deadline: AfterDeadline,
     #[serde(default = "a_tenth")]
     step_s: NonNegative,
     /// The same as a constant link.
@@ -77,6 +81,8 @@ struct Table {
     arrivals: Vec<Event>,
     #[serde(default)]
     departures: Vec<Event>,
+    /// A file of who was in from when until when, instead.
+    members: Option<String>,
     script: Option<Vec<Vec<Reply>>>,
     after_script: Option<After>,
 }
@@ -92,6 +98,17 @@ pub(crate) enum WhenWaitedFor {
     NextUp,
     /// They do not come.
     Never,
+}
+
+/// What becomes of work that cannot be sent by the deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AfterDeadline {
+    /// The client stops in time to send what it has.
+    #[default]
+    Cut,
+    /// It does all of it, and the answer arrives in a later round.
+    Late,
 }
 
 fn a_tenth() -> NonNegative {
@@ -189,7 +206,10 @@ impl World {
         Ok(World {
             availability,
             script,
-            membership: Membership::new(table.arrivals, table.departures, settings)?,
+            membership: match &table.members {
+                Some(file) => members::read(settings, "members", file)?,
+                None => Membership::new(table.arrivals, table.departures, settings)?,
+            },
             churn,
             work,
             link,
@@ -201,6 +221,7 @@ impl World {
             deadline_s,
             patience_s,
             when_waited_for: table.when_waited_for,
+            after_deadline: table.after_deadline,
         })
     }
 

@@ -292,3 +292,23 @@ fn answers_take_as_long_as_their_bytes() {
 fn link_fleet(world: &str) -> Result<Trial, SettingsError> {
     built(&format!("step_s = 2.0\n{world}"))
 }
+
+#[test]
+fn work_that_misses_the_deadline_may_come_late_and_whole() {
+    let mut whole = fleet("");
+    let (all, _) = play(&mut whole, 0, Wait::Deadline, None);
+    let steps = all[0].1.steps.get();
+    // A second a step and two to send; three rounds of a third of that, and a bit.
+    let deadline_s = (f64::from(steps) + 2.0) / 2.5;
+    let mut trial =
+        fleet(&format!("deadline_s = {deadline_s}\nafter_deadline = \"late\"\nscript = [[0], [], [], []]"));
+    let mut heard = Vec::new();
+    for number in 0..4 {
+        let (answers, spent) = play(&mut trial, number, Wait::Deadline, None);
+        assert!((spent.elapsed_s - deadline_s).abs() < 1e-9);
+        heard.extend(
+            answers.into_iter().map(|(client, update)| (number, client, update.base, update.steps.get())),
+        );
+    }
+    assert_eq!(heard, [(2, 0, 0, steps)]);
+}

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 
 use common::{contents, fail, succeed, write};
 use serde_json::Value;
@@ -69,6 +70,7 @@ const WORLDS: &[&str] = &[
     "[world.work]\nkind = \"flex\"",
     "[world.work]\nkind = \"stragglers\"\nshare = 0.5",
     "[world.churn]\nfrom_start = 0.5\narrivals = 1.0\nlifetime = 4.0",
+    "[world]\ndeadline_s = 20.0\n[world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
     "[world]\ndeadline_s = 8.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
 ];
 
@@ -150,4 +152,41 @@ fn wrong_worlds_are_answered_with_the_remedy() {
         "[world]\narrivals = [{ round = 1, clients = [0] }]\n[world.churn]\narrivals = 1.0",
         "arrivals and departures are scheduled; leave out one of them",
     );
+}
+
+#[test]
+fn recorded_members_come_and_go_and_come_back() {
+    let place = tempfile::tempdir().unwrap();
+    let members = write(place.path(), "members.csv", "client,joined,left\n3,0,4\n3,6,\n5,2,\n");
+    let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
+    let played = json(&["world", &config, "--rounds", "8", "--json"]);
+    assert_eq!(played["up_by_round"], serde_json::json!([1, 1, 2, 2, 1, 1, 2, 2]));
+}
+
+#[test]
+fn phones_of_flash_drive_a_run() {
+    let Some(data) = std::env::var_os("EBBFLOW_DATA") else {
+        assert!(
+            std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "EBBFLOW_DATA names no folder, which CI must have"
+        );
+        let _ = writeln!(std::io::stderr(), "skipped: the run on phones of FLASH needs EBBFLOW_DATA");
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "recipe = \"dropout\"\n[run]\nrounds = 40\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
+         batch = 5\n[world]\ndeadline_s = 600.0\n[world.availability]\nkind = \"trace\"\n\
+         file = \"traces/flash-ready-1000.csv.gz\"\nround_s = 3600.0\n[world.link]\nkind = \"flash\""
+    );
+    let config = write(place.path(), "a.toml", &text);
+    let out = place.path().join("run");
+    succeed(&["run", &config, "--quiet", "--data", data.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let rows = String::from_utf8(contents(&out)["rounds.jsonl"].clone()).unwrap();
+    let up: Vec<u64> = rows
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["n_up"].as_u64().unwrap())
+        .collect();
+    // 20 phones that are ready for a tenth of the time.
+    assert!(up.len() == 40 && up.contains(&0) && up.iter().any(|&count| count > 2), "{up:?}");
 }

@@ -58,7 +58,7 @@ type Reader = fn(&Path) -> Result<Vec<Device>, String>;
 impl Recorded {
     fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
         let own: Table = settings.parse()?;
-        let file = find_file(settings, own.file.as_deref().unwrap_or(usual))?;
+        let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
         let devices = read(&file).map_err(|message| settings.error("file", message))?;
         let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
         Ok(Recorded { seed: settings.facts().seed, bits_per_s, devices })

@@ -235,7 +235,7 @@ struct Recorded {
 impl Recorded {
     fn build(settings: &Settings<'_>) -> Result<Recorded, SettingsError> {
         let table: Table = settings.parse()?;
-        let file = find_file(settings, &table.file)?;
+        let file = find_file(settings, "file", &table.file)?;
         let reading = Reading { repair: table.repair, check_units: table.check_units, clients: None };
         let trace =
             Trace::read(&file, &reading).map_err(|error| settings.error("file", error.to_string()))?;
@@ -257,7 +257,7 @@ impl Recorded {
 }
 
 /// A file within the data folder, or else a path.
-pub(crate) fn find_file(settings: &Settings<'_>, file: &str) -> Result<PathBuf, SettingsError> {
+pub(crate) fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathBuf, SettingsError> {
     let path = Path::new(file);
     let folder = data_folder(settings.data_folder());
     match &folder {
@@ -267,7 +267,7 @@ pub(crate) fn find_file(settings: &Settings<'_>, file: &str) -> Result<PathBuf, 
     }
     let within =
         folder.map_or_else(|error| error.to_string(), |folder| format!("none in {}", folder.display()));
-    Err(settings.error("file", format!("there is no such file here, and {within}")))
+    Err(settings.error(key, format!("there is no such file here, and {within}")))
 }
 
 impl Availability for Recorded {
