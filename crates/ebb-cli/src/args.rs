@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 /// Federated learning for fleets whose clients ebb and flow.
 #[derive(Debug, Parser)]
@@ -98,9 +98,26 @@ pub(crate) struct Resume {
 pub(crate) struct Show {
     /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
+    /// What the plot of a run goes along
+    #[arg(long, value_enum, default_value_t = Against::Rounds)]
+    pub(crate) against: Against,
+    /// Also draw the plot of a run into this file; its ending says the format: .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
     /// Print JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a run is plotted against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Against {
+    /// Rounds
+    Rounds,
+    /// Virtual hours
+    Hours,
+    /// Bytes that travelled, up and down
+    Bytes,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -190,3 +190,23 @@ fn phones_of_flash_drive_a_run() {
     // 20 phones that are ready for a tenth of the time.
     assert!(up.len() == 40 && up.contains(&0) && up.iter().any(|&count| count > 2), "{up:?}");
 }
+
+#[test]
+fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "recipe = \"dropout\"\n[run]\nrounds = 5\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
+         batch = 5\n[world]\ndeadline_s = 3600.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.5"
+    );
+    let out = place.path().join("run");
+    let out = out.to_str().unwrap();
+    succeed(&["run", &write(place.path(), "a.toml", &text), "--quiet", "--out", out]);
+    for (against, axis) in [("rounds", "round"), ("hours", "virtual hours"), ("bytes", "MB up and down")] {
+        let file = place.path().join(format!("{against}.svg"));
+        let said = succeed(&["show", out, "--against", against, "--plot", file.to_str().unwrap()]);
+        assert!(said.contains(axis), "{said}");
+        assert!(fs::read_to_string(file).unwrap().contains(&format!("\n{axis}\n")), "{axis}");
+    }
+    let error = fail(&["show", out, "--plot", "a.gif"]);
+    assert!(error.contains("--plot a.gif: the ending says the format; give .svg or .png"), "{error}");
+}

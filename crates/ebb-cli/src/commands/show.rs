@@ -1,15 +1,17 @@
 //! `ebbflow show`: what a run or a grid came to.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use ebb_plot::{Lines, PlotError, Series, Size, Theme};
 use ebb_record::{Row, RunFolder};
 
 use crate::CliError;
-use crate::args::Show;
+use crate::args::{Against, Show};
 use crate::chart::{Curve, draw};
 use crate::commands::compare::{as_json, print_tables};
 use crate::grid::{csv_of, read_csv, varied_in_csv};
-use crate::output::{Columns, bold, bytes, count, duration, ending, figure, resume_command, say};
+use crate::output::{Columns, bold, bytes, count, duration, ending, figure, resume_command, say, write_file};
 
 /// How many rounds the table shows.
 const SHOWN_ROUNDS: usize = 12;
@@ -65,8 +67,13 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let accuracy = rows.iter().any(|row| row.accuracy.is_some());
     let name = if accuracy { "test accuracy" } else { "test loss" };
     let judged = |row: &Row| if accuracy { row.accuracy } else { row.loss };
-    let points = rows.iter().filter_map(|row| Some((f64::from(row.round), judged(row)?))).collect();
-    if let Some(plot) = draw(name, "round", &Curve { points }) {
+    let axis = axis(args.against);
+    let points: Vec<_> =
+        rows.iter().filter_map(|row| Some((place(row, args.against), judged(row)?))).collect();
+    if let Some(file) = &args.plot {
+        draw_into(file, name, axis, points.clone())?;
+    }
+    if let Some(plot) = draw(name, axis, &Curve { points }) {
         say(&plot)?;
         say("")?;
     }
@@ -74,6 +81,44 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         print_closer(last)?;
     }
     print_participation(&rows)
+}
+
+/// Where a round stands on an axis.
+fn place(row: &Row, against: Against) -> f64 {
+    match against {
+        Against::Rounds => f64::from(row.round),
+        Against::Hours => row.virtual_s / 3600.0,
+        Against::Bytes => row.bytes_total as f64 / 1e6,
+    }
+}
+
+/// What an axis is.
+fn axis(against: Against) -> &'static str {
+    match against {
+        Against::Rounds => "round",
+        Against::Hours => "virtual hours",
+        Against::Bytes => "MB up and down",
+    }
+}
+
+/// Draws the curve into a file.
+fn draw_into(file: &Path, name: &str, axis: &str, points: Vec<(f64, f64)>) -> Result<(), CliError> {
+    let lines = Lines {
+        title: String::new(),
+        x_label: axis.to_owned(),
+        y_label: name.to_owned(),
+        series: vec![Series { name: String::new(), points, band: None }],
+    };
+    let wrong = |error: PlotError| CliError::Usage(error.to_string());
+    let svg = lines.draw(Theme::Light, Size::default()).map_err(wrong)?;
+    match file.extension().and_then(|ending| ending.to_str()) {
+        Some("svg") => write_file(file, svg.as_str().as_bytes()),
+        Some("png") => write_file(file, &svg.png(2).map_err(wrong)?),
+        _ => {
+            let file = file.display();
+            Err(CliError::Usage(format!("--plot {file}: the ending says the format; give .svg or .png")))
+        }
+    }
 }
 
 /// What was looked at beside accuracy and loss when the model was judged last.
