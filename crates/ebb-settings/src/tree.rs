@@ -280,6 +280,11 @@ impl<'t> Settings<'t> {
         self.keep(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
     }
 
+    /// Notes a value that was used, where the table did not say.
+    pub fn resolve(&self, key: &str, value: impl Into<Value>) {
+        self.keep(Table::from_iter([(key.to_owned(), value.into())]));
+    }
+
     /// The table `name` inside this one, or beside it when this is the root.
     pub fn inner(&self, name: &str) -> Settings<'t> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };

@@ -72,11 +72,11 @@ impl SimFleet {
     fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
         let client = order.client;
         let up = self.up.get(client.idx());
-        let when_up = match (up, wait, self.world.when_waited_for) {
-            (true, ..) | (false, Wait::Everyone, WhenWaitedFor::Always) => false,
-            (false, Wait::Everyone, WhenWaitedFor::NextUp) => true,
-            (false, ..) => return None,
-        };
+        let when_up = !up && self.will_come_when_up(wait);
+        let has_a_job = |one: &UnderWay| one.client == client && one.arrives.is_none();
+        if !self.reached(client, wait) && !when_up || when_up && self.under_way.iter().any(has_a_job) {
+            return None;
+        }
         let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
         let reply = scripted.unwrap_or_else(|| Reply::whole(client));
         let work = self.world.work.returned(self.number, client, order.job.work)?;
@@ -86,14 +86,29 @@ impl SimFleet {
         // An answer is as large as what was sent.
         let upload_s = self.world.link.upload_s(self.number, client, order.job.global.bytes());
         let window_s = self.window_s(wait);
-        let steps = match self.world.after_deadline {
-            AfterDeadline::Cut => speed.steps_within(client, planned, window_s - upload_s)?,
-            AfterDeadline::Late => planned,
+        let took_s = |steps: NonZeroU32| speed.train_s(client, steps.get()) + upload_s;
+        let (steps, finish_s, late) = match self.world.after_deadline {
+            // What was cut to fit does fit, whatever the last digit of a sum says.
+            AfterDeadline::Cut => {
+                let steps = speed.steps_within(client, planned, window_s - upload_s)?;
+                (steps, took_s(steps).min(window_s), 0)
+            }
+            AfterDeadline::Late => (planned, took_s(planned), rounds_late(took_s(planned), window_s)?),
         };
-        let finish_s = speed.train_s(client, steps.get()) + upload_s;
-        let late = reply.late().max(rounds_late(finish_s, window_s));
+        let late = reply.late().max(late);
         let finish_s = if up { finish_s } else { self.world.patience_s };
         Some(Fate { steps, finish_s, late, reply, when_up })
+    }
+
+    /// Whether clients that are down answer when they are next up.
+    fn will_come_when_up(&self, wait: Wait) -> bool {
+        wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::NextUp
+    }
+
+    /// Whether a client gets the job in this round.
+    fn reached(&self, client: ClientId, wait: Wait) -> bool {
+        let comes = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
+        self.up.get(client.idx()) || comes
     }
 
     /// How long a round may be held open.
@@ -105,11 +120,12 @@ impl SimFleet {
     }
 
     /// When the round closes; answers that would come after are marked late by a round.
-    fn close(&self, fates: &mut [Option<Fate>], wait: Wait) -> f64 {
+    fn close(&self, orders: &[Order], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
         let on_time = |fate: &&Fate| fate.late == 0 && !fate.when_up;
         let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
-        let n_waited_for =
-            fates.iter().filter(|fate| !fate.as_ref().is_some_and(|fate| fate.when_up)).count();
+        // Whoever comes when it is up again is not waited for.
+        let waited_for = |order: &&Order| self.up.get(order.client.idx()) || !self.will_come_when_up(wait);
+        let n_waited_for = orders.iter().filter(waited_for).count();
         times.sort_by(f64::total_cmp);
         let slowest_s = times.last().copied().unwrap_or(0.0);
         if let Wait::Answers(wanted) = wait
@@ -122,7 +138,8 @@ impl SimFleet {
         }
         // Where nobody was there to be asked, the server waits for somebody until the deadline.
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
-        let window_s = self.window_s(wait);
+        let nobody_there = n_waited_for == 0 && self.will_come_when_up(wait);
+        let window_s = if nobody_there { self.world.deadline_s } else { self.window_s(wait) };
         if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
     }
 
@@ -133,10 +150,15 @@ impl SimFleet {
                 Some(round) => round <= self.number,
                 None => self.up.get(one.client.idx()),
             });
-        self.under_way = later;
+        // Nobody remembers having asked for what is older.
+        let remembered = |one: &UnderWay| one.update.base.saturating_add(MOST_LATE) >= self.number;
+        self.under_way = later.into_iter().filter(remembered).collect();
         due.sort_by_key(|one| (one.client, one.update.base));
         let mut bytes_up = 0;
         for one in due {
+            if one.arrives.is_none() {
+                self.world.availability.took_part(self.number, one.client);
+            }
             bytes_up += one.update.delta.bytes();
             sink.offer(one.client, one.update)?;
         }
@@ -144,17 +166,14 @@ impl SimFleet {
     }
 }
 
-/// In how many rounds from now, each as long as the window, an answer arrives.
-fn rounds_late(finish_s: f64, window_s: f64) -> u32 {
-    if finish_s <= window_s {
-        0
-    } else {
-        ((finish_s / window_s).ceil() - 1.0).min(f64::from(MOST_LATE)) as u32
-    }
+/// In how many rounds from now, each as long as the window, an answer arrives; `None`: too late for anybody to use it.
+fn rounds_late(finish_s: f64, window_s: f64) -> Option<u32> {
+    let late = if finish_s <= window_s { 0.0 } else { (finish_s / window_s).ceil() - 1.0 };
+    (late <= f64::from(MOST_LATE)).then_some(late as u32)
 }
 
-/// Whoever is slower than this is not heard in any run.
-const MOST_LATE: u32 = 1_000_000_000;
+/// The engine forgets what it asked for after as many rounds.
+const MOST_LATE: u32 = 32;
 
 impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
@@ -186,15 +205,22 @@ impl Fleet for SimFleet {
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
         let mut spent = Spent { bytes_up: self.deliver_late(sink)?, ..Spent::default() };
         let mut fates: Vec<_> = orders.iter().map(|order| self.fate(order, wait)).collect();
-        spent.elapsed_s = self.close(&mut fates, wait);
+        spent.elapsed_s = self.close(orders, &mut fates, wait);
 
         let mut assignments = Vec::new();
         let mut promised = Vec::new();
         for (order, fate) in orders.iter().zip(fates) {
-            if self.up.get(order.client.idx()) || fate.is_some() {
+            if self.reached(order.client, wait) || fate.is_some() {
                 spent.bytes_down += order.job.global.bytes();
             }
-            let Some(fate) = fate else { continue };
+            let Some(fate) = fate else {
+                // It did the work, and it was lost.
+                let lost = self.world.work.loses(self.number, order.client, order.job.work);
+                if lost && self.reached(order.client, wait) {
+                    self.world.availability.took_part(self.number, order.client);
+                }
+                continue;
+            };
             let memory = self.memories.recall(order.client, order.heard);
             let job = Arc::clone(&order.job);
             assignments.push(Assignment { client: order.client, job, memory, limit: fate.steps });
@@ -204,7 +230,9 @@ impl Fleet for SimFleet {
         backend.train(task.as_ref(), rule.as_ref(), *seed, &assignments, &mut |at, trained| {
             let (client, fate) = (assignments[at].client, &promised[at]);
             let Some(mut trained) = trained else { return Ok(()) };
-            world.availability.took_part(*number, client);
+            if !fate.when_up {
+                world.availability.took_part(*number, client);
+            }
             if let Some(memory) = trained.memory {
                 memories.note(client, *number, memory);
             }

@@ -149,9 +149,15 @@ impl World {
         };
         availability.meet(task)?;
         let churn = Churn::build(&settings.inner("churn"))?;
-        if churn.is_some() && !(table.arrivals.is_empty() && table.departures.is_empty()) {
+        let scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
+        if churn.is_some() && (scheduled || table.members.is_some()) {
             return Err(
                 settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
+            );
+        }
+        if scheduled && table.members.is_some() {
+            return Err(
+                settings.error("members", "arrivals and departures are scheduled; leave out one of them")
             );
         }
         let work = {
@@ -167,10 +173,14 @@ impl World {
                 return Err(settings.error("upload_s", message));
             }
             Some(upload_s) => Box::new(Constant { upload_s: upload_s.get() }),
-            None => {
+            None if inner.written() => {
                 let entry = find(link::ALL, &inner, Some("constant"))?;
                 inner.resolve_kind(entry.name);
                 (entry.build)(&inner)?
+            }
+            None => {
+                settings.resolve("upload_s", 1.0);
+                Box::new(Constant { upload_s: 1.0 })
             }
         };
         // What even an empty answer takes.
@@ -192,7 +202,7 @@ impl World {
         if deadline_s.is_finite() && deadline_s <= upload_s {
             return Err(settings.error(
                 "deadline_s",
-                format!("nobody could answer: sending alone takes upload_s = {upload_s}"),
+                format!("nobody could answer: sending alone takes upload_s = {upload_s}; give more, or a faster link"),
             ));
         }
         if deadline_s.is_finite() && table.patience_s.is_some_and(|patience| patience.get() < deadline_s) {

@@ -312,3 +312,18 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
     }
     assert_eq!(heard, [(2, 0, 0, steps)]);
 }
+
+#[test]
+fn what_was_cut_to_fit_is_on_time() {
+    for tenths in 11..200 {
+        let deadline_s = f64::from(tenths) / 10.0;
+        for step_s in [0.1, 0.3, 0.7, 1.1] {
+            let mut trial =
+                built(&format!("step_s = {step_s}\nupload_s = 1.0\ndeadline_s = {deadline_s:?}")).unwrap();
+            let (heard, spent) = play(&mut trial, 0, Wait::Deadline, None);
+            let possible = deadline_s - 1.0 >= step_s + 1e-9;
+            assert!(heard.len() == 3 || !possible, "{deadline_s} {step_s}: {}", heard.len());
+            assert!(spent.elapsed_s <= deadline_s, "{deadline_s} {step_s}: {spent:?}");
+        }
+    }
+}

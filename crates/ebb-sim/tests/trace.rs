@@ -378,10 +378,8 @@ fn settings_are_checked() {
     assert!(build("", 2).unwrap().contains("round_s"));
     assert!(build("round_s = 5.0\ntime_scale = 0.0", 2).unwrap().contains("give a number above 0"));
     let error = availability("file = \"gone.csv\"\nround_s = 5.0", 2).err().unwrap();
-    assert!(
-        error.contains("world.availability.file = \"gone.csv\": there is no such file here, and "),
-        "{error}"
-    );
+    assert!(error.contains("world.availability.file = \"gone.csv\": "), "{error}");
+    assert!(error.ends_with("give an absolute path"), "{error}");
 
     let mut world = availability(&format!("file = '{}'\nround_s = 5.0", path.display()), 2).unwrap();
     let played: Vec<_> = (0..6).map(|number| who_is_up(world.as_mut(), number, 2)).collect();

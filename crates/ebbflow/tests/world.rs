@@ -88,11 +88,18 @@ fn two_recipes_see_the_same_world() {
                  epochs = 4\nbatch = 5\n{world}"
             );
             let config = write(place.path(), "a.toml", &text);
-            let out = place.path().join(format!("{recipe}-{at}"));
+            let out = tempfile::tempdir_in(place.path()).unwrap().path().join(at.to_string());
             succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
             let text = String::from_utf8(contents(&out)["rounds.jsonl"].clone()).unwrap();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
         };
+        // Whoever selects otherwise sees the same clients come, go and be up.
+        let others = rows("fedavg\"\nselect = { cohort = 5 }\n# \"");
+        for (one, other) in rows("dropout").iter().zip(&others) {
+            for key in ["n_enrolled", "joined", "left", "n_up"] {
+                assert_eq!(one[key], other[key], "{key} of round {} in\n{world}", one["round"]);
+            }
+        }
         // Both ask everybody that is up, so all that comes back can be compared; the models differ.
         let (one, other) = (rows("dropout"), rows("zero-update"));
         let mut differs = false;
@@ -161,6 +168,15 @@ fn recorded_members_come_and_go_and_come_back() {
     let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
     let played = json(&["world", &config, "--rounds", "8", "--json"]);
     assert_eq!(played["up_by_round"], serde_json::json!([1, 1, 2, 2, 1, 1, 2, 2]));
+    // Most clients never join: they are drawn as such, and in a trace they are never up.
+    let (out, trace) = (place.path().join("out"), place.path().join("trace.csv"));
+    let (out, trace) = (out.to_str().unwrap(), trace.to_str().unwrap());
+    succeed(&["world", &config, "--rounds", "8", "--out", out, "--export", trace]);
+    let again = format!("{DATA}[world.availability]\nkind = \"trace\"\nfile = \"{trace}\"\nround_s = 600.0");
+    let replayed = json(&["world", &write(place.path(), "b.toml", &again), "--rounds", "8", "--json"]);
+    assert_eq!(played["up_by_round"], replayed["up_by_round"]);
+    let error = fail(&["world", &config, "--round-s", "0"]);
+    assert!(error.contains("--round-s 0: give a number above 0"), "{error}");
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
         put_seed(&mut tree, args.seed);
         tree.remove("grid");
     }
+    if !(args.round_s > 0.0 && args.round_s.is_finite()) {
+        return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
+    }
     let played = Played::new(&tree, args)?;
     if let Some(file) = &args.export {
         played.export(file, args.round_s)?;
@@ -79,7 +82,9 @@ impl Played {
         for number in 0..n_rounds {
             let census = roll.play();
             participation.note(census);
-            recorder.note(f64::from(number) * args.round_s, census.up());
+            let mut up = census.up().clone();
+            up.grow(task.n_clients());
+            recorder.note(f64::from(number) * args.round_s, &up);
             drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
         }
         Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder })
@@ -219,7 +224,8 @@ impl Played {
     /// How often each was up.
     fn shares(&self, theme: Theme) -> Result<Svg, PlotError> {
         let own: Vec<_> = self.participation.clients().collect();
-        let shown = self.drawn.iter().map(|(client, _)| own[*client].1.share());
+        // Whoever never joined has no figures.
+        let shown = self.drawn.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
         let bars = Bars {
             title: "How often each client is up".to_owned(),
             x_label: "client".to_owned(),

@@ -58,6 +58,8 @@ type Reader = fn(&Path) -> Result<Vec<Device>, String>;
 impl Recorded {
     fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
         let own: Table = settings.parse()?;
+        settings.resolve("file", own.file.as_deref().unwrap_or(usual));
+        settings.resolve("kbit_s", own.kbit_s.map_or(1.0, Positive::get));
         let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
         let devices = read(&file).map_err(|message| settings.error("file", message))?;
         let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
@@ -106,6 +108,13 @@ fn means(file: &Path) -> Result<Vec<Device>, String> {
     let rows = read_numbers(file)?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
     check(file, means)?;
+    if let Some(row) = deviations.iter().position(|deviation| *deviation < 0.0) {
+        let found = deviations[row];
+        return Err(format!(
+            "{}: expected a deviation of at least 0 in row {row}, found {found}; correct it",
+            file.display()
+        ));
+    }
     let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
     Ok(means.iter().zip(deviations).map(device).collect())
 }

@@ -256,18 +256,22 @@ impl Recorded {
     }
 }
 
-/// A file within the data folder, or else a path.
+/// A file within the data folder, or at an absolute path: a record can be repeated from any folder.
 pub(crate) fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathBuf, SettingsError> {
     let path = Path::new(file);
-    let folder = data_folder(settings.data_folder());
-    match &folder {
-        Ok(folder) if folder.join(path).is_file() => return Ok(folder.join(path)),
-        _ if path.is_file() => return Ok(path.to_owned()),
-        _ => {}
+    let wrong = |message: String| Err(settings.error(key, message));
+    if path.is_absolute() {
+        return if path.is_file() {
+            Ok(path.to_owned())
+        } else {
+            wrong("there is no such file; correct it".to_owned())
+        };
     }
-    let within =
-        folder.map_or_else(|error| error.to_string(), |folder| format!("none in {}", folder.display()));
-    Err(settings.error(key, format!("there is no such file here, and {within}")))
+    match data_folder(settings.data_folder()) {
+        Ok(folder) if folder.join(path).is_file() => Ok(folder.join(path)),
+        Ok(folder) => wrong(format!("there is no such file in {}; give an absolute path", folder.display())),
+        Err(error) => wrong(format!("{error}. Or give an absolute path")),
+    }
 }
 
 impl Availability for Recorded {

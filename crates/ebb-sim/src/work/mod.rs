@@ -15,6 +15,12 @@ pub trait WorkLaw: Send {
     /// What comes of `planned` steps or passes over the client's data, whichever the job counts.
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done;
 
+    /// Whether a client does a job's work and its answer is lost.
+    fn loses(&self, number: RoundNo, client: ClientId, work: Work) -> bool {
+        let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
+        self.done(number, client, planned) == Done::Lost
+    }
+
     /// The part of a job's work that comes back; `None`: nothing does.
     fn returned(&self, number: RoundNo, client: ClientId, work: Work) -> Option<Work> {
         let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
