@@ -14,6 +14,7 @@ use ebb_train::read::{self, Images, Part};
 use ebb_train::{Path, Task};
 use serde_json::{Value, json};
 
+use super::machine::memory_bytes;
 use super::{Judge, Spread};
 
 /// What to measure.
@@ -56,7 +57,7 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
         load_s.push(began.elapsed().as_secs_f64());
         images = Some(parts);
     }
-    let peak_mb = peak_mb();
+    let peak_mb = memory_bytes("VmHWM").map(|bytes| bytes / 1e6);
     let (train, _) = images.expect("at least one repeat");
     let samples = Arc::new(into_samples(train));
     let networks = NETWORKS.map(|network| batches(network, &samples, args.repeats.into()));
@@ -108,14 +109,6 @@ fn batches(
     let turns = &turns[1..];
     let spread = |of: fn(&(f64, f64)) -> f64| Spread::of(turns.iter().map(of));
     Ok((network, spread(|turn| 1e3 * turn.0), spread(|turn| 1e3 * turn.1), spread(|turn| turn.1 / turn.0)))
-}
-
-/// The most memory that this process ever held, where the system says so.
-fn peak_mb() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024.0 / 1e6)
 }
 
 impl Figures {

@@ -43,6 +43,14 @@ impl fmt::Display for Machine {
     }
 }
 
+/// A figure of this process's memory, such as `VmRSS` or `VmHWM`, where the system says so.
+pub(super) fn memory_bytes(figure: &str) -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;
+    let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024.0)
+}
+
 fn model_name(cpus: &str) -> Option<String> {
     let line = cpus.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())

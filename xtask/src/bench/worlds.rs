@@ -9,6 +9,7 @@ use ebb_settings::{Facts, Tree};
 use ebb_sim::{Roll, World};
 use serde_json::{Value, json};
 
+use super::machine::memory_bytes;
 use super::null::NullTask;
 use super::{Judge, Spread, grouped};
 
@@ -29,7 +30,7 @@ const MOST_BYTES: f64 = 64.0;
 const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
 /// Every parametric kind, as its paper has it.
-const WORLDS: [(&str, &str); 14] = [
+const WORLDS: [(&str, &str); 16] = [
     ("always", "[world.availability]\nkind = \"always\""),
     ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nchance = 0.5"),
     ("dropout", "[world.availability]\nkind = \"dropout\"\nratio = 0.5"),
@@ -43,6 +44,8 @@ const WORLDS: [(&str, &str); 14] = [
     ("tau-max", "[world.availability]\nkind = \"tau-max\""),
     ("min-separation", "[world.availability]\nkind = \"min-separation\"\nrounds = 10\nchance = 0.5"),
     ("labels", "[world.availability]\nkind = \"labels\""),
+    ("adversarial", "[world.availability]\nkind = \"adversarial\""),
+    ("index, beta, three tenths", "[world.availability]\nkind = \"index\"\nlaw = \"beta\"\nshare = 0.3"),
     ("churn", "[world.churn]\narrivals = 100.0\nlifetime = 100.0"),
 ];
 
@@ -66,7 +69,7 @@ fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, B
         let task = Arc::new(NullTask::new(n_clients, 1));
         let facts = Facts { seed: 1, n_clients, n_rounds: n_rounds as u32 };
         let tree = Tree::parse(text, "bench")?;
-        let before = resident();
+        let before = memory_bytes("VmRSS");
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let mut roll = Roll::new(world, task);
         // Everybody enrols in the first round, which is not counted.
@@ -78,17 +81,10 @@ fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, B
             took.push(1e3 * began.elapsed().as_secs_f64());
         }
         round_ms.push(Spread::of(took));
-        bytes_per_client = before.zip(resident()).map(|(before, after)| (after - before) / n_clients as f64);
+        bytes_per_client =
+            before.zip(memory_bytes("VmRSS")).map(|(before, after)| (after - before) / n_clients as f64);
     }
     Ok(Figures { name, round_ms, bytes_per_client })
-}
-
-/// Bytes of memory that this process holds, where the system says so.
-fn resident() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-    let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kilobytes * 1024.0)
 }
 
 impl Figures {

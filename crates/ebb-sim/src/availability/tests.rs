@@ -347,29 +347,3 @@ fn data_without_classes_or_clusters_is_refused_where_they_matter() {
         assert_eq!(error.to_string(), expected);
     }
 }
-
-/// With `cargo test --release -p ebb-sim -- --ignored --nocapture a_million`.
-#[test]
-#[ignore = "measures time, which other tests disturb"]
-fn a_million_clients_cost_little() {
-    let n_clients = 1_000_000;
-    for &(kind, text) in WORLDS {
-        if text.contains("counts") {
-            continue;
-        }
-        let mut world = build(kind, text, n_clients).unwrap();
-        let (enrolled, mut up) = (all(n_clients), Bits::new(n_clients));
-        world.write(0, &enrolled, &mut up);
-        let mut times_ms: Vec<_> = (1..=5)
-            .map(|number| {
-                let began = std::time::Instant::now();
-                world.write(number, &enrolled, &mut up);
-                began.elapsed().as_secs_f64() * 1e3
-            })
-            .collect();
-        times_ms.sort_by(f64::total_cmp);
-        println!("{:6.1} ms  {kind}: {}", times_ms[2], text.replace('\n', ", "));
-        // The more of the clients are wanted, the more often a law draws those that are up already.
-        assert!(times_ms[0] < 30.0 || text.contains("share = 0.3"), "{kind}: {text}: {times_ms:?}");
-    }
-}
