@@ -64,6 +64,16 @@ fn built(world: &str) -> Result<Trial, SettingsError> {
     Ok(Trial { fleet, census: Census::new() })
 }
 
+/// A fleet that takes up where another was saved.
+fn resumed(saved: &Trial, world: &str) -> Trial {
+    let mut state = Saver::new();
+    saved.fleet.save(&mut state);
+    let mut again = fleet(world);
+    again.fleet.load(&mut Loader::new(&state.finish())).unwrap();
+    again.census = saved.census.clone();
+    again
+}
+
 /// Plays a round in which everybody is asked; `heard` is what the clients are told.
 fn play(
     trial: &mut Trial,
@@ -149,12 +159,7 @@ fn a_saved_fleet_knows_who_rests() {
     let world = "availability = { kind = \"min-separation\", rounds = 2 }";
     let mut whole = fleet(world);
     play(&mut whole, 0, Wait::Deadline, None);
-    let mut state = Saver::new();
-    whole.fleet.save(&mut state);
-    let bytes = state.finish();
-    let mut again = fleet(world);
-    again.fleet.load(&mut Loader::new(&bytes)).unwrap();
-    again.census = whole.census.clone();
+    let mut again = resumed(&whole, world);
     for number in 1..5 {
         let answers = play(&mut again, number, Wait::Deadline, None).0.len();
         assert_eq!(answers, if number == 3 { 3 } else { 0 }, "round {number}");
@@ -198,12 +203,7 @@ fn a_saved_fleet_goes_on_with_what_was_under_way() {
     let world = "script = [[{ client = 0, late = 2 }], [1], [2]]";
     let mut whole = fleet(world);
     play(&mut whole, 0, Wait::Deadline, None);
-    let mut state = Saver::new();
-    whole.fleet.save(&mut state);
-    let bytes = state.finish();
-    let mut again = fleet(world);
-    again.fleet.load(&mut Loader::new(&bytes)).unwrap();
-    again.census = whole.census.clone();
+    let mut again = resumed(&whole, world);
     for number in 1..3 {
         assert_eq!(
             play(&mut whole, number, Wait::Deadline, None),
@@ -252,25 +252,19 @@ fn arrivals_can_come_one_after_another() {
 
 #[test]
 fn whoever_is_waited_for_may_come_when_it_is_next_up() {
-    let mut trial =
-        fleet("when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]");
+    let world = "when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]";
+    let mut trial = fleet(world);
     let (heard, spent) = play(&mut trial, 0, Wait::Everyone, None);
     // Client 0 is up and holds nobody up; the others will be heard when they are up.
     assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0]);
     assert!(spent.elapsed_s < 100.0, "{spent:?}");
-    let mut saver = Saver::new();
-    trial.fleet.save(&mut saver);
-    let bytes = saver.finish();
-    let mut resumed =
-        fleet("when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]");
-    resumed.census = trial.census.clone();
-    resumed.fleet.load(&mut Loader::new(&bytes)).unwrap();
+    let mut again = resumed(&trial, world);
     for (number, late) in [(1, vec![]), (2, vec![2]), (3, vec![1])] {
         let bases = |trial: &mut Trial| {
             let (heard, _) = play(trial, number, Wait::Deadline, None);
             heard.iter().filter(|(_, update)| update.base == 0).map(|(client, _)| *client).collect::<Vec<_>>()
         };
-        assert_eq!((bases(&mut trial), bases(&mut resumed)), (late.clone(), late), "round {number}");
+        assert_eq!((bases(&mut trial), bases(&mut again)), (late.clone(), late), "round {number}");
     }
 }
 
