@@ -98,6 +98,22 @@ pub fn read_settings(
     Ok((tree, folder))
 }
 
+/// Reads settings to look at what they describe, without running it. A seed given by a flag of its own counts for a grid
+/// too.
+pub(crate) fn read_to_look(
+    file: &Path,
+    changes: &[String],
+    data: Option<&Path>,
+    seed: Option<u32>,
+) -> Result<Tree, CliError> {
+    let (mut tree, _) = read_settings(file, changes, data)?;
+    if seed.is_some() {
+        put_seed(&mut tree, seed);
+        tree.remove("grid");
+    }
+    Ok(tree)
+}
+
 /// The seed, and the rounds if they are said, of a run that is only looked at: in a grid its first seed counts.
 pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError> {
     #[derive(Serialize, Deserialize)]

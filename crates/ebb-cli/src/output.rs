@@ -1,7 +1,9 @@
 //! Text to standard output: lines, and tables with aligned columns.
 
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use ebb_plot::Svg;
 
 use crate::CliError;
 
@@ -25,6 +27,15 @@ pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
         std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))?;
     }
     std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
+}
+
+/// Writes a picture into a folder, for looking at and for scaling; says where.
+pub(crate) fn write_picture(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBuf; 2], CliError> {
+    let files = ["svg", "png"].map(|ending| folder.join(format!("{name}.{ending}")));
+    let png = svg.png(2).map_err(|error| CliError::Usage(error.to_string()))?;
+    write_file(&files[0], svg.as_str().as_bytes())?;
+    write_file(&files[1], &png)?;
+    Ok(files)
 }
 
 /// A number of things.

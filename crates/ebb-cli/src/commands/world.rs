@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::CliError;
 use crate::args::WorldArgs;
-use crate::assemble::{planned, put_seed, read_settings};
-use crate::output::{Columns, bold, count, say, write_file};
+use crate::assemble::{planned, read_to_look};
+use crate::output::{Columns, bold, count, say, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -34,11 +34,7 @@ struct Played {
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
-    let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
-    if args.seed.is_some() {
-        put_seed(&mut tree, args.seed);
-        tree.remove("grid");
-    }
+    let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
     if !(args.round_s > 0.0 && args.round_s.is_finite()) {
         return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
     }
@@ -166,13 +162,8 @@ impl Played {
         let pictures =
             [("raster", self.raster(theme)), ("rounds", self.rounds(theme)), ("shares", self.shares(theme))];
         for (name, svg) in pictures {
-            let svg = svg.map_err(wrong)?;
-            let png = svg.png(2).map_err(wrong)?;
-            for (ending, bytes) in [("svg", svg.as_str().as_bytes()), ("png", &png)] {
-                let file = folder.join(format!("{name}.{ending}"));
-                write_file(&file, bytes)?;
-                files.push(("picture", file));
-            }
+            let written = write_picture(folder, name, &svg.map_err(wrong)?)?;
+            files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)
     }

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::CliError;
 use crate::args::DataSplit;
-use crate::assemble::{planned, put_seed, read_settings};
-use crate::output::{Columns, bold, count, say, write_file};
+use crate::assemble::{planned, read_to_look};
+use crate::output::{Columns, bold, count, say, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -51,11 +51,7 @@ struct Client {
 type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
-    let (mut tree, _) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
-    if args.seed.is_some() {
-        put_seed(&mut tree, args.seed);
-        tree.remove("grid");
-    }
+    let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
     let holdings = Holdings::of(&tree)?;
     if args.json {
         return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
@@ -119,12 +115,8 @@ impl Holdings {
         let mut files = vec![("table", table)];
         if !self.classes.is_empty() {
             let wrong = |error: PlotError| CliError::Usage(error.to_string());
-            let svg = self.draw(theme).map_err(wrong)?;
-            let png = svg.png(2).map_err(wrong)?;
-            for (name, bytes) in [("split.svg", svg.as_str().as_bytes()), ("split.png", &png)] {
-                files.push(("picture", folder.join(name)));
-                write_file(&folder.join(name), bytes)?;
-            }
+            let written = write_picture(folder, "split", &self.draw(theme).map_err(wrong)?)?;
+            files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)
     }
