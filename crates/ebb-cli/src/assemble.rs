@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
-use ebb_round::{Engine, Layout, Loader, RunFacts, Saver, State, StateError};
+use ebb_round::{ClientId, Engine, Layout, Loader, RunFacts, Saver, State, StateError};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
@@ -156,6 +156,11 @@ impl Assembled {
         facts.n_clients = task.n_clients();
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let mut roles = registry.build(&tree, facts)?;
+        if roles.substitution.needs_oracle_clusters() && task.oracle_cluster(ClientId::new(0)).is_none() {
+            let message = "this data was not made in clusters, so nobody can know true friends; split it with \
+                           kind = \"clustered\", or take another kind";
+            return Err(tree.error("substitute.kind", message).into());
+        }
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
         let stop: StopTable = tree.table("stop", facts).parse()?;
         if stop.accuracy.is_some() && !task.has_accuracy() {
@@ -178,7 +183,15 @@ impl Assembled {
         };
         roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
         let local = Arc::clone(&roles.local);
-        let run_facts = RunFacts { seed: facts.seed, deadline_s: world.deadline_s(), threads: threads.get() };
+        let clients = (0..task.n_clients()).map(ClientId::new);
+        let run_facts = RunFacts {
+            seed: facts.seed,
+            deadline_s: world.deadline_s(),
+            threads: threads.get(),
+            trained: task.layout().trained(),
+            oracle_clusters: clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect(),
+            oracle: evaluation.oracle_absent,
+        };
         Ok(Assembled {
             engine: Engine::new(roles, run_facts),
             fleet: SimFleet::new(

@@ -50,6 +50,71 @@ pub const STANDARD: &[Recipe] = &[
         only_participation: true,
     },
     Recipe {
+        name: "zero-model",
+        about: "asks everybody and counts the silent as a model of zeros (a benchmark of FL-FDMS's authors)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [substitute]
+            kind = "zero-model"
+            [aggregate]
+            kind = "share"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "stale-update",
+        about: "asks everybody and repeats the last update of the silent (\"Stale\" in the text of FL-FDMS)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [substitute]
+            kind = "last-update"
+            [aggregate]
+            kind = "share"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "stale-model",
+        about: "asks everybody and repeats the last model of the silent (\"Stale\" in the figures of FL-FDMS)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [substitute]
+            kind = "last-model"
+            [aggregate]
+            kind = "share"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fl-fdms",
+        about: "asks everybody and lets the most alike stand in for the silent (Wang and Xu 2023)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [substitute]
+            kind = "friend"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "friend-oracle",
+        about: "FL-FDMS that knows the true clusters: an oracle, to compare with",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [substitute]
+            kind = "friend-oracle"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
         name: "fedavg",
         about: "asks a uniform cohort and averages whoever answers (McMahan et al. 2017)",
         settings: r#"

@@ -34,7 +34,14 @@ impl Registry {
             objectives: vec![objective::enrolled::ENTRY],
             selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY],
             locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
-            substitutions: vec![substitute::nobody::ENTRY],
+            substitutions: vec![
+                substitute::nobody::ENTRY,
+                substitute::friend::ENTRY,
+                substitute::friend_oracle::ENTRY,
+                substitute::last::UPDATE,
+                substitute::last::MODEL,
+                substitute::zero_model::ENTRY,
+            ],
             aggregators: vec![aggregate::mean::ENTRY, aggregate::share::ENTRY],
             servers: vec![server::plain::ENTRY, server::scaffold::ENTRY],
             recipes: recipes::STANDARD.to_vec(),
@@ -227,7 +234,7 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, fedavg, fedprox, scaffold",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, fedprox, scaffold",
             ),
             (
                 "[select]\nkind = \"unifrom\"",

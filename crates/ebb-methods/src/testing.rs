@@ -2,17 +2,22 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ebb_round::{
-    Aggregator, Census, ClientId, Contribution, Job, LocalRule, LocalRun, Parcel, Round, RoundNo, Shares,
-    StepRule, Update,
+    Aggregator, Answer, Census, ClientId, Contribution, Job, LocalRule, LocalRun, Parcel, Returns, Round,
+    RoundNo, Shares, StepRule, Update,
 };
 use ebb_settings::{Entry, Facts, Tree};
 
 pub(crate) struct World {
     census: Census,
     shares: Shares,
+    model: Vec<f32>,
+    trained: Vec<Range<usize>>,
+    /// True clusters.
+    pub(crate) clusters: Vec<Option<u32>>,
 }
 
 impl World {
@@ -28,7 +33,34 @@ impl World {
         }
         census.set_up(|_, up| up.fill_words(|_| u64::MAX));
         let shares = Shares::in_proportion(0, &census, |client| f64::from(census.samples(client)));
-        World { census, shares }
+        World {
+            census,
+            shares,
+            model: vec![0.0],
+            trained: std::iter::once(0..1).collect(),
+            clusters: Vec::new(),
+        }
+    }
+
+    /// Another model, all of which is trained.
+    pub(crate) fn set_model(&mut self, model: &[f32]) {
+        self.model = model.to_vec();
+        self.trained = std::iter::once(0..model.len()).collect();
+    }
+
+    /// Only these coordinates are trained.
+    pub(crate) fn train_only(&mut self, trained: Range<usize>) {
+        self.trained = std::iter::once(trained).collect();
+    }
+
+    pub(crate) fn join(&mut self, idx: usize, number: RoundNo) {
+        self.census.enrol(ClientId::new(idx), 1, number);
+        self.shares =
+            Shares::in_proportion(number, &self.census, |client| f64::from(self.census.samples(client)));
+    }
+
+    pub(crate) fn leave(&mut self, idx: usize) {
+        self.census.leave(ClientId::new(idx), 0);
     }
 
     pub(crate) fn with_up(mut self, idxs: &[usize]) -> World {
@@ -46,9 +78,11 @@ impl World {
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: 1,
-            global: Arc::new(Parcel::of(vec![0.0])),
+            global: Arc::new(Parcel::of(self.model.clone())),
+            trained: &self.trained,
             census: &self.census,
             shares: &self.shares,
+            oracle_clusters: &self.clusters,
         }
     }
 }
@@ -65,11 +99,38 @@ pub(crate) fn check_aggregate(
     assert!((aggregate[0] - expected).abs() < 1e-6, "{aggregate:?}, not {expected}");
 }
 
+/// The answers of a round, given as (client, value); everybody else was asked in vain.
+pub(crate) fn returns(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Returns {
+    returned(world, number, answers.iter().map(|&(client, value)| answer(client, number, value)).collect())
+}
+
+/// The answers of a round, ascending by client; everybody else was asked in vain.
+pub(crate) fn returned(world: &World, number: RoundNo, fresh: Vec<Answer>) -> Returns {
+    let answered = |client: &ClientId| fresh.iter().any(|answer| answer.client == *client);
+    let absent = world.round(number).enrolled().into_iter().filter(|client| !answered(client)).collect();
+    Returns { fresh, absent, ..Returns::default() }
+}
+
+/// A client's answer to a round of a model of one number.
+pub(crate) fn answer(client: usize, base: RoundNo, value: f32) -> Answer {
+    vector_answer(client, base, &[value])
+}
+
+/// A client's answer to a round of a larger model.
+pub(crate) fn vector_answer(client: usize, base: RoundNo, values: &[f32]) -> Answer {
+    let update = Update { base, ..update(values.to_vec()) };
+    Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+}
+
 /// One client's own update of a model of one number.
 pub(crate) fn contribution(client: usize, value: f32) -> Contribution {
-    let client = ClientId::new(client);
-    let update = Update {
-        delta: Parcel::of(vec![value]),
+    Contribution::own(&answer(client, 0, value))
+}
+
+/// An update after one step of one.
+pub(crate) fn update(delta: Vec<f32>) -> Update {
+    Update {
+        delta: Parcel::of(delta),
         base: 0,
         rate: 0.1,
         steps: NonZeroU32::MIN,
@@ -77,8 +138,7 @@ pub(crate) fn contribution(client: usize, value: f32) -> Contribution {
         samples: 1,
         loss: 0.0,
         accuracy: None,
-    };
-    Contribution { client, source: client, age: 0, chance: None, weight: None, update: Arc::new(update) }
+    }
 }
 
 /// Builds a local rule from the settings of its table.

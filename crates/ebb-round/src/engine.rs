@@ -1,12 +1,14 @@
 //! The round itself: asks the six questions in order and knows no method by name.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
 use crate::inbox::{Inbox, Owed};
+use crate::oracle::{self, OracleError};
 use crate::roles::{
-    Aggregator, Cohort, Contribution, Hold, LocalRule, Objective, Report, Returns, Round, Selector,
-    ServerRule, Substitution,
+    Acquaintance, Aggregator, Cohort, Contribution, Hold, Likeness, LocalRule, Notes, Objective, Report,
+    Returns, Round, Selector, ServerRule, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, vectors};
@@ -28,7 +30,7 @@ pub struct Roles {
 }
 
 /// What the engine needs to know of a run beside its roles.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RunFacts {
     /// The seed of everything random.
     pub seed: u64,
@@ -36,6 +38,12 @@ pub struct RunFacts {
     pub deadline_s: f64,
     /// How many threads sums may use. No result depends on it.
     pub threads: usize,
+    /// The coordinates of the model that gradients move.
+    pub trained: Vec<Range<usize>>,
+    /// The group of alike clients that each was made in, by client; empty where nobody knows.
+    pub oracle_clusters: Vec<Option<u32>>,
+    /// Whether the absent are trained too, to measure what their absence costs. Nothing of it reaches the run.
+    pub oracle: bool,
 }
 
 /// A run between two rounds.
@@ -47,6 +55,8 @@ pub struct Engine {
     owed: Owed,
     next: RoundNo,
     spent: Spent,
+    /// The squares of the oracle's errors so far, added up.
+    oracle_errors2: f64,
 }
 
 /// What happened in a round.
@@ -64,6 +74,15 @@ pub struct Outcome {
     pub cohort: Cohort,
     /// Who answered what.
     pub returns: Returns,
+    /// Who stood in for whom, ascending by client.
+    pub stand_ins: Vec<StandIn>,
+    /// Of the stand-ins that came from one client, how many came from the client's true cluster, and how many there were;
+    /// `None` where clusters are not known.
+    pub oracle_hits: Option<(u32, u32)>,
+    /// What the absences cost, if that was asked.
+    pub oracle: Option<OracleError>,
+    /// Figures of the substitution.
+    pub notes: Notes,
     /// The norm of the aggregate.
     pub step_norm: f64,
     /// How good the model is now, if that was asked.
@@ -72,6 +91,21 @@ pub struct Outcome {
     pub spent: Spent,
     /// What all rounds took so far.
     pub spent_so_far: Spent,
+}
+
+/// An update that counted for somebody who did not answer on time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StandIn {
+    /// For whom.
+    pub client: ClientId,
+    /// Who computed it; `None` if it was made from several, or from none.
+    pub source: Option<ClientId>,
+    /// How many rounds ago.
+    pub age: u32,
+    /// What part of the client's say it had.
+    pub part: f64,
+    /// How alike source and client are, if that is why.
+    pub likeness: Option<Likeness>,
 }
 
 impl Engine {
@@ -85,6 +119,7 @@ impl Engine {
             owed: Owed::default(),
             next: 0,
             spent: Spent::default(),
+            oracle_errors2: 0.0,
         }
     }
 
@@ -107,17 +142,21 @@ impl Engine {
             deadline_s: self.facts.deadline_s,
             threads: self.facts.threads,
             global: Arc::clone(server.model()),
+            trained: &self.facts.trained,
             census: &self.census,
             shares: &self.shares,
+            oracle_clusters: &self.facts.oracle_clusters,
         };
         let (rate, work) = local.plan(server.tick(&round));
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
         let (probes, probing) = fleet.measure(&selector.probe(&round), &job)?;
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
-        let hold = all_fold([substitution.hold(), aggregator.hold(), server.hold()]);
+        let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };
+        let hold = all_fold([substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
         let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
-        let training = fleet.train(&orders(&cohort, &job, &self.census), cohort.wait, &mut inbox)?; // local training
+        let training =
+            fleet.train(&orders(&cohort.clients(), &job, &self.census), cohort.wait, &mut inbox)?; // local training
         let (returns, folded) = inbox.close(probing.elapsed_s + training.elapsed_s);
 
         let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
@@ -127,9 +166,22 @@ impl Engine {
             Some(aggregate) => aggregate,
             None => aggregator.aggregate(&round, &contributions), // debiasing, aggregation
         };
+        let oracle = match self.facts.oracle {
+            true => {
+                let missing = orders(&oracle::missing(&round, &returns), &job, &self.census);
+                let absent = fleet.oracle(&missing)?;
+                let mut cost = oracle::measure(&round, &returns, &absent, &aggregate);
+                self.oracle_errors2 += cost.error2;
+                cost.psi = self.oracle_errors2 / f64::from(number + 1);
+                Some(cost)
+            }
+            false => None,
+        };
         server.absorb(&round, &contributions, &aggregate); // server update
         let score = evaluator.evaluate(number, server.model()); // evaluation
 
+        let notes = substitution.notes();
+        let oracle_hits = oracle::hits(&round, &contributions);
         let report = Report { cohort: &cohort, returns: &returns };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
@@ -149,6 +201,10 @@ impl Engine {
             rate,
             cohort,
             returns,
+            stand_ins: stand_ins(&contributions),
+            oracle_hits,
+            oracle,
+            notes,
             step_norm,
             score,
             spent,
@@ -176,6 +232,11 @@ impl Engine {
         self.roles.server.model()
     }
 
+    /// Who is how alike, as far as the substitution knows.
+    pub fn acquaintance(&self) -> Option<Acquaintance> {
+        self.roles.substitution.acquaintance()
+    }
+
     /// What all rounds took so far.
     pub fn spent(&self) -> Spent {
         self.spent
@@ -194,6 +255,7 @@ impl State for Engine {
         to.f64("elapsed_s", self.spent.elapsed_s);
         to.u64("bytes_down", self.spent.bytes_down);
         to.u64("bytes_up", self.spent.bytes_up);
+        to.f64("oracle_errors2", self.oracle_errors2);
         to.section("census", |to| self.census.save(to));
         to.section("shares", |to| self.shares.save(to));
         to.section("owed", |to| self.owed.save(to));
@@ -209,6 +271,7 @@ impl State for Engine {
         self.spent.elapsed_s = from.f64("elapsed_s")?;
         self.spent.bytes_down = from.u64("bytes_down")?;
         self.spent.bytes_up = from.u64("bytes_up")?;
+        self.oracle_errors2 = from.f64("oracle_errors2")?;
         from.section("census", |from| self.census.load(from))?;
         from.section("shares", |from| self.shares.load(from))?;
         from.section("owed", |from| self.owed.load(from))?;
@@ -220,7 +283,7 @@ impl State for Engine {
     }
 }
 
-fn all_fold(holds: [Hold; 3]) -> Hold {
+fn all_fold(holds: [Hold; 4]) -> Hold {
     if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
 }
 
@@ -248,9 +311,20 @@ fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
     cohort
 }
 
-fn orders(cohort: &Cohort, job: &Arc<Job>, census: &Census) -> Vec<Order> {
-    let order = |client| Order { client, job: Arc::clone(job), heard: census.heard(client) };
-    cohort.picks.iter().map(|pick| order(pick.client)).collect()
+fn orders(clients: &[ClientId], job: &Arc<Job>, census: &Census) -> Vec<Order> {
+    let order = |&client| Order { client, job: Arc::clone(job), heard: census.heard(client) };
+    clients.iter().map(order).collect()
+}
+
+fn stand_ins(contributions: &[Contribution]) -> Vec<StandIn> {
+    let stand_in = |one: &Contribution| StandIn {
+        client: one.client,
+        source: one.source,
+        age: one.age,
+        part: one.part,
+        likeness: one.likeness,
+    };
+    contributions.iter().filter(|one| !one.is_own()).map(stand_in).collect()
 }
 
 /// Who is in `after` only, and who is in `before` only.

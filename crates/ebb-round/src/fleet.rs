@@ -18,6 +18,12 @@ pub trait Fleet: State {
     /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
     /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet.
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError>;
+
+    /// What clients would return if they did all that the orders ask: an oracle, which only a simulation can be. It
+    /// changes nothing. Clients of which nothing can be said are missing.
+    fn oracle(&mut self, _orders: &[Order]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
+        Ok(Vec::new())
+    }
 }
 
 /// What one client is asked to do.

@@ -10,24 +10,28 @@ pub mod bits;
 pub mod census;
 pub mod engine;
 pub mod fleet;
+pub mod gram;
 pub mod inbox;
+pub mod oracle;
 pub mod parcel;
 pub mod rng;
 pub mod roles;
 pub mod shares;
+pub mod sketch;
 pub mod state;
 pub mod vectors;
 
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
-pub use engine::{Engine, Outcome, Roles, RunFacts};
+pub use engine::{Engine, Outcome, Roles, RunFacts, StandIn};
 pub use fleet::{ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, Sink, Spent, Spread};
 pub use inbox::{Refusal, Refused};
+pub use oracle::OracleError;
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;
 pub use roles::{
-    Adam, Aggregator, Answer, Cohort, Contribution, Hold, LocalRule, LocalRun, Objective, Pick, Probes,
-    Report, Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
+    Acquaintance, Adam, Aggregator, Answer, Cohort, Contribution, Hold, Likeness, LocalRule, LocalRun, Notes,
+    Objective, Pick, Probes, Report, Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
 pub use state::{Loader, Saver, State, StateError};

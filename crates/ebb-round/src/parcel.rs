@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::RoundNo;
@@ -92,8 +93,20 @@ impl Layout {
         self.len == 0
     }
 
+    /// The stretches of the flat vector that gradients move.
+    pub fn trained(&self) -> Vec<Range<usize>> {
+        let mut stretches: Vec<Range<usize>> = Vec::new();
+        for (_, range) in self.pieces().filter(|(piece, _)| piece.trained) {
+            match stretches.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => stretches.push(range),
+            }
+        }
+        stretches
+    }
+
     /// Each piece with the range it takes in the flat vector.
-    pub fn pieces(&self) -> impl Iterator<Item = (&Piece, std::ops::Range<usize>)> {
+    pub fn pieces(&self) -> impl Iterator<Item = (&Piece, Range<usize>)> {
         let mut start = 0;
         self.pieces.iter().map(move |piece| {
             let range = start..start + piece.shape.iter().product::<usize>();
@@ -229,5 +242,8 @@ mod tests {
         let layout = Layout::new(vec![piece("weight", &[10, 60]), piece("bias", &[10])]);
         assert_eq!(layout.len(), 610);
         assert_eq!(layout.pieces().map(|(_, range)| range).collect::<Vec<_>>(), [0..600, 600..610]);
+        let carried = |name: &str| Piece { trained: false, ..piece(name, &[3]) };
+        let pieces = vec![carried("a"), piece("b", &[2]), piece("c", &[4]), carried("d"), piece("e", &[1])];
+        assert_eq!(Layout::new(pieces).trained(), [3..9, 12..13]);
     }
 }

@@ -1,6 +1,7 @@
 //! The six questions that every round asks, one trait each, and what they are asked about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::inbox::Refused;
@@ -20,10 +21,14 @@ pub struct Round<'a> {
     pub threads: usize,
     /// The model as the round begins.
     pub global: Arc<Parcel>,
+    /// The coordinates of the model that gradients move; running statistics are not among them.
+    pub trained: &'a [Range<usize>],
     /// Who is in the run.
     pub census: &'a Census,
     /// Who counts how much.
     pub shares: &'a Shares,
+    /// The group of alike clients that each was made in, by client; empty where nobody knows, as in every real fleet.
+    pub oracle_clusters: &'a [Option<u32>],
 }
 
 impl Round<'_> {
@@ -40,6 +45,11 @@ impl Round<'_> {
     /// The client's weight in the objective.
     pub fn share(&self, client: ClientId) -> f64 {
         self.shares.of(client)
+    }
+
+    /// The true cluster of a client. Only an oracle knows.
+    pub fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
+        self.oracle_clusters.get(client.idx()).copied().flatten()
     }
 
     /// The stream of random numbers of this round for a purpose.
@@ -132,20 +142,32 @@ pub trait Substitution: State + Send {
     fn hold(&self) -> Hold;
     /// What counts beside the answers that came on time: late ones, remembered ones, a friend's.
     fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution>;
+    /// Whether it asks for true clusters, which only some data has.
+    fn needs_oracle_clusters(&self) -> bool {
+        false
+    }
+    /// Figures of the round that just ended, for the record.
+    fn notes(&self) -> Notes {
+        Notes::new()
+    }
+    /// Who is how alike, as far as it knows; `None` if it does not ask.
+    fn acquaintance(&self) -> Option<Acquaintance> {
+        None
+    }
 }
 
 /// With what weight does each contribution count?
 pub trait Aggregator: State + Send {
-    /// `Fold` promises that the aggregate is `scale * sum of weigh * update`, so that each update can be let
-    /// go once it is weighed.
+    /// `Fold` promises that the aggregate is `scale * sum of part * weigh * update`, so that each update can be
+    /// let go once it is weighed.
     fn hold(&self) -> Hold;
-    /// The weight of one contribution, before the round's other contributions are known.
+    /// The weight of one contribution that counts in full, before the round's other contributions are known.
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64;
     /// The factor of the whole sum, once all weights and their total are known. Also asked in empty rounds.
     fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64;
     /// The aggregate of updates that were all kept.
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
-        let weights: Vec<_> = contributions.iter().map(|one| self.weigh(round, one)).collect();
+        let weights: Vec<_> = contributions.iter().map(|one| one.part * self.weigh(round, one)).collect();
         let scale = self.scale(round, weights.iter().sum(), contributions);
         scaled(&weighted_sum(round, contributions, &weights), scale)
     }
@@ -180,6 +202,29 @@ pub enum Hold {
     All,
 }
 
+/// What a role says about a round: figures by name.
+pub type Notes = BTreeMap<&'static str, f64>;
+
+/// Who is how alike: every pair of clients that met.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Acquaintance {
+    /// The clients that met anybody, ascending.
+    pub clients: Vec<ClientId>,
+    /// Every pair that met: two places in `clients`, the first the lower, and how alike the two are.
+    pub pairs: Vec<(u32, u32, Likeness)>,
+}
+
+/// How alike two clients are, and how much that is worth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Likeness {
+    /// The mean of what was seen.
+    pub similarity: f64,
+    /// In how many rounds both answered.
+    pub met: u32,
+    /// The last of them.
+    pub last_met: RoundNo,
+}
+
 /// What the probed clients said. The silent are missing.
 pub type Probes = BTreeMap<ClientId, Measured>;
 
@@ -206,6 +251,11 @@ impl Cohort {
     pub fn by_deadline(clients: impl IntoIterator<Item = ClientId>) -> Self {
         let picks = clients.into_iter().map(|client| Pick { client, chance: Some(1.0) }).collect();
         Cohort { picks, wait: Wait::Deadline }
+    }
+
+    /// Whom.
+    pub fn clients(&self) -> Vec<ClientId> {
+        self.picks.iter().map(|pick| pick.client).collect()
     }
 }
 
@@ -251,14 +301,16 @@ pub struct Returns {
 pub struct Contribution {
     /// For whom it counts.
     pub client: ClientId,
-    /// Who computed it.
-    pub source: ClientId,
+    /// Who computed it; `None` if it is made from several, or from none.
+    pub source: Option<ClientId>,
     /// How many rounds ago.
     pub age: u32,
     /// The chance with which the source was asked, where that is known.
     pub chance: Option<f64>,
-    /// A weight that whoever put it there wants to be kept.
-    pub weight: Option<f64>,
+    /// What part of the client's say it has: 1, unless several stand in for the client.
+    pub part: f64,
+    /// How alike source and client are, if that is why it stands in.
+    pub likeness: Option<Likeness>,
     /// The update.
     pub update: Arc<Update>,
 }
@@ -268,12 +320,18 @@ impl Contribution {
     pub fn own(answer: &Answer) -> Self {
         Contribution {
             client: answer.client,
-            source: answer.client,
+            source: Some(answer.client),
             age: 0,
             chance: answer.chance,
-            weight: None,
+            part: 1.0,
+            likeness: None,
             update: Arc::clone(&answer.update),
         }
+    }
+
+    /// Whether it is the client's own answer to this round.
+    pub fn is_own(&self) -> bool {
+        self.age == 0 && self.source == Some(self.client)
     }
 }
 
@@ -286,14 +344,18 @@ pub struct Report<'a> {
     pub returns: &'a Returns,
 }
 
-/// The sum of `weights[i] * contributions[i]`, in order.
+/// The sum of `weights[i] * contributions[i]`, in order. An update that counts for several clients is read once.
 pub fn weighted_sum(round: &Round<'_>, contributions: &[Contribution], weights: &[f64]) -> Vec<f64> {
     let mut sum = vec![0.0; round.global.model.len()];
-    let terms: Vec<_> = contributions
-        .iter()
-        .zip(weights)
-        .map(|(one, &weight)| (one.update.delta.model.as_slice(), weight))
-        .collect();
+    let mut terms: Vec<(&[f32], f64)> = Vec::new();
+    let mut places = HashMap::new();
+    for (one, weight) in contributions.iter().zip(weights) {
+        let place = *places.entry(Arc::as_ptr(&one.update)).or_insert(terms.len());
+        match terms.get_mut(place) {
+            Some((_, total)) => *total += weight,
+            None => terms.push((&one.update.delta.model, *weight)),
+        }
+    }
     vectors::add_weighted(&mut sum, &terms, round.threads);
     sum
 }

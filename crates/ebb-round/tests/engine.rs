@@ -164,7 +164,7 @@ fn engine(hold: Hold, n_params: usize) -> (Engine, Arc<Mutex<Vec<String>>>) {
         aggregator: Box::new(Mean(hold)),
         server: Box::new(server),
     };
-    (Engine::new(roles, RunFacts { seed: 1, deadline_s: 60.0, threads: 2 }), log)
+    (Engine::new(roles, RunFacts { seed: 1, deadline_s: 60.0, threads: 2, ..RunFacts::default() }), log)
 }
 
 fn play(hold: Hold, rounds: Vec<Vec<(usize, Update)>>) -> (Vec<Outcome>, Engine, Told) {

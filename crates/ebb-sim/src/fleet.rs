@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebb_round::roles::Probes;
 use ebb_round::{
     Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo, Saver, Sink,
-    Spent, State, StateError, Update, Wait,
+    Spent, State, StateError, Update, Wait, vectors,
 };
 use ebb_train::Task;
 use ebb_train::backend::{Assignment, Backend};
@@ -246,6 +246,26 @@ impl Fleet for SimFleet {
             sink.offer(client, trained.update)
         })?;
         Ok(spent)
+    }
+
+    fn oracle(&mut self, orders: &[Order]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
+        let assignments: Vec<_> = orders
+            .iter()
+            .map(|order| Assignment {
+                client: order.client,
+                job: Arc::clone(&order.job),
+                memory: self.memories.recall(order.client, order.heard),
+                limit: order.job.work.steps(self.task.samples(order.client)),
+            })
+            .collect();
+        let mut updates = Vec::new();
+        let SimFleet { task, rule, backend, seed, .. } = self;
+        backend.train(task.as_ref(), rule.as_ref(), *seed, &assignments, &mut |at, trained| {
+            let usable = trained.filter(|trained| vectors::all_finite(&trained.update.delta.model));
+            updates.extend(usable.map(|trained| (assignments[at].client, Arc::new(trained.update))));
+            Ok(())
+        })?;
+        Ok(updates)
     }
 }
 

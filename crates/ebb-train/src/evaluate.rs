@@ -20,6 +20,9 @@ pub struct Evaluation {
     /// Also at each client's own test data. An oracle: it asks even those that are down.
     #[serde(default)]
     pub oracle_per_client: bool,
+    /// Also what the absences of every round cost. An oracle: it trains the absent too, and forgets it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub oracle_absent: bool,
     /// Also class by class.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub per_class: bool,

@@ -177,9 +177,11 @@ impl Trial<'_> {
         let local = if self.subject.settings.has("local") { "" } else { "[local]\nrate = 0.1\nsteps = 3" };
         let text = format!(
             "[run]\nrounds = {ROUNDS}\n{local}\n\
-             [data]\nkind = \"quadratic\"\nclients = {}\ndimension = 3\nnoise = 0.1\nspread = 2.0\n\
+             [data]\nkind = \"quadratic\"\nclients = {}\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\n\
              [world]\n{}",
-            self.n_clients, self.world
+            self.n_clients,
+            self.n_clients.min(2),
+            self.world
         );
         let mut tree = Tree::parse(&text, "conformance").expect("scenarios are TOML");
         tree.lay_over(self.subject.settings.clone());

@@ -41,6 +41,16 @@ fn zero_update() {
 }
 
 #[test]
+fn stale_update() {
+    check("stale-update", &[8.67, 7.424233333, 6.420497111, 5.643462739]);
+}
+
+#[test]
+fn stale_model() {
+    check("stale-model", &[8.67, 8.3109, 7.757886, 7.15251522]);
+}
+
+#[test]
 fn fedprox() {
     check("fedprox", &[8.74, 7.1668, 6.146776, 6.12035632]);
 }

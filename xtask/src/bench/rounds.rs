@@ -180,7 +180,12 @@ fn timed_run(
     roles.server.start_from(task.initial());
     roles.selector = Box::new(TimedSelector { inner: roles.selector, clock: Arc::clone(&clock) });
     let local = Arc::clone(&roles.local);
-    let run_facts = RunFacts { seed: SEED, deadline_s: world.deadline_s(), threads: threads.get() };
+    let run_facts = RunFacts {
+        seed: SEED,
+        deadline_s: world.deadline_s(),
+        threads: threads.get(),
+        ..RunFacts::default()
+    };
     let inner = SimFleet::new(world, task, local, Box::new(Threads::new(threads)), SEED);
     let mut fleet = TimedFleet { inner, clock: Arc::clone(&clock) };
     let mut engine = Engine::new(roles, run_facts);

@@ -53,7 +53,7 @@ impl ServerRule for Scaffold {
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         self.model = Arc::new(Parcel::of(vectors::moved(&round.global.model, self.rate.get(), aggregate)));
         // A stand-in is counted for somebody whose own variate did not change.
-        let own = contributions.iter().filter(|one| one.age == 0 && one.source == one.client);
+        let own = contributions.iter().filter(|one| one.is_own());
         let changes: Vec<_> = own
             // The variate averages over everybody in the objective, though only some answered.
             .filter_map(|one| Some((one.update.delta.side.get(CONTROL)?.as_slice(), round.share(one.client))))
@@ -128,7 +128,7 @@ mod tests {
     fn stand_ins_and_updates_without_a_variate_leave_it_alone() {
         check(&[contribution(0, 2.0)], 0.0);
         check(&[change(0, 2.0), Contribution { age: 1, ..change(1, 4.0) }], 0.5);
-        check(&[change(0, 2.0), Contribution { source: ClientId::new(0), ..change(1, 4.0) }], 0.5);
+        check(&[change(0, 2.0), Contribution { source: Some(ClientId::new(0)), ..change(1, 4.0) }], 0.5);
     }
 
     #[test]

@@ -1,3 +1,57 @@
 //! Who stands in for those that returned nothing?
 
+pub mod friend;
+pub mod friend_oracle;
+pub mod last;
 pub mod nobody;
+pub mod zero_model;
+
+use std::sync::Arc;
+
+use ebb_round::roles::{scaled, weighted_sum};
+use ebb_round::{ClientId, Contribution, Parcel, Returns, Round, Update};
+use serde::{Deserialize, Serialize};
+
+/// For whom somebody may stand in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Cover {
+    /// For whoever was asked and did not answer on time.
+    Asked,
+    /// For everybody in the objective who did not answer on time, asked or not.
+    #[default]
+    Objective,
+}
+
+impl Cover {
+    /// Those that somebody may stand in for, ascending.
+    fn silent(self, round: &Round<'_>, returns: &Returns) -> Vec<ClientId> {
+        let counts = |client: &ClientId| round.share(*client) > 0.0;
+        match self {
+            Cover::Asked => returns.absent.iter().copied().filter(counts).collect(),
+            Cover::Objective => {
+                let mut answered = returns.fresh.iter().map(|answer| answer.client).peekable();
+                let enrolled = round.census.enrolled().iter().map(ClientId::new);
+                enrolled.filter(|client| answered.next_if_eq(client).is_none()).filter(counts).collect()
+            }
+        }
+    }
+}
+
+/// The mean of those that answered, by their shares, as an update of nobody's. `None` if nobody did.
+fn mean_of_fresh(round: &Round<'_>, returns: &Returns) -> Option<Arc<Update>> {
+    let first = returns.fresh.first()?;
+    let own: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
+    let mut shares: Vec<_> = own.iter().map(|one| round.share(one.client)).collect();
+    if shares.iter().sum::<f64>() <= 0.0 {
+        shares.fill(1.0);
+    }
+    let mean = scaled(&weighted_sum(round, &own, &shares), 1.0 / shares.iter().sum::<f64>());
+    Some(Arc::new(Update { delta: Parcel::of(mean), ..*first.update }))
+}
+
+/// The mean of those that answered, standing in for a client.
+fn by_mean(client: ClientId, mean: &Arc<Update>) -> Contribution {
+    let update = Arc::clone(mean);
+    Contribution { client, source: None, age: 0, chance: None, part: 1.0, likeness: None, update }
+}

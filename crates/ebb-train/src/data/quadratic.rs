@@ -22,7 +22,9 @@ start = [10.0]
 noise = 0.0                          # standard deviation of the gradient's error
 # clients = 100                      # or centres drawn at random, with dimension and spread
 # dimension = 3
-# spread = 1.0",
+# spread = 1.0
+# clusters = 5                       # of neighbouring clients, around one centre each
+# spread_in_cluster = 0.1",
     build: |settings| Ok(Box::new(Quadratic::build(settings)?)),
 };
 
@@ -35,6 +37,9 @@ struct Shape {
     clients: Option<NonZeroU32>,
     dimension: Option<NonZeroU32>,
     spread: Option<NonNegative>,
+    /// So many blocks of neighbouring clients are alike.
+    clusters: Option<NonZeroU32>,
+    spread_in_cluster: Option<NonNegative>,
     #[serde(default = "none")]
     noise: NonNegative,
     start: Option<Vec<f64>>,
@@ -52,6 +57,7 @@ struct Quadratic {
     curvatures: Vec<Vec<f64>>,
     samples: Vec<u32>,
     noise: f64,
+    n_clusters: Option<usize>,
     start: Vec<f32>,
     layout: Layout,
 }
@@ -62,7 +68,11 @@ impl Quadratic {
         let drawn = [("clients", shape.clients.is_some()), ("dimension", shape.dimension.is_some())];
         let centres = match &shape.centres {
             Some(centres) => {
-                for (key, given) in drawn.into_iter().chain([("spread", shape.spread.is_some())]) {
+                let others = [
+                    ("spread", shape.spread.is_some()),
+                    ("spread_in_cluster", shape.spread_in_cluster.is_some()),
+                ];
+                for (key, given) in drawn.into_iter().chain(others) {
                     if given {
                         return Err(settings.error(key, "centres are given one by one; leave this out"));
                     }
@@ -76,15 +86,31 @@ impl Quadratic {
                 let (clients, dimension) =
                     (shape.clients.map_or(0, u32::from), shape.dimension.map_or(0, u32::from));
                 let spread = shape.spread.map_or(1.0, NonNegative::get);
-                let centre = |idx| {
-                    let client = ClientId::new(idx);
-                    let mut stream = Stream::of_client(settings.facts().seed, "quadratic centres", client);
+                let within = shape.spread_in_cluster.map_or(0.1, NonNegative::get);
+                let drawn = |purpose: &str, idx: usize, spread: f64| -> Vec<f64> {
+                    let mut stream = Stream::of_client(settings.facts().seed, purpose, ClientId::new(idx));
                     (0..dimension).map(|_| spread * stream.normal()).collect()
+                };
+                let centre = |idx: usize| match shape.clusters {
+                    None => drawn("quadratic centres", idx, spread),
+                    Some(n_clusters) => {
+                        let cluster = block(idx, clients as usize, n_clusters.get() as usize);
+                        let own = drawn("quadratic centres", idx, within);
+                        let common = drawn("quadratic clusters", cluster, spread);
+                        own.into_iter().zip(common).map(|(own, common)| own + common).collect()
+                    }
                 };
                 (0..clients as usize).map(centre).collect()
             }
         };
         let n_clients = centres.len();
+        if shape.clusters.is_some_and(|n_clusters| n_clusters.get() as usize > n_clients) {
+            let message = format!("more than the {n_clients} clients; give at most as many");
+            return Err(settings.error("clusters", message));
+        }
+        if shape.clusters.is_none() && shape.spread_in_cluster.is_some() {
+            return Err(settings.error("spread_in_cluster", "there are no clusters; give clusters too"));
+        }
         let width = centres.first().map_or(0, Vec::len);
         if width == 0 {
             return Err(settings.error("centres", "give at least one client with at least one number"));
@@ -128,6 +154,7 @@ impl Quadratic {
             curvatures,
             samples,
             noise: shape.noise.get(),
+            n_clusters: shape.clusters.map(|n_clusters| n_clusters.get() as usize),
             start: start.iter().map(|&value| value as f32).collect(),
             layout: Layout::new(vec![piece]),
         })
@@ -139,6 +166,11 @@ impl Quadratic {
     }
 }
 
+/// The block of neighbours that a client is in.
+fn block(idx: usize, n_clients: usize, n_blocks: usize) -> usize {
+    idx * n_blocks / n_clients
+}
+
 impl Task for Quadratic {
     fn n_clients(&self) -> usize {
         self.centres.len()
@@ -146,6 +178,11 @@ impl Task for Quadratic {
 
     fn samples(&self, client: ClientId) -> u32 {
         self.samples[client.idx()]
+    }
+
+    fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
+        let cluster = block(client.idx(), self.n_clients(), self.n_clusters?);
+        Some(u32::try_from(cluster).expect("no more clusters than clients"))
     }
 
     fn layout(&self) -> &Layout {

@@ -71,8 +71,13 @@ fn judged(
     let held = || Held { samples: Arc::clone(samples), by_client: Vec::new() };
     let task = Arc::new(Labelled::new(Net::new(spec, path)?, 1, held(), held(), None));
     let model = task.initial();
-    let evaluation =
-        Evaluation { every: NonZeroU32::MIN, oracle_per_client: false, per_class: false, top_k: Vec::new() };
+    let evaluation = Evaluation {
+        every: NonZeroU32::MIN,
+        oracle_per_client: false,
+        oracle_absent: false,
+        per_class: false,
+        top_k: Vec::new(),
+    };
     let evaluator = TaskEvaluator::new(task, evaluation, 1, threads);
     // Once to make workspaces, once to see how many times make a repeat.
     evaluator.judge(&model);

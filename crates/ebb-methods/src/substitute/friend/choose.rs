@@ -1,0 +1,116 @@
+//! Who stands in for whom: each silent client gets those that are most alike, as long as they have time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// What is wanted of a choice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// How many stand in for one.
+    pub(super) friends: usize,
+    /// For how many one may stand in.
+    pub(super) max_stand_ins: usize,
+}
+
+/// For each silent client, the active ones that stand in for it, the most alike first; fewer than wanted, or none, if
+/// it does not know more that have time. Pairs are served from the most alike on; of equals the lowest silent client,
+/// then the lowest active one.
+pub(super) fn choose(
+    n_silent: usize,
+    n_active: usize,
+    terms: Terms,
+    likeness: impl Fn(usize, usize) -> Option<f64>,
+) -> Vec<Vec<usize>> {
+    let mut chosen = vec![Vec::new(); n_silent];
+    let mut stands_in = vec![0; n_active];
+    let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
+        let mut best: Option<Offer> = None;
+        for active in (0..n_active).filter(|&active| stands_in[active] < terms.max_stand_ins) {
+            if let Some(similarity) = likeness(silent, active) {
+                let offer = Offer { similarity, silent: Reverse(silent), active: Reverse(active) };
+                if best.as_ref().is_none_or(|best| offer > *best) && !chosen.contains(&active) {
+                    best = Some(offer);
+                }
+            }
+        }
+        best
+    };
+    let mut offers: BinaryHeap<_> =
+        (0..n_silent).filter_map(|silent| best(silent, &[], &stands_in)).collect();
+    while let Some(offer) = offers.pop() {
+        let (silent, active) = (offer.silent.0, offer.active.0);
+        if stands_in[active] < terms.max_stand_ins {
+            stands_in[active] += 1;
+            chosen[silent].push(active);
+        }
+        if chosen[silent].len() < terms.friends {
+            offers.extend(best(silent, &chosen[silent], &stands_in));
+        }
+    }
+    chosen
+}
+
+/// A pair that could be made.
+#[derive(Debug)]
+struct Offer {
+    similarity: f64,
+    silent: Reverse<usize>,
+    active: Reverse<usize>,
+}
+
+impl Ord for Offer {
+    fn cmp(&self, other: &Offer) -> Ordering {
+        self.similarity
+            .total_cmp(&other.similarity)
+            .then_with(|| (self.silent, self.active).cmp(&(other.silent, other.active)))
+    }
+}
+
+impl PartialOrd for Offer {
+    fn partial_cmp(&self, other: &Offer) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Offer {
+    fn eq(&self, other: &Offer) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Offer {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows are silent clients, columns active ones; a negative number: never met.
+    fn check(likeness: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
+        let n_active = likeness.first().map_or(0, |row| row.len());
+        let found = choose(likeness.len(), n_active, Terms { friends, max_stand_ins }, |silent, active| {
+            Some(likeness[silent][active]).filter(|&value| value >= 0.0)
+        });
+        assert_eq!(found, expected, "{likeness:?}");
+    }
+
+    #[test]
+    fn the_most_alike_stands_in_and_the_lowest_wins_ties() {
+        check(&[&[0.1, 0.9, 0.9], &[-1.0, 0.2, -1.0], &[-1.0, -1.0, -1.0]], 1, 9, &[&[1], &[1], &[]]);
+    }
+
+    #[test]
+    fn several_friends_come_in_order() {
+        check(&[&[0.1, 0.9, 0.5]], 2, 9, &[&[1, 2]]);
+        check(&[&[0.1, -1.0, 0.5]], 3, 9, &[&[2, 0]]);
+    }
+
+    #[test]
+    fn whoever_is_everybodys_friend_stands_in_for_the_most_alike_only() {
+        let mimic: &[&[f64]] = &[&[0.90, 0.5, 0.4], &[0.95, 0.3, 0.6], &[0.99, 0.8, 0.1]];
+        check(mimic, 1, 9, &[&[0], &[0], &[0]]);
+        check(mimic, 1, 1, &[&[1], &[2], &[0]]);
+        check(mimic, 1, 2, &[&[1], &[0], &[0]]);
+        // With one place each and three clients, the fourth finds nobody.
+        check(&[&[0.9], &[0.8]], 1, 1, &[&[0], &[]]);
+    }
+}

@@ -1,0 +1,342 @@
+//! The update of the client that has behaved most like it stands in for a silent client.
+//!
+//! FL-FDMS, "Friends to Help: Saving Federated Learning from Client Dropout" (Wang and Xu, ICASSP 2023 and its journal
+//! version). How alike two clients are is the mean over the rounds in which both answered.
+//!
+//! A partial answer is compared like a whole one where only directions matter; by distance only whole answers are
+//! compared, for a short update is near to everything. A late answer is neither compared nor used: those it could be
+//! compared with are gone, and somebody has stood in for it already.
+
+mod choose;
+mod known;
+mod races;
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use ebb_round::gram::{Pairs, gram};
+use ebb_round::sketch::sketches;
+use ebb_round::{
+    Acquaintance, Answer, Bits, ClientId, Contribution, Hold, Loader, Notes, Returns, Round, Saver, State,
+    StateError, Substitution, vectors,
+};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::{Cover, by_mean, mean_of_fresh};
+use choose::{Terms, choose};
+use known::Known;
+use races::Races;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Substitution> = Entry {
+    name: "friend",
+    about: "whoever answered and has behaved most like the client so far; the mean of all answers if it met none of them",
+    example: "similarity = \"cosine\"       # or distance\n\
+              friends = 1                 # how many are averaged\n\
+              max_stand_ins = 4           # for how many one may stand in; without it, for all\n\
+              half_life = 50.0            # after how many rounds a meeting counts half; without it, never\n\
+              cover = \"asked\"             # or objective\n\
+              # sketch = { buckets = 4096 }  # compare short sketches of the updates\n\
+              # races = { theta = \"paper\" }  # stop comparing pairs that lag behind",
+    build: |settings| {
+        let table: Table = settings.parse()?;
+        if let Some(message) = table.quarrel() {
+            return Err(settings.error(message.0, message.1));
+        }
+        let facts = settings.facts();
+        let races = table.races.map(|races| Races::new(races, facts.n_clients, facts.n_rounds));
+        Ok(Box::new(Friend { table, races, known: Known::default(), last: Last::default() }))
+    },
+};
+
+/// The settings.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    similarity: Similarity,
+    #[serde(default = "one")]
+    friends: NonZeroUsize,
+    max_stand_ins: Option<NonZeroU32>,
+    half_life: Option<Positive>,
+    #[serde(default = "asked")]
+    cover: Cover,
+    sketch: Option<Sketch>,
+    races: Option<races::Settings>,
+}
+
+/// What makes two updates alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Similarity {
+    /// The cosine of the angle between them, from 0 for opposite to 1 for the same direction.
+    #[default]
+    Cosine,
+    /// The distance between them, negative.
+    Distance,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sketch {
+    #[serde(default = "many")]
+    buckets: NonZeroUsize,
+}
+
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+fn many() -> NonZeroUsize {
+    NonZeroUsize::new(4096).expect("4096 is not zero")
+}
+
+fn asked() -> Cover {
+    Cover::Asked
+}
+
+impl Table {
+    /// The key that does not go with the others, and why.
+    fn quarrel(&self) -> Option<(&'static str, &'static str)> {
+        let races = self.races?;
+        if self.similarity == Similarity::Distance {
+            Some((
+                "races",
+                "thresholds hold for similarities from 0 to 1; take similarity = \"cosine\" or leave races out",
+            ))
+        } else if self.half_life.is_some() {
+            Some(("half_life", "a race that is over cannot be forgotten; leave out half_life or races"))
+        } else if races.p() >= 1.0 {
+            Some(("races.p", "the chance to drop a friend; give a number above 0 and below 1"))
+        } else {
+            None
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Friend {
+    table: Table,
+    races: Option<Races>,
+    known: Known,
+    last: Last,
+}
+
+/// Figures of the last round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    pairs_scored: usize,
+    by_friend: usize,
+    by_mean: usize,
+}
+
+impl Substitution for Friend {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        self.meet(round, returns);
+        self.last.pairs_scored = self.compare(round, &returns.fresh);
+        if let Some(races) = &mut self.races {
+            races.run(&self.known, round.number, returns.fresh.len(), round.census.n_enrolled());
+        }
+        self.substitute(round, returns)
+    }
+
+    fn notes(&self) -> Notes {
+        let mut notes = Notes::from([
+            ("pairs_scored", self.last.pairs_scored as f64),
+            ("by_friend", self.last.by_friend as f64),
+            ("by_mean", self.last.by_mean as f64),
+            ("similarity_bytes", self.known.bytes() as f64),
+        ]);
+        if let Some(races) = &self.races {
+            notes.insert("theta", races.theta());
+            notes.insert("beta", races.beta());
+            notes.insert("candidates", races.mean_candidates(&self.known));
+        }
+        notes
+    }
+
+    fn acquaintance(&self) -> Option<Acquaintance> {
+        Some(self.known.acquaintance())
+    }
+}
+
+impl Friend {
+    /// Forgets whoever left, and makes room for whoever answers for the first time.
+    fn meet(&mut self, round: &Round<'_>, returns: &Returns) {
+        let gone = self.known.keep_only(|client| round.census.enrolled().get(client.idx()));
+        if let Some(races) = &mut self.races {
+            races.let_go(&gone, &self.known);
+        }
+        for answer in &returns.fresh {
+            let (slot, new) = self.known.admit(answer.client, round.number);
+            if let Some(races) = self.races.as_mut().filter(|_| new) {
+                races.admit(slot, &self.known);
+            }
+        }
+    }
+
+    /// Learns how alike those that answered are. Returns how many pairs were compared.
+    fn compare(&mut self, round: &Round<'_>, fresh: &[Answer]) -> usize {
+        let comparable =
+            |answer: &&Answer| self.table.similarity == Similarity::Cosine || answer.update.whole();
+        let slot = |answer: &Answer| self.known.slot(answer.client).expect("whoever answers has a slot");
+        let mut rows: Vec<_> = fresh.iter().filter(comparable).map(|answer| (slot(answer), answer)).collect();
+        let wanted = self.races.as_ref().map(|races| {
+            // Those that may be friends stand side by side, so that whole tiles of pairs are wanted, or none of a tile.
+            rows.sort_by_key(|(slot, _)| (races.order(*slot), *slot));
+            let before = |row: usize| {
+                let mut before = Bits::new(row);
+                (0..row).for_each(|col| before.set(col, races.compared(rows[row].0, rows[col].0)));
+                before
+            };
+            (0..rows.len()).map(before).collect::<Vec<_>>()
+        });
+        let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::These(wanted));
+        let updates: Vec<_> = rows.iter().map(|(_, answer)| answer.update.delta.model.as_slice()).collect();
+        let similarity = similarities(&self.table, round, &updates, pairs);
+        let mut n_pairs = 0;
+        for row in 0..rows.len() {
+            for col in (0..row).filter(|&col| wanted.as_ref().is_none_or(|wanted| wanted[row].get(col))) {
+                let half_life = self.table.half_life.map(Positive::get);
+                self.known.learn(rows[row].0, rows[col].0, similarity(row, col), round.number, half_life);
+                n_pairs += 1;
+            }
+        }
+        n_pairs
+    }
+
+    /// The update of a friend, or of several, for whoever is silent.
+    fn substitute(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        let fresh = &returns.fresh;
+        let silent = self.table.cover.silent(round, returns);
+        let slots: Vec<_> = fresh.iter().map(|answer| self.known.slot(answer.client)).collect();
+        let likeness = |silent: ClientId, active: usize| {
+            let (of, slot) = (self.known.slot(silent)?, slots[active]?);
+            Some((self.known.likeness(of, slot)?, of, slot))
+        };
+        // Who has no candidate there takes the best of all it met.
+        let racing: Vec<bool> = silent
+            .iter()
+            .map(|&client| {
+                let Some(races) = &self.races else { return false };
+                (0..fresh.len()).any(|active| {
+                    likeness(client, active).is_some_and(|(_, of, slot)| races.is_candidate(of, slot))
+                })
+            })
+            .collect();
+        let terms = Terms {
+            friends: self.table.friends.get(),
+            max_stand_ins: self.table.max_stand_ins.map_or(usize::MAX, |most| most.get() as usize),
+        };
+        let chosen = choose(silent.len(), fresh.len(), terms, |at, active| {
+            let (likeness, of, slot) = likeness(silent[at], active)?;
+            let out = racing[at] && self.races.as_ref().is_some_and(|races| !races.is_candidate(of, slot));
+            (!out).then_some(likeness.similarity)
+        });
+        let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, returns) } else { None };
+        let mut stand_ins = Vec::new();
+        (self.last.by_friend, self.last.by_mean) = (0, 0);
+        for (&client, friends) in silent.iter().zip(&chosen) {
+            let alike: Vec<_> = friends
+                .iter()
+                .map(|&active| likeness(client, active).expect("only those it met are chosen").0)
+                .collect();
+            let says: Vec<_> =
+                alike.iter().map(|likeness| self.table.similarity.say(likeness.similarity)).collect();
+            let total: f64 = says.iter().sum();
+            for ((&active, likeness), say) in friends.iter().zip(alike).zip(&says) {
+                stand_ins.push(Contribution {
+                    client,
+                    part: if total > 0.0 { say / total } else { 1.0 / friends.len() as f64 },
+                    likeness: Some(likeness),
+                    ..Contribution::own(&fresh[active])
+                });
+            }
+            match &mean {
+                Some(mean) if friends.is_empty() => {
+                    stand_ins.push(by_mean(client, mean));
+                    self.last.by_mean += 1;
+                }
+                _ => self.last.by_friend += usize::from(!friends.is_empty()),
+            }
+        }
+        stand_ins
+    }
+}
+
+impl Similarity {
+    /// What a friend has to say beside others, before all that is said is made to sum to 1.
+    fn say(self, similarity: f64) -> f64 {
+        match self {
+            Similarity::Cosine => similarity,
+            Similarity::Distance => 1.0 / (f64::MIN_POSITIVE - similarity),
+        }
+    }
+}
+
+/// How alike two of the updates are, over what is trained.
+fn similarities<'u>(
+    table: &Table,
+    round: &Round<'_>,
+    updates: &[&'u [f32]],
+    pairs: Pairs<'_>,
+) -> impl Fn(usize, usize) -> f64 + use<'u> {
+    let len: usize = round.trained.iter().map(ExactSizeIterator::len).sum();
+    let buckets = table.sketch.map(|sketch| sketch.buckets.get()).filter(|&buckets| buckets < len);
+    let (products, squares) = match buckets {
+        None => {
+            let products = gram(updates, round.trained, pairs, round.threads);
+            let squares = (0..updates.len()).map(|row| products.of(row, row)).collect::<Vec<_>>();
+            (products, squares)
+        }
+        // Drawn anew every round, so that errors do not add up. Norms are those of the updates themselves.
+        Some(buckets) => {
+            let sketches = sketches(updates, round.trained, buckets, &round.rng("sketch"), round.threads);
+            let rows: Vec<_> = sketches.iter().map(Vec::as_slice).collect();
+            let all = 0..buckets;
+            let products = gram(&rows, std::slice::from_ref(&all), pairs, round.threads);
+            let square = |update: &&[f32]| {
+                let norm = |range: &std::ops::Range<usize>| vectors::norm(&update[range.clone()]);
+                round.trained.iter().map(|range| norm(range).powi(2)).sum()
+            };
+            (products, updates.iter().map(square).collect())
+        }
+    };
+    let similarity = table.similarity;
+    move |row, col| {
+        let product = products.of(row, col);
+        match similarity {
+            Similarity::Cosine => {
+                let norms = squares[row].sqrt() * squares[col].sqrt();
+                // A zero update points nowhere: neither alike nor unlike.
+                let cosine = if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 };
+                0.5 * (cosine + 1.0)
+            }
+            Similarity::Distance => -(squares[row] + squares[col] - 2.0 * product).max(0.0).sqrt(),
+        }
+    }
+}
+
+impl State for Friend {
+    fn save(&self, to: &mut Saver) {
+        self.known.save(to);
+        if let Some(races) = &self.races {
+            to.section("races", |to| races.save(to));
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.known.load(from)?;
+        match &mut self.races {
+            Some(races) => from.section("races", |from| races.load(from)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,351 @@
+//! Who may still be whose friend: pairs that lag far enough behind are not compared any more.
+//!
+//! Hoeffding races of FL-FDMS (Wang and Xu, journal version, Theorem 2). With chance `1 - p` no friend is ever dropped.
+
+use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError};
+use ebb_settings::{Chance, NonNegative, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::known::Known;
+
+/// The `races` table.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    #[serde(default)]
+    theta: Form,
+    #[serde(default = "one")]
+    factor: Positive,
+    #[serde(default = "one_percent")]
+    p: Positive,
+    /// The chance that two clients answer in the same round; estimated if it is not given.
+    beta: Option<Chance>,
+    #[serde(default = "small")]
+    delta_f: NonNegative,
+    #[serde(default = "three")]
+    b_max: Positive,
+}
+
+/// How the threshold is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Form {
+    /// As Theorem 2 has it; the factor multiplies all of it.
+    #[default]
+    Paper,
+    /// As the authors' program has it: smaller by the root of two, and the factor leaves `delta_f` alone.
+    OfficialCode,
+}
+
+fn one() -> Positive {
+    Positive::new(1.0).expect("1 is above 0")
+}
+
+fn one_percent() -> Positive {
+    Positive::new(0.01).expect("0.01 is above 0")
+}
+
+fn small() -> NonNegative {
+    NonNegative::new(0.01).expect("0.01 is above 0")
+}
+
+fn three() -> Positive {
+    Positive::new(3.0).expect("3 is above 0")
+}
+
+impl Settings {
+    /// The threshold after `t` rounds.
+    fn theta(&self, n_clients: usize, n_rounds: u32, beta: f64, t: u32) -> f64 {
+        let cases = 2.0 * (n_clients as f64).powi(2) * f64::from(n_rounds) * self.b_max.get();
+        let numerator = 2.0 * libm::log(cases) - 2.0 * libm::log(self.p.get());
+        let root = |denominator: f64| (numerator.max(0.0) / denominator).sqrt();
+        let (meetings, factor) = (beta * f64::from(t), self.factor.get());
+        match self.theta {
+            Form::Paper => factor * (root(meetings) + self.delta_f.get()),
+            Form::OfficialCode => factor * root(2.0 * meetings) + self.delta_f.get(),
+        }
+    }
+
+    /// The chance whose complement is that a friend is dropped.
+    pub(super) fn p(&self) -> f64 {
+        self.p.get()
+    }
+}
+
+/// The races of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Races {
+    settings: Settings,
+    n_clients: usize,
+    n_rounds: u32,
+    /// For each slot, the slots that may still be its friend.
+    candidates: Vec<Bits>,
+    /// Pairs that answered in the same round, and pairs there were, over all rounds.
+    meetings: (f64, f64),
+    theta: f64,
+}
+
+impl Races {
+    pub(super) fn new(settings: Settings, n_clients: usize, n_rounds: u32) -> Races {
+        Races {
+            settings,
+            n_clients,
+            n_rounds,
+            candidates: Vec::new(),
+            meetings: (0.0, 0.0),
+            theta: f64::INFINITY,
+        }
+    }
+
+    /// A slot was taken: anybody may be its friend, and it anybody's.
+    pub(super) fn admit(&mut self, slot: usize, known: &Known) {
+        let n_slots = known.n_slots();
+        self.candidates.resize(n_slots, Bits::default());
+        self.candidates.iter_mut().for_each(|bits| bits.grow(n_slots));
+        self.candidates[slot].clear();
+        for other in known.taken().filter(|&other| other != slot) {
+            self.candidates[other].set(slot, true);
+            self.candidates[slot].set(other, true);
+        }
+    }
+
+    /// Slots became free. Whoever lost its last candidate by that begins anew.
+    pub(super) fn let_go(&mut self, gone: &[usize], known: &Known) {
+        for &slot in gone {
+            self.candidates[slot].clear();
+            self.candidates.iter_mut().for_each(|bits| bits.set(slot, false));
+        }
+        if !gone.is_empty() {
+            for slot in known.taken() {
+                if self.candidates[slot].count() == 0 {
+                    known
+                        .taken()
+                        .filter(|&other| other != slot)
+                        .for_each(|other| self.candidates[slot].set(other, true));
+                }
+            }
+        }
+    }
+
+    /// Whether a slot may still be the friend of another.
+    pub(super) fn is_candidate(&self, of: usize, slot: usize) -> bool {
+        self.candidates[of].get(slot)
+    }
+
+    /// Whether a pair is compared: one may still be the friend of the other.
+    pub(super) fn compared(&self, one: usize, other: usize) -> bool {
+        self.is_candidate(one, other) || self.is_candidate(other, one)
+    }
+
+    /// Where a slot stands in an order that puts those next to each other that may be friends.
+    pub(super) fn order(&self, slot: usize) -> usize {
+        self.candidates[slot].iter().next().map_or(slot, |first| first.min(slot))
+    }
+
+    /// Drops whoever lags too far behind.
+    pub(super) fn run(&mut self, known: &Known, number: RoundNo, n_active: usize, n_enrolled: usize) {
+        let pairs = |n: usize| n as f64 * (n as f64 - 1.0);
+        self.meetings.0 += pairs(n_active);
+        self.meetings.1 += pairs(n_enrolled);
+        let beta = self.beta();
+        if beta <= 0.0 {
+            return;
+        }
+        // The youngest of a pair says how long the two can have met.
+        let thetas: Vec<f64> =
+            (0..=number + 1).map(|t| self.settings.theta(self.n_clients, self.n_rounds, beta, t)).collect();
+        self.theta = thetas[number as usize + 1];
+        let taken: Vec<_> = known.taken().collect();
+        let mut best = vec![f64::NEG_INFINITY; known.n_slots()];
+        each_met(known, &taken, |low, high, similarity| {
+            for (of, slot) in [(low, high), (high, low)] {
+                if self.candidates[of].get(slot) {
+                    best[of] = best[of].max(similarity);
+                }
+            }
+        });
+        let form = self.settings.theta;
+        each_met(known, &taken, |low, high, similarity| {
+            let t = number + 1 - known.since(low).max(known.since(high));
+            let theta = thetas[t as usize];
+            for (of, slot) in [(low, high), (high, low)] {
+                let lag = best[of] - similarity;
+                let too_far = match form {
+                    Form::Paper => lag >= theta,
+                    Form::OfficialCode => lag > theta,
+                };
+                if too_far {
+                    self.candidates[of].set(slot, false);
+                }
+            }
+        });
+    }
+
+    /// The chance that two clients answer in the same round.
+    pub(super) fn beta(&self) -> f64 {
+        let (together, all) = self.meetings;
+        let estimated = if all > 0.0 { together / all } else { 0.0 };
+        self.settings.beta.map_or(estimated, Chance::get)
+    }
+
+    /// The threshold for whoever was there from the start.
+    pub(super) fn theta(&self) -> f64 {
+        self.theta
+    }
+
+    /// How many candidates a client has on average.
+    pub(super) fn mean_candidates(&self, known: &Known) -> f64 {
+        let (mut total, mut n) = (0, 0);
+        for slot in known.taken() {
+            total += self.candidates[slot].count();
+            n += 1;
+        }
+        total as f64 / f64::from(n.max(1))
+    }
+}
+
+/// Every pair of slots that met, with its mean.
+fn each_met(known: &Known, taken: &[usize], mut see: impl FnMut(usize, usize, f64)) {
+    for (at, &high) in taken.iter().enumerate() {
+        let (means, met) = known.before(high);
+        for &low in &taken[..at] {
+            if met[low] > 0 {
+                see(low, high, means[low]);
+            }
+        }
+    }
+}
+
+impl State for Races {
+    fn save(&self, to: &mut Saver) {
+        to.u64("slots", self.candidates.len() as u64);
+        for bits in &self.candidates {
+            to.u64s("candidates", bits.words());
+        }
+        to.f64s("meetings", &[self.meetings.0, self.meetings.1]);
+        to.f64("theta", self.theta);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        let n_slots = from.u64("slots")? as usize;
+        self.candidates.clear();
+        for _ in 0..n_slots {
+            self.candidates.push(Bits::from_words(from.u64s("candidates")?, n_slots));
+        }
+        let meetings = from.f64s("meetings")?;
+        let [together, all] = meetings[..] else { return Err(from.error("meetings", "must be two numbers")) };
+        self.meetings = (together, all);
+        self.theta = from.f64("theta")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::ClientId;
+
+    use super::*;
+
+    fn settings(theta: Form, factor: f64) -> Settings {
+        let beta = Chance::new(0.5);
+        Settings {
+            theta,
+            factor: Positive::new(factor).unwrap(),
+            p: one_percent(),
+            beta,
+            delta_f: small(),
+            b_max: three(),
+        }
+    }
+
+    #[test]
+    fn thresholds_are_those_of_the_table() {
+        for (t, expected) in [
+            (1, [8.6362, 4.3181, 6.1097, 3.0598]),
+            (10, [2.7379, 1.3689, 1.9389, 0.9744]),
+            (50, [1.2299, 0.6150, 0.8726, 0.4413]),
+            (100, [0.8726, 0.4363, 0.6200, 0.3150]),
+            (250, [0.5556, 0.2778, 0.3958, 0.2029]),
+            (500, [0.3958, 0.1979, 0.2828, 0.1464]),
+        ] {
+            let forms = [
+                (Form::Paper, 1.0),
+                (Form::Paper, 0.5),
+                (Form::OfficialCode, 1.0),
+                (Form::OfficialCode, 0.5),
+            ];
+            for ((form, factor), expected) in forms.into_iter().zip(expected) {
+                let found = settings(form, factor).theta(20, 500, 0.5, t);
+                assert!(
+                    (found - expected).abs() < 5.1e-5,
+                    "{form:?} {factor} at {t}: {found}, not {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_dropped_while_the_threshold_is_above_one() {
+        for (form, factor, last) in [
+            (Form::Paper, 1.0, 75),
+            (Form::OfficialCode, 1.0, 37),
+            (Form::OfficialCode, 0.5, 9),
+            (Form::Paper, 0.5, 18),
+        ] {
+            let theta = |t| settings(form, factor).theta(20, 500, 0.5, t);
+            assert!(theta(last) > 1.0 && theta(last + 1) <= 1.0, "{form:?} {factor}");
+        }
+    }
+
+    /// Clients of which the first two are alike, and nobody else; met in every round up to `n_rounds`.
+    fn raced(n_rounds: u32) -> (Races, Known) {
+        let mut known = Known::default();
+        let mut races = Races::new(settings(Form::Paper, 0.5), 4, n_rounds);
+        for idx in 0..4 {
+            let (slot, _) = known.admit(ClientId::new(idx), 0);
+            races.admit(slot, &known);
+        }
+        for number in 0..n_rounds {
+            for high in 1..4 {
+                for low in 0..high {
+                    known.learn(low, high, if high == 1 { 0.95 } else { 0.1 }, number, None);
+                }
+            }
+            races.run(&known, number, 4, 4);
+        }
+        (races, known)
+    }
+
+    #[test]
+    fn whoever_lags_is_dropped_and_the_best_never_is() {
+        let (races, known) = raced(60);
+        assert!(races.is_candidate(0, 1) && races.is_candidate(1, 0));
+        assert!(!races.compared(0, 2) || races.is_candidate(2, 0), "only client 2 still races for 0");
+        assert!(!races.is_candidate(0, 3) && !races.is_candidate(1, 2));
+        // To client 2 all are equally unlike: none lags.
+        assert_eq!((0..4).filter(|&slot| races.is_candidate(2, slot)).count(), 3);
+        assert_eq!(races.mean_candidates(&known), 8.0 / 4.0);
+    }
+
+    #[test]
+    fn whoever_loses_its_last_candidate_begins_anew() {
+        let (mut races, mut known) = raced(60);
+        let gone = known.keep_only(|client| client.idx() != 1);
+        races.let_go(&gone, &known);
+        assert_eq!((0..4).filter(|&slot| races.is_candidate(0, slot)).collect::<Vec<_>>(), [2, 3]);
+        let (slot, _) = known.admit(ClientId::new(9), 60);
+        races.admit(slot, &known);
+        assert!(
+            races.is_candidate(slot, 3) && races.is_candidate(3, slot),
+            "a newcomer may be anybody's friend"
+        );
+    }
+
+    #[test]
+    fn how_often_two_meet_is_estimated_from_the_answers() {
+        let mut races = Races::new(Settings { beta: None, ..settings(Form::Paper, 1.0) }, 20, 500);
+        let known = Known::default();
+        (0..10).for_each(|number| races.run(&known, number, 10, 20));
+        assert!((races.beta() - 90.0 / 380.0).abs() < 1e-12);
+    }
+}

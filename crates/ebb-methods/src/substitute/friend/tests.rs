@@ -1,0 +1,481 @@
+//! The worked example of four clients, and what must hold whatever the answers are.
+
+use ebb_round::roles::{scaled, weighted_sum};
+use ebb_round::{RoundNo, Stream};
+use ebb_settings::{Facts, Tree};
+
+use super::*;
+use crate::testing::{World, answer, returned, returns, vector_answer};
+
+/// Built from settings as a run would.
+fn build(text: &str, n_clients: usize, n_rounds: u32) -> Result<Box<dyn Substitution>, String> {
+    let tree = Tree::parse(&format!("[substitute]\n{text}"), "a.toml").unwrap();
+    let facts = Facts { seed: 1, n_clients, n_rounds };
+    (ENTRY.build)(&tree.table("substitute", facts)).map_err(|error| error.to_string())
+}
+
+/// The same, for looking inside.
+fn friend(text: &str, n_clients: usize, n_rounds: u32) -> Friend {
+    let table: Table = Tree::parse(&format!("[substitute]\n{text}"), "a.toml")
+        .unwrap()
+        .table("substitute", Facts::default())
+        .parse()
+        .unwrap();
+    let races = table.races.map(|races| Races::new(races, n_clients, n_rounds));
+    Friend { table, races, known: Known::default(), last: Last::default() }
+}
+
+/// The mean over all clients, those silent replaced.
+fn aggregate(world: &World, returns: &Returns, stand_ins: &[Contribution], number: RoundNo) -> Vec<f32> {
+    let round = world.round(number);
+    let own = returns.fresh.iter().map(Contribution::own);
+    let all: Vec<_> = own.chain(stand_ins.iter().cloned()).collect();
+    let weights: Vec<_> = all.iter().map(|one| one.part * round.share(one.client)).collect();
+    scaled(&weighted_sum(&round, &all, &weights), 1.0)
+}
+
+fn near(found: &[f32], expected: &[f64]) -> bool {
+    found.iter().zip(expected).all(|(found, expected)| (f64::from(*found) - expected).abs() < 1e-6)
+}
+
+/// How alike two clients are.
+fn alike(friend: &Friend, one: usize, other: usize) -> Option<f64> {
+    let slot = |idx| friend.known.slot(ClientId::new(idx));
+    Some(friend.known.likeness(slot(one)?, slot(other)?)?.similarity)
+}
+
+fn met(friend: &Friend, one: usize, other: usize) -> u32 {
+    let slot = |idx| friend.known.slot(ClientId::new(idx)).unwrap();
+    friend.known.likeness(slot(one), slot(other)).map_or(0, |likeness| likeness.met)
+}
+
+/// Clients 1 to 4 of the example are 0 to 3 here.
+#[test]
+fn the_example_of_four_clients() {
+    let mut world = World::of(4);
+    world.set_model(&[0.0, 0.0]);
+    let mut friend = friend("", 4, 3);
+    type Rounds<'a> = [(&'a [(usize, [f32; 2])], [f64; 6], &'a [(usize, usize)], [f64; 2]); 3];
+    let rounds: Rounds<'_> = [
+        (
+            &[(0, [1.0, 0.0]), (1, [1.0, 1.0]), (2, [-1.0, 0.0]), (3, [0.0, -1.0])],
+            [0.853_553, 0.0, 0.5, 0.146_447, 0.146_447, 0.5],
+            &[],
+            [0.25, 0.0],
+        ),
+        (
+            &[(0, [2.0, 0.0]), (1, [1.0, 0.0]), (2, [0.0, 1.0])],
+            [0.926_777, 0.25, 0.5, 0.323_223, 0.146_447, 0.5],
+            &[(3, 0)],
+            [1.25, 0.25],
+        ),
+        (
+            &[(0, [1.0, 1.0]), (1, [0.0, 1.0]), (3, [-1.0, -1.0])],
+            [0.902_369, 0.25, 0.25, 0.323_223, 0.146_447, 0.5],
+            &[(2, 3)],
+            [-0.25, 0.0],
+        ),
+    ];
+    for (number, (answers, means, friends, expected)) in (0..).zip(rounds) {
+        let answers = answers.iter().map(|(client, delta)| vector_answer(*client, number, delta)).collect();
+        let returns = returned(&world, number, answers);
+        let stand_ins = friend.stand_ins(&world.round(number), &returns);
+        let found: Vec<_> = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+            .map(|(one, other)| alike(&friend, one, other).unwrap())
+            .to_vec();
+        let close = found.iter().zip(means).all(|(found, expected)| (found - expected).abs() < 1e-6);
+        assert!(close, "round {number}: {found:?}, not {means:?}");
+        let chosen: Vec<_> =
+            stand_ins.iter().map(|one| (one.client.idx(), one.source.unwrap().idx())).collect();
+        assert_eq!(chosen, friends, "round {number}");
+        let aggregate = aggregate(&world, &returns, &stand_ins, number);
+        assert!(near(&aggregate, &expected), "round {number}: {aggregate:?}, not {expected:?}");
+    }
+    let counts =
+        [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)].map(|(one, other)| met(&friend, one, other));
+    assert_eq!(counts, [3, 2, 2, 2, 2, 1]);
+}
+
+/// Random answers of random clients: the updates of each round, by client.
+fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -> Vec<Vec<Answer>> {
+    let mut stream = Stream::of_run(seed, "rounds");
+    (0..n_rounds)
+        .map(|number| {
+            let mut answers = Vec::new();
+            for client in 0..n_clients {
+                if number == 0 || stream.chance(0.5) {
+                    let delta: Vec<_> = (0..dimension).map(|_| stream.normal() as f32).collect();
+                    answers.push(vector_answer(client, number, &delta));
+                }
+            }
+            answers
+        })
+        .collect()
+}
+
+/// Plays all rounds; `see` is shown the friend, the answers and the stand-ins after each.
+fn play(
+    friend: &mut Friend,
+    world: &World,
+    rounds: &[Vec<Answer>],
+    mut see: impl FnMut(&Friend, &Returns, &[Contribution], RoundNo),
+) {
+    for (number, answers) in (0..).zip(rounds) {
+        let returns = returned(world, number, answers.clone());
+        let stand_ins = friend.stand_ins(&world.round(number), &returns);
+        see(friend, &returns, &stand_ins, number);
+    }
+}
+
+fn cosine(one: &[f32], other: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+    dot(one, other) / (dot(one, one).sqrt() * dot(other, other).sqrt())
+}
+
+#[test]
+fn means_are_those_of_all_rounds_in_which_both_answered() {
+    let (n, dimension) = (9, 40);
+    let mut world = World::of(n);
+    world.set_model(&vec![0.0; dimension]);
+    let rounds = random_rounds(n, 25, dimension, 1);
+    let mut friend = friend("", n, 25);
+    play(&mut friend, &world, &rounds, |_, _, _, _| {});
+    for one in 0..n {
+        for other in 0..one {
+            let of = |answers: &Vec<Answer>, idx| answers.iter().find(|one| one.client.idx() == idx).cloned();
+            let seen: Vec<f64> = rounds
+                .iter()
+                .filter_map(|answers| Some((of(answers, one)?, of(answers, other)?)))
+                .map(|(one, other)| 0.5 * (cosine(&one.update.delta.model, &other.update.delta.model) + 1.0))
+                .collect();
+            let expected = seen.iter().sum::<f64>() / seen.len() as f64;
+            let found = alike(&friend, one, other).unwrap();
+            assert!((found - expected).abs() < 1e-6, "{one} {other}: {found}, not {expected}");
+            assert!((0.0..=1.0).contains(&found));
+            assert_eq!(alike(&friend, other, one), Some(found));
+            assert_eq!(met(&friend, one, other) as usize, seen.len());
+        }
+    }
+}
+
+#[test]
+fn friends_are_among_those_that_answered_and_all_parts_make_one_client() {
+    for settings in
+        ["", "friends = 3", "max_stand_ins = 1", "similarity = \"distance\"\nfriends = 2", "races = {}"]
+    {
+        let (n, dimension) = (12, 30);
+        let mut world = World::of(n);
+        world.set_model(&vec![0.0; dimension]);
+        let mut friend = friend(settings, n, 30);
+        play(&mut friend, &world, &random_rounds(n, 30, dimension, 2), |_, returns, stand_ins, number| {
+            let answered = |client| returns.fresh.iter().any(|answer| answer.client == client);
+            assert!(
+                stand_ins.iter().all(|one| one.source.is_none_or(answered)),
+                "{settings}, round {number}"
+            );
+            let n_fresh = returns.fresh.len();
+            for client in &returns.absent {
+                let parts = stand_ins.iter().filter(|one| one.client == *client).map(|one| one.part);
+                let total: f64 = parts.sum();
+                let expected = if n_fresh == 0 { 0.0 } else { 1.0 };
+                assert!((total - expected).abs() < 1e-12, "{settings}, round {number}: {total}");
+            }
+            let most = if settings.contains("max_stand_ins") { 1 } else { n };
+            for answer in &returns.fresh {
+                let stands_in = stand_ins.iter().filter(|one| one.source == Some(answer.client)).count();
+                assert!(stands_in <= most, "{settings}, round {number}");
+            }
+        });
+    }
+}
+
+#[test]
+fn long_updates_are_no_better_friends_than_short_ones() {
+    let (n, dimension) = (8, 20);
+    let mut world = World::of(n);
+    world.set_model(&vec![0.0; dimension]);
+    let rounds = random_rounds(n, 12, dimension, 3);
+    let longer: Vec<Vec<Answer>> = (0..)
+        .zip(&rounds)
+        .map(|(number, answers)| {
+            let scale = |answer: &Answer| {
+                let by = if answer.client.idx() == 3 { 37.0 } else { 1.0 };
+                let delta: Vec<_> = answer.update.delta.model.iter().map(|value| value * by).collect();
+                vector_answer(answer.client.idx(), number, &delta)
+            };
+            answers.iter().map(scale).collect()
+        })
+        .collect();
+    let (mut plain, mut scaled) = (friend("", n, 12), friend("", n, 12));
+    play(&mut plain, &world, &rounds, |_, _, _, _| {});
+    play(&mut scaled, &world, &longer, |_, _, _, _| {});
+    for one in 0..n {
+        for other in 0..one {
+            let difference = alike(&plain, one, other).unwrap() - alike(&scaled, one, other).unwrap();
+            assert!(difference.abs() < 1e-6, "{one} {other}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn whoever_met_nobody_counts_as_the_mean_of_those_that_answered() {
+    let world = World::with_samples(&[1, 3, 1]);
+    let mut friend = friend("", 3, 9);
+    let found = friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 4.0), (1, 8.0)]));
+    assert_eq!((found[0].client.idx(), found[0].source, found[0].update.delta.model[0]), (2, None, 7.0));
+    assert_eq!(friend.notes()["by_mean"], 1.0);
+    // Alone, it is what everybody would have said.
+    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(2, 5.0)]));
+    assert!(found.iter().all(|one| one.update.delta.model == [5.0]) && found.len() == 2);
+    assert!(friend.stand_ins(&world.round(2), &returns(&world, 2, &[])).is_empty());
+}
+
+/// Pairs that never met are passed over, even if everybody else is as unlike as can be.
+#[test]
+fn pairs_that_never_met_are_passed_over() {
+    let world = World::of(3);
+    let mut friend = friend("", 3, 9);
+    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, -1.0)]));
+    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(1, 1.0), (2, 1.0)]));
+    assert_eq!(found.iter().map(|one| one.source.unwrap().idx()).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_zero_update_is_neither_alike_nor_unlike() {
+    let world = World::of(2);
+    let mut friend = friend("", 2, 9);
+    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 0.0)]));
+    assert_eq!(alike(&friend, 0, 1), Some(0.5));
+}
+
+#[test]
+fn in_perfect_clusters_nothing_is_lost() {
+    // Three clusters of identical clients, of each of which one answers.
+    let mut world = World::of(6);
+    world.set_model(&[0.0, 0.0, 0.0]);
+    let delta = |client: usize| [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 3.0]][client / 2];
+    let answers = |number, clients: &[usize]| {
+        returned(&world, number, clients.iter().map(|&one| vector_answer(one, number, &delta(one))).collect())
+    };
+    let mut friend = friend("", 6, 9);
+    let everybody = answers(0, &[0, 1, 2, 3, 4, 5]);
+    let stand_ins = friend.stand_ins(&world.round(0), &everybody);
+    let whole = aggregate(&world, &everybody, &stand_ins, 0);
+    let some = answers(1, &[0, 3, 4]);
+    let stand_ins = friend.stand_ins(&world.round(1), &some);
+    assert_eq!(aggregate(&world, &some, &stand_ins, 1), whole);
+    let mean = mean_of_fresh(&world.round(1), &answers(2, &[0, 4])).unwrap();
+    assert_ne!(mean.delta.model, whole, "the mean of those that answer is not that of all");
+}
+
+#[test]
+fn a_mimic_does_not_become_everybodys_friend() {
+    // The last client sends the mean of what the others send: to each it is nearer than they are to each other.
+    let (n, dimension) = (9, 200);
+    let mut world = World::of(n);
+    world.set_model(&vec![0.0; dimension]);
+    let mut rounds = random_rounds(n - 1, 1, dimension, 4);
+    let mean: Vec<f32> = (0..dimension)
+        .map(|at| rounds[0].iter().map(|answer| answer.update.delta.model[at]).sum::<f32>())
+        .collect();
+    rounds[0].push(vector_answer(n - 1, 0, &mean));
+    let there: Vec<_> = [0, 1, 2, n - 1]
+        .map(|client| vector_answer(client, 1, &rounds[0][client].update.delta.model))
+        .to_vec();
+    rounds.push(there);
+    for (settings, expected) in [("", 5), ("max_stand_ins = 2", 2)] {
+        let mut stands_in = 0;
+        play(&mut friend(settings, n, 9), &world, &rounds, |_, _, stand_ins, _| {
+            stands_in = stand_ins.iter().filter(|one| one.source == Some(ClientId::new(n - 1))).count();
+        });
+        assert_eq!(stands_in, expected, "{settings}");
+    }
+}
+
+#[test]
+fn several_friends_speak_as_loud_as_they_are_alike() {
+    let mut world = World::of(3);
+    world.set_model(&[0.0, 0.0]);
+    let mut friend = friend("friends = 2", 3, 9);
+    let root = 3.0_f32.sqrt();
+    // Client 2 is alike to 0 by 1 and to 1 by 3/4.
+    let all = vec![
+        vector_answer(0, 0, &[1.0, 0.0]),
+        vector_answer(1, 0, &[1.0, root]),
+        vector_answer(2, 0, &[2.0, 0.0]),
+    ];
+    friend.stand_ins(&world.round(0), &returned(&world, 0, all));
+    let two = vec![vector_answer(0, 1, &[1.0, 0.0]), vector_answer(1, 1, &[1.0, 0.0])];
+    let found = friend.stand_ins(&world.round(1), &returned(&world, 1, two));
+    let parts: Vec<_> = found.iter().map(|one| (one.source.unwrap().idx(), one.part)).collect();
+    assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), [0, 1]);
+    assert!((parts[0].1 - 4.0 / 7.0).abs() < 1e-6 && (parts[1].1 - 3.0 / 7.0).abs() < 1e-6, "{parts:?}");
+}
+
+#[test]
+fn by_distance_the_nearest_stands_in_and_partial_work_is_not_compared() {
+    let world = World::of(3);
+    let mut friend = friend("similarity = \"distance\"", 3, 9);
+    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 5.0), (2, 4.0)]));
+    assert_eq!(alike(&friend, 1, 2), Some(-1.0));
+    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0), (1, 5.0)]));
+    assert_eq!(found[0].source, Some(ClientId::new(1)));
+    let mut partial = answer(1, 2, 1.0);
+    std::sync::Arc::make_mut(&mut partial.update).steps_asked = NonZeroU32::new(2).unwrap();
+    friend.stand_ins(&world.round(2), &returned(&world, 2, vec![answer(0, 2, 1.0), partial]));
+    assert_eq!(met(&friend, 0, 1), 2);
+}
+
+#[test]
+fn what_is_not_trained_is_not_compared() {
+    let mut world = World::of(2);
+    world.set_model(&[0.0, 0.0, 0.0]);
+    world.train_only(0..2);
+    let mut friend = friend("", 2, 9);
+    let answers = vec![vector_answer(0, 0, &[1.0, 0.0, 9.0]), vector_answer(1, 0, &[1.0, 0.0, -9.0])];
+    friend.stand_ins(&world.round(0), &returned(&world, 0, answers));
+    assert_eq!(alike(&friend, 0, 1), Some(1.0));
+}
+
+#[test]
+fn races_that_drop_nobody_change_nothing() {
+    let (n, dimension) = (10, 30);
+    let mut world = World::of(n);
+    world.set_model(&vec![0.0; dimension]);
+    let rounds = random_rounds(n, 40, dimension, 5);
+    let mut plain = Vec::new();
+    let all = |stand_ins: &[Contribution]| -> Vec<_> {
+        stand_ins.iter().map(|one| (one.client, one.source, one.part.to_bits())).collect()
+    };
+    play(&mut friend("", n, 40), &world, &rounds, |_, _, stand_ins, _| plain.push(all(stand_ins)));
+    let mut raced = Vec::new();
+    play(&mut friend("races = { factor = 1e9 }", n, 40), &world, &rounds, |_, _, stand_ins, _| {
+        raced.push(all(stand_ins));
+    });
+    assert_eq!(raced, plain);
+}
+
+/// Two clusters that point apart, with noise.
+fn two_clusters(n_clients: usize, n_rounds: u32) -> (World, Vec<Vec<Answer>>) {
+    let dimension = 50;
+    let mut world = World::of(n_clients);
+    world.set_model(&vec![0.0; dimension]);
+    let mut rounds = random_rounds(n_clients, n_rounds, dimension, 6);
+    for answer in rounds.iter_mut().flatten() {
+        let towards = if answer.client.idx() < n_clients / 2 { 2.0 } else { -2.0 };
+        let update = std::sync::Arc::make_mut(&mut answer.update);
+        update.delta.model.iter_mut().for_each(|value| *value += towards);
+    }
+    (world, rounds)
+}
+
+#[test]
+fn in_a_race_candidates_only_drop_out_and_fewer_pairs_are_compared() {
+    let (n, n_rounds) = (12, 120);
+    let (world, rounds) = two_clusters(n, n_rounds);
+    let mut friend = friend("races = { factor = 0.5 }", n, n_rounds);
+    let mut before = f64::INFINITY;
+    play(&mut friend, &world, &rounds, |friend, returns, stand_ins, number| {
+        let races = friend.races.as_ref().unwrap();
+        let candidates = races.mean_candidates(&friend.known);
+        assert!(candidates <= before && candidates >= 1.0, "round {number}");
+        before = candidates;
+        let answered: Vec<_> = returns.fresh.iter().map(|answer| answer.client.idx()).collect();
+        let in_halves = |from: usize, to: usize| {
+            let n = answered.iter().filter(|idx| (from..to).contains(*idx)).count();
+            n * n.saturating_sub(1) / 2
+        };
+        if number + 1 == n_rounds {
+            // Only pairs of one cluster are left.
+            assert_eq!(friend.last.pairs_scored, in_halves(0, n / 2) + in_halves(n / 2, n));
+            assert!(
+                stand_ins.iter().all(|one| (one.client.idx() < n / 2) == (one.source.unwrap().idx() < n / 2))
+            );
+        }
+    });
+    assert_eq!(before, 5.0);
+}
+
+#[test]
+fn in_a_race_whoever_has_no_candidate_there_takes_the_best_it_met() {
+    let (n, n_rounds) = (12, 120);
+    let (world, rounds) = two_clusters(n, n_rounds);
+    let mut friend = friend("races = { factor = 0.5 }", n, n_rounds);
+    play(&mut friend, &world, &rounds, |_, _, _, _| {});
+    // Only the second cluster answers.
+    let answers = (n / 2..n).map(|client| vector_answer(client, n_rounds, &[1.0; 50])).collect();
+    let found = friend.stand_ins(&world.round(n_rounds), &returned(&world, n_rounds, answers));
+    assert!(found.len() == n / 2 && found.iter().all(|one| one.source.is_some() && one.likeness.is_some()));
+}
+
+#[test]
+fn sketches_find_the_same_friends_in_clusters() {
+    let dimension = 3000;
+    let n = 10;
+    let mut world = World::of(n);
+    world.set_model(&vec![0.0; dimension]);
+    let mut rounds = random_rounds(n, 15, dimension, 7);
+    for answer in rounds.iter_mut().flatten() {
+        let cluster = answer.client.idx() / 2;
+        let update = std::sync::Arc::make_mut(&mut answer.update);
+        update.delta.model[cluster * 600..(cluster + 1) * 600].iter_mut().for_each(|value| *value += 1.5);
+    }
+    let mut exact = friend("", n, 15);
+    play(&mut exact, &world, &rounds, |_, _, _, _| {});
+    let mut short = friend("sketch = { buckets = 512 }", n, 15);
+    play(&mut short, &world, &rounds, |_, _, stand_ins, number| {
+        for one in stand_ins.iter().filter(|_| number > 6) {
+            let source = one.source.unwrap().idx();
+            let mate_there =
+                rounds[number as usize].iter().any(|answer| answer.client.idx() == one.client.idx() ^ 1);
+            assert_eq!(source == one.client.idx() ^ 1, mate_there, "round {number}");
+        }
+    });
+    // A meeting's cosine strays by at most sqrt(2 / 512), its similarity by half of that; the mean of several by less.
+    for one in 0..n {
+        for other in 0..one {
+            let n_met = f64::from(met(&exact, one, other));
+            let bound = 5.0 * 0.5 * (2.0_f64 / 512.0).sqrt() / n_met.sqrt();
+            let error = alike(&exact, one, other).unwrap() - alike(&short, one, other).unwrap();
+            assert!(error.abs() < bound, "{one} {other}: {error}");
+            assert_ne!(error, 0.0, "an exact value is no sketch");
+        }
+    }
+}
+
+#[test]
+fn whoever_leaves_is_forgotten_and_a_newcomer_has_met_nobody() {
+    let mut world = World::of(3);
+    let mut friend = friend("races = {}", 4, 9);
+    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 1.0), (2, -1.0)]));
+    world.leave(1);
+    world.join(3, 1);
+    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0), (2, 1.0)]));
+    assert_eq!(found.iter().map(|one| (one.client.idx(), one.source)).collect::<Vec<_>>(), [(3, None)]);
+    assert_eq!(friend.known.slot(ClientId::new(1)), None);
+    friend.stand_ins(&world.round(2), &returns(&world, 2, &[(0, 1.0), (3, 1.0)]));
+    assert_eq!(friend.known.n_slots(), 3, "the newcomer took the place of the one that left");
+    assert_eq!((alike(&friend, 0, 3), met(&friend, 0, 3)), (Some(1.0), 1));
+}
+
+#[test]
+fn settings_that_quarrel_are_refused() {
+    for (text, expected) in [
+        (
+            "similarity = \"distance\"\nraces = {}",
+            "a.toml:3:1: substitute.races: thresholds hold for similarities from 0 to 1; take similarity = \"cosine\" or leave races out",
+        ),
+        (
+            "half_life = 5.0\nraces = {}",
+            "a.toml:2:1: substitute.half_life = 5.0: a race that is over cannot be forgotten; leave out half_life or races",
+        ),
+        ("friends = 0", "a.toml:2:1: substitute.friends = 0: expected a whole number of at least 1"),
+        (
+            "sketch = { buckets = 0 }",
+            "a.toml:2:12: substitute.sketch.buckets = 0: expected a whole number of at least 1",
+        ),
+    ] {
+        let found = build(text, 4, 9).err().unwrap();
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,104 @@
+//! Somebody of the client's true cluster stands in for it: what learned friends are measured against. An oracle.
+
+use std::num::NonZeroUsize;
+
+use ebb_round::{Answer, ClientId, Contribution, Hold, Returns, Round, Stream, Substitution, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::{Cover, by_mean, mean_of_fresh};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Substitution> = Entry {
+    name: "friend-oracle",
+    about: "somebody of the client's true cluster, drawn anew every round: no real server knows clusters",
+    example: "friends = 1                 # how many are averaged\ncover = \"asked\"             # or objective",
+    build: |settings| Ok(Box::new(settings.parse::<FriendOracle>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FriendOracle {
+    #[serde(default = "one")]
+    friends: NonZeroUsize,
+    #[serde(default = "asked")]
+    cover: Cover,
+}
+
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+fn asked() -> Cover {
+    Cover::Asked
+}
+
+impl Substitution for FriendOracle {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn needs_oracle_clusters(&self) -> bool {
+        true
+    }
+
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        let mean = mean_of_fresh(round, returns);
+        let mut stand_ins = Vec::new();
+        for client in self.cover.silent(round, returns) {
+            let friends = self.friends_of(client, round, returns);
+            stand_ins.extend(friends.iter().map(|friend| Contribution {
+                client,
+                part: 1.0 / friends.len() as f64,
+                ..Contribution::own(friend)
+            }));
+            if friends.is_empty() {
+                stand_ins.extend(mean.as_ref().map(|mean| by_mean(client, mean)));
+            }
+        }
+        stand_ins
+    }
+}
+
+impl FriendOracle {
+    /// Some of those of the client's cluster that answered, every choice as likely.
+    fn friends_of<'r>(&self, client: ClientId, round: &Round<'_>, returns: &'r Returns) -> Vec<&'r Answer> {
+        let Some(cluster) = round.oracle_cluster(client) else { return Vec::new() };
+        let there: Vec<_> =
+            returns.fresh.iter().filter(|one| round.oracle_cluster(one.client) == Some(cluster)).collect();
+        let mut stream = Stream::of_both(round.seed, "friend-oracle", round.number, client);
+        let drawn = stream.distinct(there.len(), self.friends.get().min(there.len()));
+        drawn.into_iter().map(|at| there[at]).collect()
+    }
+}
+
+stateless!(FriendOracle);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, returns};
+
+    #[test]
+    fn whoever_stands_in_is_of_the_cluster_and_all_parts_make_one() {
+        let mut world = World::of(6);
+        world.clusters = [0, 0, 0, 1, 1, 2].map(Some).to_vec();
+        for friends in 1..4 {
+            let mut oracle =
+                FriendOracle { friends: NonZeroUsize::new(friends).unwrap(), cover: Cover::Asked };
+            let found =
+                oracle.stand_ins(&world.round(3), &returns(&world, 3, &[(0, 1.0), (1, 2.0), (4, 3.0)]));
+            let of = |client: usize| found.iter().filter(move |one| one.client.idx() == client);
+            assert_eq!(of(2).count(), friends.min(2));
+            assert!(of(2).all(|one| one.source.unwrap().idx() < 2));
+            assert_eq!(of(2).map(|one| one.part).sum::<f64>(), 1.0);
+            assert_eq!(of(3).map(|one| one.source.unwrap().idx()).collect::<Vec<_>>(), [4]);
+            let mean = of(5).next().unwrap();
+            assert_eq!(
+                (mean.source, mean.update.delta.model[0]),
+                (None, 2.0),
+                "nobody of its cluster is there"
+            );
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What a silent client returned last stands in for it: its update, or its model.
+//!
+//! "Stale" of FL-FDMS (Wang and Xu): the text repeats the last update, the authors' program the last model, which drags
+//! the global model back to where it was. With server rate 1 and a constant local rate the first is MIFA without waiting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ebb_round::{
+    ClientId, Contribution, Hold, Loader, Parcel, Returns, Round, Saver, State, StateError, Substitution,
+    Update, vectors,
+};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::Cover;
+
+/// The registry's line for updates.
+pub const UPDATE: Entry<dyn Substitution> = Entry {
+    name: "last-update",
+    about: "the client's own last update, however old; whoever was never heard counts as the aggregator has it",
+    example: "cover = \"objective\"         # or asked",
+    build: |settings| {
+        Ok(Box::new(Last { settings: settings.parse()?, what: What::Update, of: BTreeMap::new() }))
+    },
+};
+
+/// The registry's line for models.
+pub const MODEL: Entry<dyn Substitution> = Entry {
+    name: "last-model",
+    about: "the client's own last model, however old; whoever was never heard counts as the aggregator has it",
+    example: "cover = \"objective\"         # or asked",
+    build: |settings| {
+        Ok(Box::new(Last { settings: settings.parse()?, what: What::Model, of: BTreeMap::new() }))
+    },
+};
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    #[serde(default)]
+    cover: Cover,
+}
+
+/// What stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Update,
+    Model,
+}
+
+#[derive(Debug)]
+struct Last {
+    settings: Settings,
+    what: What,
+    of: BTreeMap<ClientId, Arc<Update>>,
+}
+
+impl Substitution for Last {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        let enrolled = round.census.enrolled();
+        self.of.retain(|client, _| enrolled.get(client.idx()));
+        if self.what == What::Update {
+            // A late answer is newer than what was kept before its round. Of a late model only the difference came.
+            for answer in returns.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
+                if self.of.get(&answer.client).is_none_or(|kept| kept.base < answer.update.base) {
+                    self.of.insert(answer.client, without_side(&answer.update));
+                }
+            }
+        }
+        let silent = self.settings.cover.silent(round, returns);
+        let stand_ins =
+            silent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
+        let stand_ins = stand_ins.collect();
+        for answer in &returns.fresh {
+            let kept = match self.what {
+                What::Update => without_side(&answer.update),
+                What::Model => {
+                    let model = vectors::moved(&round.global.model, 1.0, &answer.update.delta.model);
+                    Arc::new(with_model(&answer.update, model))
+                }
+            };
+            self.of.insert(answer.client, kept);
+        }
+        stand_ins
+    }
+}
+
+impl Last {
+    fn stand_in(&self, round: &Round<'_>, client: ClientId, kept: &Arc<Update>) -> Contribution {
+        let update = match self.what {
+            What::Update => Arc::clone(kept),
+            What::Model => {
+                let delta = vectors::moved(&kept.delta.model, -1.0, &round.global.model);
+                Arc::new(with_model(kept, delta))
+            }
+        };
+        let age = round.number - kept.base;
+        Contribution { client, source: Some(client), age, chance: None, part: 1.0, likeness: None, update }
+    }
+}
+
+/// The update without what a method sent along: nobody reads that later.
+fn without_side(update: &Arc<Update>) -> Arc<Update> {
+    if update.delta.side.is_empty() {
+        return Arc::clone(update);
+    }
+    Arc::new(with_model(update, update.delta.model.clone()))
+}
+
+/// The update with another vector.
+fn with_model(update: &Update, model: Vec<f32>) -> Update {
+    Update { delta: Parcel::of(model), ..*update }
+}
+
+impl State for Last {
+    fn save(&self, to: &mut Saver) {
+        to.u64("clients", self.of.len() as u64);
+        for (client, update) in &self.of {
+            to.u64("client", u64::from(client.number()));
+            update.save("update", to);
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.of.clear();
+        for _ in 0..from.u64("clients")? {
+            let client = ClientId::new(from.u32("client")? as usize);
+            self.of.insert(client, Arc::new(Update::load("update", from)?));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, answer, returns};
+
+    fn new(what: What) -> Last {
+        Last { settings: Settings { cover: Cover::Objective }, what, of: BTreeMap::new() }
+    }
+
+    /// Plays rounds of answers (client, value) on a model that stays 0; returns the last round's stand-ins.
+    fn play(last: &mut Last, world: &World, rounds: &[&[(usize, f32)]]) -> Vec<(usize, u32, f32)> {
+        let mut stand_ins = Vec::new();
+        for (number, answers) in (0..).zip(rounds) {
+            stand_ins = last.stand_ins(&world.round(number), &returns(world, number, answers));
+        }
+        stand_ins.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect()
+    }
+
+    #[test]
+    fn the_silent_repeat_what_they_returned_last() {
+        let world = World::of(3);
+        let rounds: [&[(usize, f32)]; 4] = [&[(0, 1.0), (1, 2.0)], &[(1, 3.0)], &[], &[(0, 5.0)]];
+        let found = play(&mut new(What::Update), &world, &rounds);
+        assert_eq!(found, [(1, 2, 3.0)], "client 2 was never heard");
+        assert_eq!(play(&mut new(What::Update), &world, &rounds[..3]), [(0, 2, 1.0), (1, 1, 3.0)]);
+    }
+
+    #[test]
+    fn a_model_is_repeated_as_the_way_to_it() {
+        let mut world = World::of(2);
+        let mut last = new(What::Model);
+        last.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, -4.0)]));
+        world.set_model(&[10.0]);
+        let found = last.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0)]));
+        assert_eq!((found[0].client.idx(), found[0].update.delta.model[0]), (1, -14.0));
+    }
+
+    #[test]
+    fn a_late_update_is_used_from_the_round_it_comes_in() {
+        let world = World::of(2);
+        let mut last = new(What::Update);
+        play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)], &[(0, 1.0)]]);
+        let mut late = returns(&world, 2, &[(0, 1.0)]);
+        late.late.push(answer(1, 1, 7.0));
+        let found = last.stand_ins(&world.round(2), &late);
+        assert_eq!((found[0].age, found[0].update.delta.model[0]), (1, 7.0));
+        // One that is older than what is known comes too late for anything.
+        last.stand_ins(&world.round(3), &returns(&world, 3, &[(1, 9.0)]));
+        let mut late = returns(&world, 4, &[(0, 1.0)]);
+        late.late.push(answer(1, 2, 7.0));
+        assert_eq!(last.stand_ins(&world.round(4), &late)[0].update.delta.model[0], 9.0);
+    }
+
+    #[test]
+    fn whoever_left_is_forgotten() {
+        let mut world = World::of(2);
+        let mut last = new(What::Update);
+        play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)]]);
+        world.leave(1);
+        assert!(last.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0)])).is_empty());
+        assert_eq!(last.of.len(), 1);
+    }
+}

@@ -1,0 +1,58 @@
+//! A model of zeros stands in for every silent client: it pulls the global model to zero, as in a benchmark of FL-FDMS's
+//! authors. To count the silent as an *update* of zero, aggregate by `share` and let nobody stand in.
+
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Parcel, Returns, Round, Substitution, Update, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::{Cover, by_mean};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Substitution> = Entry {
+    name: "zero-model",
+    about: "a model of zeros, which pulls the global model towards zero",
+    example: "cover = \"objective\"         # or asked",
+    build: |settings| Ok(Box::new(settings.parse::<ZeroModel>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ZeroModel {
+    #[serde(default)]
+    cover: Cover,
+}
+
+impl Substitution for ZeroModel {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        // A round without answers is skipped: it would set the model to zero.
+        let Some(first) = returns.fresh.first() else { return Vec::new() };
+        let back = round.global.model.iter().map(|&value| -value).collect();
+        let update = Arc::new(Update { delta: Parcel::of(back), ..*first.update });
+        self.cover.silent(round, returns).into_iter().map(|client| by_mean(client, &update)).collect()
+    }
+}
+
+stateless!(ZeroModel);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, returns};
+
+    #[test]
+    fn the_silent_pull_the_model_to_zero() {
+        let mut world = World::of(3);
+        world.set_model(&[4.0]);
+        let mut zero = ZeroModel { cover: Cover::Objective };
+        let found = zero.stand_ins(&world.round(0), &returns(&world, 0, &[(1, 1.0)]));
+        let found: Vec<_> = found.iter().map(|one| (one.client.idx(), one.update.delta.model[0])).collect();
+        assert_eq!(found, [(0, -4.0), (2, -4.0)]);
+        assert!(zero.stand_ins(&world.round(1), &returns(&world, 1, &[])).is_empty());
+    }
+}

@@ -1,0 +1,503 @@
+//! Inner products of many vectors with each other, at the speed of a matrix product.
+//!
+//! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the lanes and
+//! then the chunks are added in f64, in a fixed order. Every path does just this, so the bits are the same on every
+//! machine, at every number of threads, and whichever other pairs are asked for.
+#![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::Bits;
+
+/// Coordinates in a chunk: the rows of a tile stay in the nearest cache.
+const CHUNK: usize = 512;
+
+/// Additions that go on side by side.
+const LANES: usize = 16;
+
+/// Rows and columns of a tile of pairs whose sums are held in registers.
+const TILE: (usize, usize) = (4, 6);
+
+/// The most vectors in a block, a multiple of both sides of a tile: two blocks' chunks stay in the second cache.
+const BLOCK: usize = 120;
+
+/// Coordinates that one thread takes at a time, if there are few vectors.
+const PART: usize = 1 << 16;
+
+/// The most inner products that are kept several times over, once for each part.
+const KEPT: usize = 1 << 25;
+
+/// One chunk of one vector, filled up with zeros.
+type Row = [f32; CHUNK];
+
+/// The inner products of vectors with each other and with themselves.
+#[derive(Clone, Debug)]
+pub struct Gram {
+    n: usize,
+    block: usize,
+    /// For each block of vectors, its products with all vectors up to its last.
+    blocks: Vec<Vec<f64>>,
+}
+
+impl Gram {
+    /// The inner product of two vectors; 0 if it was not wanted.
+    ///
+    /// # Panics
+    /// When there are not so many vectors.
+    pub fn of(&self, one: usize, other: usize) -> f64 {
+        let (row, col) = (one.max(other), one.min(other));
+        assert!(row < self.n, "vector {row} of {}", self.n);
+        let at = row / self.block;
+        self.blocks[at][row % self.block * width(at, self.block) + col]
+    }
+
+    /// The cosine of the angle between two vectors; 0 if one of them is zero.
+    pub fn cosine(&self, one: usize, other: usize) -> f64 {
+        let norms = self.of(one, one).sqrt() * self.of(other, other).sqrt();
+        if norms > 0.0 { (self.of(one, other) / norms).clamp(-1.0, 1.0) } else { 0.0 }
+    }
+
+    /// The square of the distance between two vectors.
+    pub fn distance2(&self, one: usize, other: usize) -> f64 {
+        (self.of(one, one) + self.of(other, other) - 2.0 * self.of(one, other)).max(0.0)
+    }
+}
+
+/// Which pairs are wanted. Every vector's product with itself always is.
+#[derive(Clone, Copy, Debug)]
+pub enum Pairs<'a> {
+    /// All.
+    All,
+    /// For each vector, those of the vectors before it.
+    These(&'a [Bits]),
+}
+
+impl Pairs<'_> {
+    fn wanted(&self, row: usize, col: usize) -> bool {
+        match self {
+            Pairs::All => col <= row,
+            Pairs::These(before) => col == row || col < row && before[row].get(col),
+        }
+    }
+}
+
+/// The inner products of the vectors over the coordinates in `ranges`. Pairs that are not wanted are not computed.
+///
+/// # Panics
+/// When a range reaches beyond a vector, or `pairs` does not have a set for each vector.
+pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threads: usize) -> Gram {
+    if let Pairs::These(before) = pairs {
+        assert_eq!(before.len(), vectors.len(), "each vector has its set");
+    }
+    let n = vectors.len();
+    let chunks = chunks(ranges);
+    let n_blocks = n.div_ceil(BLOCK).max(1);
+    let block = n.div_ceil(n_blocks).next_multiple_of(TILE.0 * TILE.1 / 2).max(1);
+    let len = chunks.len() * CHUNK;
+    let n_parts = (len / PART).min(KEPT / (n * n).max(1)).clamp(1, 64);
+    let per_part = chunks.len().div_ceil(n_parts).max(1);
+    // The blocks at the end have the most pairs: they come first, so that no thread is left with one at the end.
+    let items: Vec<_> = (0..n_parts).flat_map(|part| (0..n_blocks).rev().map(move |at| (part, at))).collect();
+    let done: Vec<_> = items.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut room = Room::new(block);
+        while let Some(&(part, at)) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mine =
+                &chunks[(part * per_part).min(chunks.len())..((part + 1) * per_part).min(chunks.len())];
+            let products = block_row(vectors, mine, pairs, at, block, &mut room);
+            let slot = part * n_blocks + (n_blocks - 1 - at);
+            *done[slot].lock().expect("nobody panics while it is held") = Some(products);
+        }
+    };
+    let threads = threads.min(items.len()).max(1);
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_iter().map(|slot| {
+        slot.into_inner().expect("nobody panics while it is held").expect("every item was worked on")
+    });
+    let mut blocks: Vec<Vec<f64>> = done.by_ref().take(n_blocks).collect();
+    for (at, part) in done.enumerate() {
+        blocks[at % n_blocks].iter_mut().zip(part).for_each(|(sum, more)| *sum += more);
+    }
+    blocks.reverse();
+    Gram { n, block, blocks }
+}
+
+/// The stretches of each chunk of the coordinates in `ranges`.
+fn chunks(ranges: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
+    let mut chunks: Vec<Vec<Range<usize>>> = Vec::new();
+    let mut room = 0;
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            if room == 0 {
+                chunks.push(Vec::new());
+                room = CHUNK;
+            }
+            let end = range.end.min(start + room);
+            chunks.last_mut().expect("one was pushed").push(start..end);
+            room -= end - start;
+            start = end;
+        }
+    }
+    chunks
+}
+
+/// How many columns a block row has.
+fn width(at: usize, block: usize) -> usize {
+    (at + 1) * block
+}
+
+/// Where a thread copies the chunks that it works on.
+struct Room {
+    rows: Vec<Row>,
+    cols: Vec<Row>,
+}
+
+impl Room {
+    fn new(block: usize) -> Room {
+        let zeros = vec![[0.0; CHUNK]; block];
+        Room { rows: zeros.clone(), cols: zeros }
+    }
+}
+
+/// The products of a block of vectors with all up to its last, over some chunks.
+fn block_row(
+    vectors: &[&[f32]],
+    chunks: &[Vec<Range<usize>>],
+    pairs: Pairs<'_>,
+    at: usize,
+    block: usize,
+    room: &mut Room,
+) -> Vec<f64> {
+    let width = width(at, block);
+    let mut products = vec![0.0; block * width];
+    let first_row = at * block;
+    for chunk in chunks {
+        pack(vectors, first_row, chunk, &mut room.rows);
+        for beside in 0..=at {
+            let first_col = beside * block;
+            let cols = if beside == at {
+                &room.rows
+            } else {
+                pack(vectors, first_col, chunk, &mut room.cols);
+                &room.cols
+            };
+            let wanted = |row: usize, col: usize| {
+                let (row, col) = (first_row + row, first_col + col);
+                row < vectors.len() && pairs.wanted(row, col)
+            };
+            let mut add =
+                |row: usize, col: usize, product: f64| products[row * width + first_col + col] += product;
+            tiles(&room.rows, cols, &wanted, &mut add);
+        }
+    }
+    products
+}
+
+/// Copies a chunk of a block of vectors; where there are none, zeros.
+fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
+    for (row, to) in to.iter_mut().enumerate() {
+        let mut filled = 0;
+        if let Some(vector) = vectors.get(first + row) {
+            for stretch in chunk {
+                let from = &vector[stretch.clone()];
+                to[filled..filled + from.len()].copy_from_slice(from);
+                filled += from.len();
+            }
+        }
+        to[filled..].fill(0.0);
+    }
+}
+
+/// Adds the products of all wanted pairs.
+fn tiles(
+    rows: &[Row],
+    cols: &[Row],
+    wanted: &impl Fn(usize, usize) -> bool,
+    add: &mut impl FnMut(usize, usize, f64),
+) {
+    for first_row in (0..rows.len()).step_by(TILE.0) {
+        for first_col in (0..cols.len()).step_by(TILE.1) {
+            let mut mask = [[false; TILE.1]; TILE.0];
+            let mut n_wanted = 0;
+            for (row, mask) in mask.iter_mut().enumerate() {
+                for (col, is_wanted) in mask.iter_mut().enumerate() {
+                    *is_wanted = wanted(first_row + row, first_col + col);
+                    n_wanted += usize::from(*is_wanted);
+                }
+            }
+            if n_wanted == TILE.0 * TILE.1 {
+                let products = tile::<{ TILE.0 }, { TILE.1 }>(
+                    std::array::from_fn(|row| &rows[first_row + row]),
+                    std::array::from_fn(|col| &cols[first_col + col]),
+                );
+                for (row, products) in products.into_iter().enumerate() {
+                    for (col, product) in products.into_iter().enumerate() {
+                        add(first_row + row, first_col + col, product);
+                    }
+                }
+            } else if n_wanted > 0 {
+                few(rows, cols, first_row, first_col, &mask, add);
+            }
+        }
+    }
+}
+
+/// Adds the products of a tile of which not all pairs are wanted.
+fn few(
+    rows: &[Row],
+    cols: &[Row],
+    first_row: usize,
+    first_col: usize,
+    mask: &[[bool; TILE.1]; TILE.0],
+    add: &mut impl FnMut(usize, usize, f64),
+) {
+    for (row, mask) in (first_row..).zip(mask) {
+        let picked: Vec<_> =
+            (first_col..).zip(mask).filter(|(_, is_wanted)| **is_wanted).map(|(col, _)| col).collect();
+        let (threes, ones) = picked.as_chunks::<3>();
+        for three in threes {
+            let [products] = tile([&rows[row]], three.map(|col| &cols[col]));
+            three.iter().zip(products).for_each(|(&col, product)| add(row, col, product));
+        }
+        for &col in ones {
+            let [[product]] = tile([&rows[row]], [&cols[col]]);
+            add(row, col, product);
+        }
+    }
+}
+
+/// The products of a few rows with a few columns.
+#[cfg(target_arch = "x86_64")]
+fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has the unit, as asked in the line above.
+        unsafe { x86::tile_avx512(rows, cols) }
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        // SAFETY: the processor has both units, as asked in the line above.
+        unsafe { x86::tile_avx2(rows, cols) }
+    } else {
+        tile_plain(rows, cols)
+    }
+}
+
+/// The products of a few rows with a few columns.
+#[cfg(not(target_arch = "x86_64"))]
+fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
+    tile_plain(rows, cols)
+}
+
+#[inline(always)]
+fn tile_plain<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
+    rows.map(|row| cols.map(|col| lanes_plain(row, col)))
+}
+
+fn lanes_plain(row: &Row, col: &Row) -> f64 {
+    let mut lanes = [0.0_f32; LANES];
+    for (row, col) in row.as_chunks::<LANES>().0.iter().zip(col.as_chunks::<LANES>().0) {
+        for lane in 0..LANES {
+            lanes[lane] = row[lane].mul_add(col[lane], lanes[lane]);
+        }
+    }
+    total(lanes)
+}
+
+/// The sum of the lanes, half onto half.
+#[inline(always)]
+fn total(lanes: [f32; LANES]) -> f64 {
+    let lane = |at: usize| f64::from(lanes[at]) + f64::from(lanes[at + 8]);
+    let four = |at: usize| lane(at) + lane(at + 4);
+    (four(0) + four(2)) + (four(1) + four(3))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m256, __m512, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_unpackhi_pd, _mm256_add_pd,
+        _mm256_castpd_ps, _mm256_castpd256_pd128, _mm256_castps256_ps128, _mm256_cvtps_pd,
+        _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps,
+        _mm512_castps_pd, _mm512_castps512_ps256, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_setzero_ps,
+    };
+
+    use super::{CHUNK, LANES, Row};
+
+    #[target_feature(enable = "avx512f,avx2,fma")]
+    pub(super) fn tile_avx512<const R: usize, const C: usize>(
+        rows: [&Row; R],
+        cols: [&Row; C],
+    ) -> [[f64; C]; R] {
+        let mut sums = [[_mm512_setzero_ps(); C]; R];
+        for at in (0..CHUNK).step_by(LANES) {
+            // SAFETY: sixteen numbers from `at` on are within the chunk.
+            let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) } };
+            let left: [__m512; R] = std::array::from_fn(|row| load(rows[row]));
+            for col in 0..C {
+                let right = load(cols[col]);
+                for row in 0..R {
+                    sums[row][col] = _mm512_fmadd_ps(left[row], right, sums[row][col]);
+                }
+            }
+        }
+        std::array::from_fn(|row| {
+            std::array::from_fn(|col| {
+                let lanes = sums[row][col];
+                let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
+                total(_mm512_castps512_ps256(lanes), high)
+            })
+        })
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn tile_avx2<const R: usize, const C: usize>(
+        rows: [&Row; R],
+        cols: [&Row; C],
+    ) -> [[f64; C]; R] {
+        let mut sums = [[(_mm256_setzero_ps(), _mm256_setzero_ps()); C]; R];
+        // Two rows by three columns at a time, for there are but sixteen registers.
+        for first_row in (0..R).step_by(2) {
+            for first_col in (0..C).step_by(3) {
+                let (last_row, last_col) = (R.min(first_row + 2), C.min(first_col + 3));
+                for at in (0..CHUNK).step_by(LANES) {
+                    let load = |row: &Row, by: usize| -> __m256 {
+                        // SAFETY: sixteen numbers from `at` on are within the chunk.
+                        unsafe { _mm256_loadu_ps(row.as_ptr().add(at + by)) }
+                    };
+                    for row in first_row..last_row {
+                        let left = (load(rows[row], 0), load(rows[row], 8));
+                        for col in first_col..last_col {
+                            let sum = &mut sums[row][col];
+                            sum.0 = _mm256_fmadd_ps(left.0, load(cols[col], 0), sum.0);
+                            sum.1 = _mm256_fmadd_ps(left.1, load(cols[col], 8), sum.1);
+                        }
+                    }
+                }
+            }
+        }
+        std::array::from_fn(|row| std::array::from_fn(|col| total(sums[row][col].0, sums[row][col].1)))
+    }
+
+    /// The sum of the lanes, half onto half, as the plain path has it.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn total(low: __m256, high: __m256) -> f64 {
+        let first = _mm256_add_pd(
+            _mm256_cvtps_pd(_mm256_castps256_ps128(low)),
+            _mm256_cvtps_pd(_mm256_castps256_ps128(high)),
+        );
+        let second = _mm256_add_pd(
+            _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(low)),
+            _mm256_cvtps_pd(_mm256_extractf128_ps::<1>(high)),
+        );
+        let four = _mm256_add_pd(first, second);
+        let two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd::<1>(four));
+        _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+
+    fn random(n: usize, len: usize, seed: u64) -> Vec<Vec<f32>> {
+        let mut stream = Stream::of_run(seed, "gram");
+        (0..n).map(|_| (0..len).map(|_| stream.normal() as f32).collect()).collect()
+    }
+
+    fn slices(vectors: &[Vec<f32>]) -> Vec<&[f32]> {
+        vectors.iter().map(Vec::as_slice).collect()
+    }
+
+    fn exact(one: &[f32], other: &[f32], ranges: &[Range<usize>]) -> f64 {
+        let product = |at: usize| f64::from(one[at]) * f64::from(other[at]);
+        ranges.iter().cloned().flatten().map(product).sum()
+    }
+
+    #[test]
+    fn products_are_those_of_f64_and_threads_leave_the_bits_alone() {
+        for (n, len) in
+            [(1, 5), (2, 511), (7, 513), (13, 1025), (60, 3000), (125, 700), (250, 64), (9, 140_000)]
+        {
+            let vectors = random(n, len, 1);
+            let rows = slices(&vectors);
+            let ranges = [0..len / 3, len / 2..len];
+            let one = gram(&rows, &ranges, Pairs::All, 1);
+            let three = gram(&rows, &ranges, Pairs::All, 3);
+            let bound = 1e-6 * (len as f64).sqrt().max(1.0) * 10.0;
+            for row in 0..n {
+                for col in 0..=row {
+                    let expected = exact(rows[row], rows[col], &ranges);
+                    let found = one.of(row, col);
+                    assert!(
+                        (found - expected).abs() < bound,
+                        "{n} x {len}, {row} {col}: {found}, not {expected}"
+                    );
+                    assert_eq!(found.to_bits(), three.of(col, row).to_bits(), "{n} x {len}, {row} {col}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_path_gives_the_same_bits() {
+        let rows = random(10, CHUNK, 2);
+        let row = |at: usize| -> &Row { rows[at].as_slice().try_into().unwrap() };
+        let (left, right) =
+            ([row(0), row(1), row(2), row(3)], [row(4), row(5), row(6), row(7), row(8), row(9)]);
+        let plain = tile_plain(left, right);
+        assert_eq!(
+            tile(left, right).map(|row| row.map(f64::to_bits)),
+            plain.map(|row| row.map(f64::to_bits))
+        );
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the processor has both units, as asked in the line above.
+            assert_eq!(unsafe { x86::tile_avx2(left, right) }, plain);
+        }
+    }
+
+    #[test]
+    fn only_wanted_pairs_are_computed_and_their_bits_do_not_depend_on_the_others() {
+        let (n, len) = (130, 1000);
+        let vectors = random(n, len, 3);
+        let rows = slices(&vectors);
+        let whole = 0..len;
+        let all = gram(&rows, std::slice::from_ref(&whole), Pairs::All, 2);
+        let mut stream = Stream::of_run(4, "wanted");
+        let wanted: Vec<Bits> = (0..n)
+            .map(|row| {
+                let mut bits = Bits::default();
+                bits.grow(n);
+                (0..row).filter(|_| stream.unit() < 0.3).for_each(|col| bits.set(col, true));
+                bits
+            })
+            .collect();
+        let some = gram(&rows, std::slice::from_ref(&whole), Pairs::These(&wanted), 2);
+        for (row, wanted) in wanted.iter().enumerate() {
+            for col in 0..=row {
+                let expected = if row == col || wanted.get(col) { all.of(row, col) } else { 0.0 };
+                assert_eq!(some.of(row, col).to_bits(), expected.to_bits(), "{row} {col}");
+            }
+        }
+    }
+
+    #[test]
+    fn cosines_and_distances_by_hand() {
+        let vectors = [vec![3.0, 4.0, 100.0], vec![4.0, 3.0, -100.0], vec![0.0, 0.0, 1.0]];
+        let ranges = std::slice::from_ref(&(0..2));
+        let found = gram(&slices(&vectors), ranges, Pairs::All, 1);
+        assert_eq!(found.cosine(0, 1), 24.0 / 25.0);
+        assert_eq!(found.distance2(0, 1), 2.0);
+        assert_eq!(found.cosine(0, 2), 0.0, "a zero vector points nowhere");
+        assert_eq!(gram(&[], ranges, Pairs::All, 2).n, 0);
+    }
+}
