@@ -5,6 +5,7 @@ mod content;
 mod csv_table;
 mod emnist;
 mod idx;
+mod lines;
 mod npz;
 mod parquet_table;
 #[doc(hidden)]
@@ -24,7 +25,7 @@ pub use emnist::{emnist_letters, emnist_letters_10k};
 pub use idx::idx_images;
 pub use npz::{Array, Arrays, Values, npz};
 pub use shakespeare::{Role, Roles, shakespeare};
-pub use table::{Column, Meant, Table, TableForm, table, table_names};
+pub use table::{Column, Meant, Place, Table, TableForm, table, table_names};
 
 /// Labelled images as bytes, height x width x channels, sample after sample.
 #[derive(Clone, PartialEq, Eq)]
