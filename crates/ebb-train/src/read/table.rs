@@ -307,7 +307,10 @@ pub(super) mod tests {
         let form = TableForm::default();
         let text = b"\xef\xbb\xbf\r\nsize,colour\r\n1,red\r\n\r\n\"2\",blue\r\n#,3\r\n";
         for content in [text.as_slice(), &gzip(text)] {
-            assert_eq!([0, 1, 2].map(|row_idx| place(content, form, row_idx)), ["line 3", "line 5", "line 6"]);
+            assert_eq!(
+                [0, 1, 2].map(|row_idx| place(content, form, row_idx)),
+                ["line 3", "line 5", "line 6"]
+            );
             let names = ["size", "colour"].map(str::to_owned);
             let given = TableForm { names: Some(&names), comment: Some(b'#'), separator: None };
             assert_eq!([0, 2].map(|row_idx| place(content, given, row_idx)), ["line 2", "line 5"]);
