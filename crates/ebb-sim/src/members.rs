@@ -4,10 +4,9 @@ use std::path::Path;
 
 use ebb_round::RoundNo;
 use ebb_settings::{Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Place, Table, TableForm, table};
+use ebb_train::read::{Column, Meant, Place, Table, TableForm, find_file, table};
 
 use crate::membership::{Event, Membership};
-use crate::trace::find_file;
 
 /// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`, the last empty for those that stay.
 /// Rows may stand in any order.

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, table};
+use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, find_file, table};
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
-use crate::trace::find_file;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {

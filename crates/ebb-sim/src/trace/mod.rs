@@ -33,7 +33,6 @@ use std::ops::Range;
 
 pub use ebb_train::read::Place;
 pub use error::{TraceError, Wrong};
-pub(crate) use playback::find_file;
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
 pub use read::Reading;
 pub use recorder::Recorder;
