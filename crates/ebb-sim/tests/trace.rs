@@ -316,41 +316,6 @@ fn parquet_and_compressed_files_are_read() {
     assert!(wrong("backwards.csv.gz").starts_with(expected), "{}", wrong("backwards.csv.gz"));
 }
 
-#[test]
-fn damaged_files_are_refused_or_read_but_break_nothing() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");
-    let own = b"client,from,to,seen_from,seen_to\na,10,20,0,50\n\"b\",,,0,50\na,30,40.5,0,50\n".to_vec();
-    let flash = b"device,ready_start,ready_end\n0,5,9\n1,,\n0,-5,7\n2,4,4\n".to_vec();
-    let parquet = fs::read(fixtures.join("overlap.parquet")).unwrap();
-    for (at, whole) in [own, flash, parquet].into_iter().enumerate() {
-        for seed in 0..200 {
-            let mut stream = Stream::of_run(seed, "damage");
-            let mut bytes = whole.clone();
-            for _ in 0..=stream.below(4) {
-                let place = stream.below(bytes.len());
-                match stream.below(3) {
-                    0 => bytes[place] = stream.below(256) as u8,
-                    1 => bytes[place] = b"0123456789,-.\"\n\r "[stream.below(17)],
-                    _ => bytes.truncate(place.max(1)),
-                }
-            }
-            let path = file(&format!("damaged-{at}"), &bytes);
-            for reading in [REFUSE, REPAIR] {
-                match Trace::read(&path, &reading) {
-                    Err(error) => assert!(!error.to_string().is_empty()),
-                    Ok(trace) => {
-                        let playback = Playback::new(trace, Rules::default(), seed);
-                        playback.write(stream.unit() * 1e6, &mut Bits::new(10));
-                        let next_s = playback.next_up(ClientId::new(5), 3.0);
-                        assert!(next_s.is_none_or(|next_s| next_s >= 3.0));
-                        assert!(playback.trace().shares().iter().all(|share| (0.0..=1.0).contains(share)));
-                    }
-                }
-            }
-        }
-    }
-}
-
 fn availability(text: &str, n_clients: usize) -> Result<Box<dyn Availability>, String> {
     let tree = Tree::parse(&format!("[world.availability]\n{text}"), "a.toml").unwrap();
     let facts = Facts { seed: 9, n_clients, n_rounds: 0 };
