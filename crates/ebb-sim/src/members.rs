@@ -1,70 +1,72 @@
 //! Recorded membership: who was in from which round to which, out of a file.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use ebb_round::RoundNo;
 use ebb_settings::{Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Table, TableForm, table};
+use ebb_train::read::{Column, Meant, Place, Table, TableForm, find_file, table};
 
 use crate::membership::{Event, Membership};
-use crate::trace::find_file;
 
 /// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`, the last empty for those that stay.
+/// Rows may stand in any order.
 pub(crate) fn read(settings: &Settings<'_>, key: &str, file: &str) -> Result<Membership, SettingsError> {
     let path = find_file(settings, key, file)?;
-    let rows = rows(&path, settings.facts().n_clients).map_err(|message| settings.error(key, message))?;
+    let stays = stays(&path, settings.facts().n_clients).map_err(|message| settings.error(key, message))?;
     let event = |round, client| Event::one(round, client);
-    let arrivals = rows.iter().map(|row| event(row.joined, row.client)).collect();
-    let departures = rows.iter().filter_map(|row| Some(event(row.left?, row.client))).collect();
+    let arrivals = stays.iter().map(|stay| event(stay.joined, stay.client)).collect();
+    let departures = stays.iter().filter_map(|stay| Some(event(stay.left?, stay.client))).collect();
     Ok(Membership::recorded(arrivals, departures, settings.facts().n_clients))
 }
 
-struct Row {
+/// From when until when a client was in, and in which row that stands.
+struct Stay {
+    row: usize,
     client: u32,
     joined: RoundNo,
     left: Option<RoundNo>,
 }
 
-fn rows(file: &Path, n_clients: usize) -> Result<Vec<Row>, String> {
+/// All stays, client by client and each after the one before.
+fn stays(file: &Path, n_clients: usize) -> Result<Vec<Stay>, String> {
     let wanted = ["client", "joined", "left"];
     let meant = |name: &str| wanted.contains(&name).then_some(Meant::Category);
     let table = table(file, TableForm::default(), meant).map_err(|error| error.to_string())?;
     if let Some(missing) = wanted.iter().find(|name| table.columns.iter().all(|(own, _)| own != *name)) {
         return Err(format!("{}: expected a column {missing}, found none; add it", file.display()));
     }
-    let mut rows = Vec::with_capacity(table.n_rows);
-    // When each client last left, if it did.
-    let mut last = BTreeMap::new();
-    for at in 0..table.n_rows {
-        // The first row stands below the line of names.
-        let wrong = |message: String| format!("{}: line {}: {message}", file.display(), at + 2);
-        let whole = |name: &str| {
-            let text = cell(&table, name, at);
-            let expected =
-                || wrong(format!("expected a whole number as {name}, found \"{text}\"; correct it"));
-            text.parse::<u32>().map_err(|_| expected())
-        };
-        let (client, joined) = (whole("client")?, whole("joined")?);
-        let left = if cell(&table, "left", at).is_empty() { None } else { Some(whole("left")?) };
-        if client as usize >= n_clients {
-            return Err(wrong(format!(
-                "there is no client {client}; give 0 to {}",
-                n_clients.saturating_sub(1)
-            )));
+    let place = |row: usize| Place::of(file, TableForm::default(), row);
+    let wrong = |row: usize, message: String| format!("{}: {}: {message}", file.display(), place(row));
+    let stay = |row| stay(&table, row, n_clients).map_err(|message| wrong(row, message));
+    let mut stays = (0..table.n_rows).map(stay).collect::<Result<Vec<_>, _>>()?;
+    stays.sort_by_key(|stay| (stay.client, stay.joined));
+    for pair in stays.windows(2) {
+        let [before, Stay { row, client, joined, .. }] = pair else { continue };
+        if before.client == *client && before.left.is_none_or(|left| left > *joined) {
+            let message =
+                format!("client {client} joins in round {joined}, when it is in by {}", place(before.row));
+            return Err(wrong(*row, message + "; correct one of them"));
         }
-        if left.is_some_and(|left| left <= joined) {
-            return Err(wrong(format!("client {client} leaves before it was in; give a later round")));
-        }
-        let before = last.insert(client, left);
-        if before.is_some_and(|left| left.is_none_or(|left| left > joined)) {
-            return Err(wrong(format!(
-                "client {client} joins while it is in; correct the row, or the one before"
-            )));
-        }
-        rows.push(Row { client, joined, left });
     }
-    Ok(rows)
+    Ok(stays)
+}
+
+/// What a row says, if it can be.
+fn stay(table: &Table, row: usize, n_clients: usize) -> Result<Stay, String> {
+    let whole = |name: &str| {
+        let text = cell(table, name, row);
+        text.parse::<u32>()
+            .map_err(|_| format!("expected a whole number as {name}, found \"{text}\"; correct it"))
+    };
+    let (client, joined) = (whole("client")?, whole("joined")?);
+    let left = if cell(table, "left", row).is_empty() { None } else { Some(whole("left")?) };
+    if client as usize >= n_clients {
+        return Err(format!("there is no client {client}; give 0 to {}", n_clients.saturating_sub(1)));
+    }
+    if left.is_some_and(|left| left <= joined) {
+        return Err(format!("client {client} leaves before it was in; give a later round"));
+    }
+    Ok(Stay { row, client, joined, left })
 }
 
 /// What stands in a row, without blanks.
@@ -77,35 +79,92 @@ fn cell<'t>(table: &'t Table, name: &str, row: usize) -> &'t str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use parquet::data_type::Int64Type;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
     use super::*;
 
-    fn outcome(text: &str) -> Result<Vec<(u32, RoundNo, Option<RoundNo>)>, String> {
+    /// A Parquet file of such columns.
+    pub(crate) fn parquet(columns: &[(&str, &[i64])]) -> Vec<u8> {
+        let fields: String = columns.iter().map(|(name, _)| format!("required int64 {name};")).collect();
+        let schema = parse_message_type(&format!("message m {{ {fields} }}")).unwrap();
+        let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        for (_, values) in columns {
+            let mut column = group.next_column().unwrap().unwrap();
+            column.typed::<Int64Type>().write_batch(values, None, None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+        writer.into_inner().unwrap()
+    }
+
+    fn outcome(content: impl AsRef<[u8]>) -> Result<Vec<(u32, RoundNo, Option<RoundNo>)>, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.csv");
-        std::fs::write(&file, text).unwrap();
-        let rows = rows(&file, 5).map_err(|error| error.replace(folder.path().to_str().unwrap(), "at"))?;
-        Ok(rows.into_iter().map(|row| (row.client, row.joined, row.left)).collect())
+        std::fs::write(&file, content).unwrap();
+        let stays = stays(&file, 5).map_err(|error| error.replace(folder.path().to_str().unwrap(), "at"))?;
+        Ok(stays.into_iter().map(|stay| (stay.client, stay.joined, stay.left)).collect())
     }
 
     #[test]
-    fn rows_are_stays() {
-        let found = outcome("client,joined,left\n0,0,\n1,0,10\n1,20,\n");
-        assert_eq!(found, Ok(vec![(0, 0, None), (1, 0, Some(10)), (1, 20, None)]));
+    fn rows_are_stays_in_any_order() {
+        let expected = Ok(vec![(0, 0, None), (1, 0, Some(10)), (1, 20, None)]);
+        assert_eq!(outcome("client,joined,left\n0,0,\n1,0,10\n1,20,\n"), expected);
+        assert_eq!(outcome("client,joined,left\n1,20,\n0,0,\n1,0,10\n"), expected);
+        // Back in the round in which it left.
+        let expected = Ok(vec![(1, 0, Some(10)), (1, 10, None)]);
+        assert_eq!(outcome("client,joined,left\n1,10,\n1,0,10\n"), expected);
     }
 
     #[test]
     fn wrong_rows_are_named_by_their_line() {
         let check = |text: &str, expected: &str| {
-            assert_eq!(outcome(&format!("client,joined,left\n{text}")), Err(format!("at/a.csv: {expected}")));
+            assert_eq!(outcome(format!("client,joined,left\n{text}")), Err(format!("at/a.csv: {expected}")));
         };
         check("0,0,\n5,0,\n", "line 3: there is no client 5; give 0 to 4");
         check("0,7,7\n", "line 2: client 0 leaves before it was in; give a later round");
-        check("0,1,5\n0,4,\n", "line 3: client 0 joins while it is in; correct the row, or the one before");
+        check(
+            "0,1,5\n0,4,\n",
+            "line 3: client 0 joins in round 4, when it is in by line 2; correct one of them",
+        );
         check("0,-1,\n", "line 2: expected a whole number as joined, found \"-1\"; correct it");
+        // Whatever the order, the line is that of the file.
+        check("\r\n\n0,0,\r\n\n5,0,\n", "line 6: there is no client 5; give 0 to 4");
+        check(
+            "0,4,\n\n1,3,9\n0,1,5\n",
+            "line 2: client 0 joins in round 4, when it is in by line 5; correct one of them",
+        );
+        check(
+            "0,4,\n0,1,\n",
+            "line 2: client 0 joins in round 4, when it is in by line 3; correct one of them",
+        );
+        check(
+            "0,4,\n0,4,\n",
+            "line 3: client 0 joins in round 4, when it is in by line 2; correct one of them",
+        );
         assert_eq!(
             outcome("client,left\n0,1\n"),
             Err("at/a.csv: expected a column joined, found none; add it".to_owned())
+        );
+    }
+
+    #[test]
+    fn wrong_rows_of_parquet_are_named_as_rows() {
+        let check = |clients: &[i64], joined: &[i64], left: &[i64], expected: &str| {
+            let content = parquet(&[("client", clients), ("joined", joined), ("left", left)]);
+            assert_eq!(outcome(content), Err(format!("at/a.csv: {expected}")));
+        };
+        check(&[0, 5], &[0, 0], &[9, 9], "row 2: there is no client 5; give 0 to 4");
+        check(
+            &[0, 1, 0],
+            &[4, 0, 1],
+            &[8, 9, 5],
+            "row 1: client 0 joins in round 4, when it is in by row 3; correct one of them",
         );
     }
 }

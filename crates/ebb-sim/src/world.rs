@@ -118,6 +118,14 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
 }
 
+/// Whether so many seconds, which stand under this key, can be.
+pub(crate) fn check_seconds(settings: &Settings<'_>, key: &str, value_s: f64) -> Result<(), SettingsError> {
+    if value_s > MOST_S {
+        return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
+    }
+    Ok(())
+}
+
 impl World {
     /// Reads the `[world]` table, for the clients of this data.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
@@ -172,7 +180,7 @@ impl World {
                 let message = "[world.link] says how long sending takes; leave out one of them";
                 return Err(settings.error("upload_s", message));
             }
-            Some(upload_s) => Box::new(Constant { upload_s: upload_s.get() }),
+            Some(upload_s) => Box::new(Constant::new(settings, upload_s)?),
             None if inner.written() => {
                 let entry = find(link::ALL, &inner, Some("constant"))?;
                 inner.resolve_kind(entry.name);
@@ -183,22 +191,16 @@ impl World {
                 Box::new(Constant { upload_s: 1.0 })
             }
         };
-        // What even an empty answer takes.
-        let upload_s = link.upload_s(0, ClientId::new(0), 0);
-        for (key, value_s) in [("step_s", table.step_s.get()), ("upload_s", upload_s)] {
-            if value_s > MOST_S {
-                return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
-            }
-        }
+        check_seconds(settings, "step_s", table.step_s.get())?;
         for (key, value_s) in [("deadline_s", table.deadline_s), ("patience_s", table.patience_s)] {
-            if value_s.is_some_and(|value_s| value_s.get() > MOST_S) {
-                return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
-            }
+            value_s.map_or(Ok(()), |value_s| check_seconds(settings, key, value_s.get()))?;
         }
         if table.speed_spread.get() > MOST_SPREAD {
             return Err(settings.error("speed_spread", format!("give at most {MOST_SPREAD}")));
         }
         let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
+        // What even an empty answer takes.
+        let upload_s = link.upload_s(0, ClientId::new(0), 0);
         if deadline_s.is_finite() && deadline_s <= upload_s {
             return Err(settings.error(
                 "deadline_s",

@@ -282,6 +282,16 @@ fn answers_take_as_long_as_their_bytes() {
     );
 }
 
+#[test]
+fn what_takes_too_long_to_send_is_told_where_it_was_written() {
+    let check = |world: &str, expected: &str| {
+        let Err(error) = link_fleet(world) else { panic!("it was taken") };
+        assert_eq!(error.to_string(), format!("{expected}: more than 1000000000 seconds; give less"));
+    };
+    check("upload_s = 2e9", "test:6:1: world.upload_s = 2000000000.0");
+    check("[world.link]\nupload_s = 2e9", "test:7:1: world.link.upload_s = 2000000000.0");
+}
+
 /// A world with nothing but steps of 2 seconds, and what is given.
 fn link_fleet(world: &str) -> Result<Trial, SettingsError> {
     built(&format!("step_s = 2.0\n{world}"))

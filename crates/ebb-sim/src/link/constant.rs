@@ -1,17 +1,18 @@
 //! Every answer takes as long.
 
 use ebb_round::{ClientId, RoundNo};
-use ebb_settings::{Entry, NonNegative};
+use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Link;
+use crate::world::check_seconds;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Link> = Entry {
     name: "constant",
     about: "every answer takes the same time, whatever its size",
     example: "upload_s = 1.0             # or world.upload_s, which is the same",
-    build: |settings| Ok(Box::new(Constant { upload_s: settings.parse::<Table>()?.upload_s.get() })),
+    build: |settings| Ok(Box::new(Constant::new(settings, settings.parse::<Table>()?.upload_s)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,6 +30,15 @@ fn one() -> NonNegative {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constant {
     pub(crate) upload_s: f64,
+}
+
+impl Constant {
+    /// As these settings say.
+    pub(crate) fn new(settings: &Settings<'_>, upload_s: NonNegative) -> Result<Constant, SettingsError> {
+        let upload_s = upload_s.get();
+        check_seconds(settings, "upload_s", upload_s)?;
+        Ok(Constant { upload_s })
+    }
 }
 
 impl Link for Constant {

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Table as Rows, TableForm, table};
+use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, find_file, table};
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
-use crate::trace::find_file;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {
@@ -93,28 +92,26 @@ fn read_numbers(file: &Path) -> Result<Rows, String> {
     table(file, TableForm::default(), meant).map_err(|error| error.to_string())
 }
 
-/// A speed must be above 0.
-fn check(file: &Path, speeds: &[f64]) -> Result<(), String> {
-    match speeds.iter().position(|speed| *speed <= 0.0) {
+/// Whether all numbers of a column are right; `expected` says how they should be.
+fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -> Result<(), String> {
+    match numbers.iter().enumerate().find(|(_, number)| !right(**number)) {
         None => Ok(()),
-        Some(row) => {
-            let (file, found) = (file.display(), speeds[row]);
-            Err(format!("{file}: expected a speed above 0 in row {row}, found {found}; correct it"))
+        Some((row, found)) => {
+            let (place, file) = (Place::of(file, TableForm::default(), row), file.display());
+            Err(format!("{file}: expected {expected} in {place}, found {found}; correct it"))
         }
     }
+}
+
+fn check_speeds(file: &Path, speeds: &[f64]) -> Result<(), String> {
+    check(file, speeds, |speed| speed > 0.0, "a speed above 0")
 }
 
 fn means(file: &Path) -> Result<Vec<Device>, String> {
     let rows = read_numbers(file)?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
-    check(file, means)?;
-    if let Some(row) = deviations.iter().position(|deviation| *deviation < 0.0) {
-        let found = deviations[row];
-        return Err(format!(
-            "{}: expected a deviation of at least 0 in row {row}, found {found}; correct it",
-            file.display()
-        ));
-    }
+    check_speeds(file, means)?;
+    check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
     let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
     Ok(means.iter().zip(deviations).map(device).collect())
 }
@@ -122,7 +119,7 @@ fn means(file: &Path) -> Result<Vec<Device>, String> {
 fn measurements(file: &Path) -> Result<Vec<Device>, String> {
     let rows = read_numbers(file)?;
     let (devices, speeds) = (numbers(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
-    check(file, speeds)?;
+    check_speeds(file, speeds)?;
     let mut by_device: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for (device, speed) in devices.iter().zip(speeds) {
         by_device.entry(device.to_bits()).or_default().push(*speed);
@@ -136,6 +133,7 @@ mod tests {
 
     use super::super::ALL;
     use super::*;
+    use crate::members::tests::parquet;
 
     fn build(text: &str) -> Result<Box<dyn Link>, String> {
         let tree = Tree::parse(&format!("[world.link]\n{text}"), "a.toml").unwrap();
@@ -148,27 +146,39 @@ mod tests {
     fn speeds_are_those_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.csv");
-        let built = |kind: &str, text: &str| {
-            std::fs::write(&file, text).unwrap();
+        let built = |kind: &str, content: &[u8]| {
+            std::fs::write(&file, content).unwrap();
             build(&format!("kind = \"{kind}\"\nfile = \"{}\"", file.display()))
         };
         // 1,000 bytes are 8 kbit.
-        let link = built("flash", "device,up_mean,up_sd\n0,4,0\n1,8,0\n").unwrap();
+        let link = built("flash", b"device,up_mean,up_sd\n0,4,0\n1,8,0\n").unwrap();
         let mut seen: Vec<f64> =
             (0..50).map(|client| link.upload_s(0, ClientId::new(client), 1000)).collect();
         seen.sort_by(f64::total_cmp);
         seen.dedup();
         assert_eq!(seen, [1.0, 2.0]);
-        let link = built("mobiperf", "device,network_type,tcp_down\n0,WIFI,4\n0,WIFI,2\n").unwrap();
+        let link = built("mobiperf", b"device,network_type,tcp_down\n0,WIFI,4\n0,WIFI,2\n").unwrap();
         let mut seen: Vec<f64> =
             (0..50).map(|number| link.upload_s(number, ClientId::new(7), 1000)).collect();
         seen.sort_by(f64::total_cmp);
         seen.dedup();
         assert_eq!(seen, [2.0, 4.0]);
-        let Err(error) = built("flash", "device,up_mean,up_sd\n0,0,0\n") else { panic!("it was taken") };
-        assert!(error.ends_with("expected a speed above 0 in row 0, found 0; correct it"), "{error}");
-        let Err(error) = built("flash", "device,mean\n0,1\n") else { panic!("it was taken") };
-        assert!(error.ends_with("expected a column up_mean, found none; add it"), "{error}");
+        let check = |kind: &str, text: &str, expected: &str| {
+            let Err(error) = built(kind, text.as_bytes()) else { panic!("it was taken") };
+            assert!(error.ends_with(&format!("/a.csv: expected {expected}")), "{error}");
+        };
+        let (means, speeds) = ("device,up_mean,up_sd\r\n\r\n", "device,tcp_down\n\n");
+        check("flash", &format!("{means}0,0,0\n"), "a speed above 0 in line 3, found 0; correct it");
+        check(
+            "flash",
+            &format!("{means}0,1,0\r\n\r\n0,1,-1\n"),
+            "a deviation of at least 0 in line 5, found -1; correct it",
+        );
+        check("mobiperf", &format!("{speeds}0,1\n0,-2"), "a speed above 0 in line 4, found -2; correct it");
+        check("flash", "device,mean\n0,1\n", "a column up_mean, found none; add it");
+        let content = parquet(&[("device", &[0, 0]), ("tcp_down", &[1, 0])]);
+        let Err(error) = built("mobiperf", &content) else { panic!("it was taken") };
+        assert!(error.ends_with("/a.csv: expected a speed above 0 in row 2, found 0; correct it"), "{error}");
     }
 
     #[test]

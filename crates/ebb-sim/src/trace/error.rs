@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ebb_train::read::ReadError;
+use ebb_train::read::{Place, ReadError};
 
 /// A trace that cannot be used.
 #[derive(Debug)]
@@ -40,15 +40,6 @@ pub enum TraceError {
         /// What is wrong with the row.
         wrong: Wrong,
     },
-}
-
-/// Where in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A line of text, from 1.
-    Line(usize),
-    /// A row of a Parquet or a compressed file, from 0.
-    Row(usize),
 }
 
 /// What is wrong with a row.
@@ -162,15 +153,6 @@ impl std::error::Error for TraceError {
         match self {
             TraceError::Read(error) => error.source(),
             _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::Line(line) => write!(f, "line {line}"),
-            Place::Row(row) => write!(f, "row {row} (from 0)"),
         }
     }
 }

@@ -31,8 +31,8 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-pub use error::{Place, TraceError, Wrong};
-pub(crate) use playback::find_file;
+pub use ebb_train::read::Place;
+pub use error::{TraceError, Wrong};
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
 pub use read::Reading;
 pub use recorder::Recorder;

@@ -1,10 +1,8 @@
 //! Plays a trace to a run: which of its clients is which of the run's, and which of its seconds is now.
 
-use std::path::{Path, PathBuf};
-
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
-use ebb_train::read::data_folder;
+use ebb_train::read::find_file;
 use serde::{Deserialize, Serialize};
 
 use super::{DAY_S, Reading, Trace};
@@ -253,24 +251,6 @@ impl Recorded {
         };
         let playback = Playback::new(trace, rules, settings.facts().seed);
         Ok(Recorded { playback, round_s: table.round_s.get() })
-    }
-}
-
-/// A file within the data folder, or at an absolute path: a record can be repeated from any folder.
-pub(crate) fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathBuf, SettingsError> {
-    let path = Path::new(file);
-    let wrong = |message: String| Err(settings.error(key, message));
-    if path.is_absolute() {
-        return if path.is_file() {
-            Ok(path.to_owned())
-        } else {
-            wrong("there is no such file; correct it".to_owned())
-        };
-    }
-    match data_folder(settings.data_folder()) {
-        Ok(folder) if folder.join(path).is_file() => Ok(folder.join(path)),
-        Ok(folder) => wrong(format!("there is no such file in {}; give an absolute path", folder.display())),
-        Err(error) => wrong(format!("{error}. Or give an absolute path")),
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ebb_train::read::{Column, Meant, ReadError, Table, TableForm, table, table_names};
+use ebb_train::read::{Column, Meant, Place, ReadError, Table, TableForm, table, table_names};
 
 use super::spans::Spans;
-use super::{DAY_S, Place, Repairs, Trace, TraceError, Wrong};
+use super::{DAY_S, Repairs, Trace, TraceError, Wrong};
 
 /// How a trace is to be read.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +208,7 @@ impl<'f> Rows<'f> {
     }
 
     fn place(&self, row: usize) -> Place {
-        line_of(self.file, row).map_or(Place::Row(row), Place::Line)
+        Place::of(self.file, TableForm::default(), row)
     }
 }
 
@@ -442,19 +440,6 @@ fn unreadable(file: &Path, error: ReadError) -> TraceError {
         }
         error => TraceError::Read(error),
     }
-}
-
-/// The line of text in which a row of a CSV file stands; `None`: the file is no plain text.
-fn line_of(file: &Path, row: usize) -> Option<usize> {
-    let mut reader = BufReader::new(File::open(file).ok()?);
-    let start = reader.fill_buf().ok()?;
-    if start.starts_with(&[0x1f, 0x8b]) || start.starts_with(b"PAR1") {
-        return None;
-    }
-    // Lines without anything are no rows, and the first that has something names the columns.
-    let lines = reader.split(b'\n').map_while(Result::ok).enumerate();
-    let written = lines.filter(|(_, line)| !line.is_empty() && line != b"\r");
-    written.map(|(at, _)| at + 1).nth(row + 1)
 }
 
 /// Cut where it is long.

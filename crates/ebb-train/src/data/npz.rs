@@ -1,14 +1,13 @@
 //! Samples of a NumPy archive: classes to be told apart, or values to be met.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::sync::Arc;
 
 use ebb_settings::{Entry, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, folder_of, hold_out, one_test};
+use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
 use crate::net::Input;
@@ -27,11 +26,7 @@ clients = 20
 # seed = 1                  # fixes who holds what when the run's seed varies
 # [data.split]              # who holds which samples: ebbflow list splits
 # [data.sizes]              # how many a client holds: ebbflow list sizes",
-    build: |settings| {
-        let archived: Archived = settings.parse()?;
-        let folder = folder_of(settings, &archived.file, archived.test_file.as_ref())?;
-        Ok(Box::new(archived.build(settings, &folder)?))
-    },
+    build: |settings| Ok(Box::new(settings.parse::<Archived>()?.build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,9 +49,9 @@ struct Archived {
 }
 
 impl Archived {
-    fn build(&self, settings: &Settings<'_>, folder: &Path) -> Result<Labelled, SettingsError> {
+    fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let (train, test) = self.parts(settings, folder, seed)?;
+        let (train, test) = self.parts(settings, seed)?;
         let input = match train.x.shape[1..] {
             [width] => Input::Flat(width),
             [height, width] => Input::Image { height, width, channels: 1 },
@@ -81,14 +76,10 @@ impl Archived {
     }
 
     /// What is trained on and what is judged on; both hold values, or both hold labels that are classes.
-    fn parts(
-        &self,
-        settings: &Settings<'_>,
-        folder: &Path,
-        seed: u64,
-    ) -> Result<(Arrays, Arrays), SettingsError> {
+    fn parts(&self, settings: &Settings<'_>, seed: u64) -> Result<(Arrays, Arrays), SettingsError> {
         let read = |key: &str, file: &str| {
-            read::npz(&folder.join(file)).map_err(|error| settings.error(key, error.to_string()))
+            let path = read::find_file(settings, key, file)?;
+            read::npz(&path).map_err(|error| settings.error(key, error.to_string()))
         };
         let all = read("file", &self.file)?;
         one_test(settings, self.test_file.as_ref(), self.test_share)?;
@@ -237,10 +228,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.npz"), train).unwrap();
         fs::write(folder.path().join("test.npz"), test).unwrap();
-        let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        tree.find_data_in(Some(folder.path()));
         let settings = tree.table("data", Facts::default());
         let archived = settings.parse::<Archived>().map_err(|error| error.to_string())?;
-        archived.build(&settings, folder.path()).map_err(|error| error.to_string())
+        archived.build(&settings).map_err(|error| error.to_string())
     }
 
     #[track_caller]

@@ -1,12 +1,9 @@
 //! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
 
-use std::path::{Path, PathBuf};
-
 use ebb_round::Stream;
 use ebb_settings::{Settings, SettingsError, Share};
 
 use crate::net::{self, Input};
-use crate::read;
 use crate::split::count;
 
 /// The model without `[model]`.
@@ -14,22 +11,6 @@ pub(super) const DEFAULT_MODEL: &str = "logistic";
 
 /// More classes than this are a mistake: labels that are no labels.
 pub(super) const MOST_CLASSES: usize = 1 << 16;
-
-/// The folder that the files of these settings are in: none if they say so themselves.
-pub(super) fn folder_of(
-    settings: &Settings<'_>,
-    file: &str,
-    test_file: Option<&String>,
-) -> Result<PathBuf, SettingsError> {
-    let files = [("file", Some(file)), ("test_file", test_file.map(String::as_str))];
-    let within = files.iter().find(|(_, file)| file.is_some_and(|file| !Path::new(file).is_absolute()));
-    match within {
-        None => Ok(PathBuf::new()),
-        Some((key, _)) => {
-            read::data_folder(settings.data_folder()).map_err(|error| settings.error(key, error.to_string()))
-        }
-    }
-}
 
 /// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
 pub(super) fn hold_out(
@@ -86,28 +67,7 @@ fn drawn(n_samples: usize, share: Share, seed: u64) -> (Vec<u32>, Vec<u32>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use ebb_settings::{Facts, Tree};
-
     use super::*;
-
-    #[test]
-    fn only_files_without_a_path_need_a_folder() {
-        let folder_of = |text: &str| {
-            let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-            tree.find_data_in(Some(Path::new("gone")));
-            let settings = tree.table("data", Facts::default());
-            let files: BTreeMap<String, String> = settings.parse().unwrap();
-            folder_of(&settings, &files["file"], files.get("test_file")).map_err(|error| error.to_string())
-        };
-        assert_eq!(folder_of("file = \"/a.csv\""), Ok(PathBuf::new()));
-        assert_eq!(folder_of("file = \"/a.csv\"\ntest_file = \"/b.csv\""), Ok(PathBuf::new()));
-        let error = folder_of("file = \"a.csv\"").unwrap_err();
-        assert!(error.starts_with("a.toml:2:1: data.file = \"a.csv\": gone: no such folder"), "{error}");
-        let error = folder_of("file = \"/a.csv\"\ntest_file = \"b.csv\"").unwrap_err();
-        assert!(error.starts_with("a.toml:3:1: data.test_file = \"b.csv\": gone: no such folder"), "{error}");
-    }
 
     #[test]
     fn a_share_is_held_out_and_nothing_is_lost() {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::sync::Arc;
 
 use ebb_settings::{Entry, Settings, SettingsError, Share, nearest};
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
 use super::encode::{Encoding, Part, names, numbers};
-use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, folder_of, hold_out, one_test};
+use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
 use crate::net::Input;
@@ -35,11 +34,7 @@ clients = 20
 # seed = 1                            # fixes who holds what when the run's seed varies
 # [data.split]                        # who holds which samples: ebbflow list splits
 # [data.sizes]                        # how many a client holds: ebbflow list sizes",
-    build: |settings| {
-        let rows: Rows = settings.parse()?;
-        let folder = folder_of(settings, &rows.file, rows.test_file.as_ref())?;
-        Ok(Box::new(rows.build(settings, &folder)?))
-    },
+    build: |settings| Ok(Box::new(settings.parse::<Rows>()?.build(settings)?)),
 };
 
 /// The most that the numbers of all rows may take.
@@ -76,12 +71,12 @@ struct Rows {
 }
 
 impl Rows {
-    fn build(&self, settings: &Settings<'_>, folder: &Path) -> Result<Labelled, SettingsError> {
+    fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let table = self.read(settings, folder, "file", &self.file)?;
+        let table = self.read(settings, "file", &self.file)?;
         one_test(settings, self.test_file.as_ref(), self.test_share)?;
         let test_table =
-            self.test_file.as_ref().map(|file| self.read(settings, folder, "test_file", file)).transpose()?;
+            self.test_file.as_ref().map(|file| self.read(settings, "test_file", file)).transpose()?;
         let all = |table: &Table| (0..table.n_rows as u32).collect::<Vec<_>>();
         let (train, test) = match &test_table {
             Some(test) => {
@@ -127,13 +122,7 @@ impl Rows {
         self.label.as_deref() == Some(name) || self.values.iter().flatten().any(|value| value == name)
     }
 
-    fn read(
-        &self,
-        settings: &Settings<'_>,
-        folder: &Path,
-        key: &'static str,
-        file: &str,
-    ) -> Result<Table, SettingsError> {
+    fn read(&self, settings: &Settings<'_>, key: &'static str, file: &str) -> Result<Table, SettingsError> {
         let byte = |key: &str, given: char| {
             u8::try_from(given)
                 .ok()
@@ -144,7 +133,7 @@ impl Rows {
         let separator = self.separator.map(|given| byte("separator", given)).transpose()?;
         let form = TableForm { names: self.columns.as_deref(), comment, separator };
         let wrong = |error: ReadError| settings.error(key, error.to_string());
-        let path = folder.join(file);
+        let path = read::find_file(settings, key, file)?;
         let names = read::table_names(&path, form).map_err(wrong)?;
         if key == "file" {
             self.check_names(settings, &names)?;
@@ -282,6 +271,7 @@ fn with_classes(
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use ebb_settings::{Facts, Tree};
 
@@ -294,10 +284,11 @@ mod tests {
                             categorical = [\"colour\"]\nleave_out = [\"id\"]\n";
 
     fn in_folder(folder: &Path, text: &str) -> Result<Labelled, String> {
-        let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        tree.find_data_in(Some(folder));
         let settings = tree.table("data", Facts::default());
         let rows = settings.parse::<Rows>().map_err(|error| error.to_string())?;
-        let built = rows.build(&settings, folder);
+        let built = rows.build(&settings);
         built.map_err(|error| error.to_string().replace(folder.to_str().unwrap(), "at"))
     }
 
@@ -466,11 +457,9 @@ mod tests {
         let expected = "a.toml:3:1: data.file = \"train.csv\": at/train.csv: expected a class in line 3, \
                         column \"kind\", found nothing; fill it in, or take out the row";
         check_refused(&TRAIN.replace("blue,9", "blue, "), TEST, SETTINGS, expected);
-        let error = build(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv")).err().unwrap();
-        assert!(
-            error.starts_with("a.toml:3:1: data.file = \"gone.csv\": at/gone.csv: cannot be read: "),
-            "{error}"
-        );
+        let expected = "a.toml:3:1: data.file = \"gone.csv\": there is no such file in at; correct it, or give an \
+                        absolute path";
+        check_refused(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv"), expected);
     }
 
     #[test]

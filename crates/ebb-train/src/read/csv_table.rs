@@ -3,13 +3,13 @@
 //! The first line names the columns, unless their names are given. Spaces around a value do not count. A value ends
 //! within its line: where one goes on, a quote was not closed.
 
-use std::io::{Chain, Read};
 use std::path::Path;
 
-use csv::{ErrorKind, Position, ReaderBuilder, StringRecord};
+use csv::{ErrorKind, ReaderBuilder, StringRecord};
 
 use super::ReadError;
 use super::content::{Content, unreadable};
+use super::lines::Lines;
 use super::table::{Builder, Meant, Table, TableForm, Value, distinct, short};
 
 /// The columns' names.
@@ -50,8 +50,7 @@ pub(super) fn table(
     if form.names.is_none() {
         read_row(file, &mut reader, &mut record)?;
     }
-    while read_row(file, &mut reader, &mut record)? {
-        let line = line(record.position());
+    while let Some(line) = read_row(file, &mut reader, &mut record)? {
         if record.len() != n_fields {
             let found = record.len().to_string();
             return Err(ReadError::unfit(file, format!("{n_fields} values in line {line}"), found, CORRECT));
@@ -69,45 +68,56 @@ pub(super) fn table(
     Ok(Table { n_rows, columns })
 }
 
+/// The line in which a row stands, if there are as many.
+pub(super) fn line(
+    content: Content<'_>,
+    form: TableForm<'_>,
+    row_idx: usize,
+) -> Result<Option<u64>, ReadError> {
+    let file = content.path;
+    let (mut reader, mut record) = (reader(content, form)?, StringRecord::new());
+    let n_before = row_idx + usize::from(form.names.is_none());
+    for _ in 0..n_before {
+        read_row(file, &mut reader, &mut record)?;
+    }
+    read_row(file, &mut reader, &mut record)
+}
+
 const GIVE_A_TABLE: &str = "give a CSV file, and the names of its columns if it has no line of them";
 const CORRECT: &str = "correct the line, or name what lines to be passed over begin with";
 
 const CLOSE_THE_QUOTE: &str = "close the quote, or write the value in one line";
 
-/// A line end follows the content: in a file that breaks off within quotes, it is part of the last value.
-type Text<'p> = Chain<Content<'p>, &'static [u8]>;
+type Reader<'p> = csv::Reader<Lines<'p>>;
 
-fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> Result<csv::Reader<Text<'p>>, ReadError> {
-    let content = content.without_mark()?.chain(b"\n".as_slice());
+fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> Result<Reader<'p>, ReadError> {
     let mut builder = ReaderBuilder::new();
     builder.has_headers(false).flexible(true).comment(form.comment);
-    Ok(builder.delimiter(form.separator.unwrap_or(b',')).from_reader(content))
+    let lines = Lines::new(content, form.comment)?;
+    Ok(builder.delimiter(form.separator.unwrap_or(b',')).from_reader(lines))
 }
 
-/// Reads the next row of values, if there is one.
+/// Reads the next row of values, if there is one, and says which line it is.
 fn read_row(
     file: &Path,
-    reader: &mut csv::Reader<Text<'_>>,
+    reader: &mut Reader<'_>,
     record: &mut StringRecord,
-) -> Result<bool, ReadError> {
-    reader.get_mut().get_mut().0.begin_row();
-    if !reader.read_record(record).map_err(|error| refuse(file, error))? {
-        return Ok(false);
+) -> Result<Option<u64>, ReadError> {
+    reader.get_mut().begin_row();
+    let read = reader.read_record(record);
+    let line = reader.get_ref().row_line();
+    if !read.map_err(|error| refuse(file, line, error))? {
+        return Ok(None);
     }
     if let Some(value) = record.iter().find(|value| value.contains(['\n', '\r'])) {
-        let expected = format!("values that end where line {} does", line(record.position()));
+        let expected = format!("values that end where line {line} does");
         return Err(ReadError::unfit(file, expected, short(value), CLOSE_THE_QUOTE));
     }
     record.trim();
-    Ok(true)
+    Ok(Some(line))
 }
 
-fn line(position: Option<&Position>) -> u64 {
-    position.map_or(0, Position::line)
-}
-
-fn refuse(file: &Path, error: csv::Error) -> ReadError {
-    let line = line(error.position());
+fn refuse(file: &Path, line: u64, error: csv::Error) -> ReadError {
     match error.into_kind() {
         ErrorKind::Io(error) => unreadable(file, error),
         ErrorKind::Utf8 { .. } => {
@@ -148,6 +158,37 @@ mod tests {
         let error = read(b"1;red;3\n", form).unwrap_err();
         let remedy = "correct the line, or name what lines to be passed over begin with";
         assert_eq!(error, format!("at: expected 2 values in line 1, found 3; {remedy}"));
+    }
+
+    #[test]
+    fn lines_are_counted_as_an_editor_counts_them() {
+        let commented = TableForm { comment: Some(b'#'), ..PLAIN };
+        let long = "x".repeat(20_000);
+        for end in ["\n", "\r\n", "\r"] {
+            let check = |text: &str, form, line: u32| {
+                let text = text.replace('\n', end);
+                for content in [text.clone().into_bytes(), gzip(text.as_bytes())] {
+                    let error = read(&content, form).unwrap_err();
+                    let told = [",", " does,"].map(|rest| error.contains(&format!(" line {line}{rest}")));
+                    assert!(told[0] || told[1], "{line} in {text:?}: {error}");
+                }
+            };
+            check("size,id\n1,a\nx,a\n", PLAIN, 3);
+            check("\n\nsize,id\n\n1,a\n\n\nx,a", PLAIN, 8);
+            check("\n\nsize,id\n\n1,a\n\n\n1,a,b", PLAIN, 8);
+            check("\"size\",id\n\n1,a\n\n\"x\",\"a\"\n1,a", PLAIN, 5);
+            check(&format!("size,id\n1,{long}\n\n1,{long}\n\nx,{long}\n"), PLAIN, 6);
+            check(&format!("{}size,id\n1,a\nx,a\n", "\n".repeat(20_000)), PLAIN, 20_003);
+            // The line of a value that goes on is the one that it begins in.
+            check("size,id\n\n1,a\n\n1,\"a\n\nb\"\n", PLAIN, 5);
+            check("size,id\n\n1,a\n\n1,\"a\n\nb", PLAIN, 5);
+            if end != "\r" {
+                check("# a\n\n#b\nsize,id\n1,a\n#c\n\n#\nx,a", commented, 9);
+                check(&format!("#{long}\nsize,id\n1,#\n#{long}\nx,#\n"), commented, 5);
+            }
+        }
+        let error = read(b"size\r\n\r\n1\r\n\r\n\xff\r\n1", PLAIN).unwrap_err();
+        assert!(error.starts_with("at: expected text in line 5, found bytes"), "{error}");
     }
 
     #[test]

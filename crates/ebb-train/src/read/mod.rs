@@ -5,6 +5,7 @@ mod content;
 mod csv_table;
 mod emnist;
 mod idx;
+mod lines;
 mod npz;
 mod parquet_table;
 #[doc(hidden)]
@@ -17,14 +18,14 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ebb_settings::{DATA_VARIABLE, DataFolder};
+use ebb_settings::{DATA_VARIABLE, DataFolder, Settings, SettingsError};
 
 pub use cifar::cifar10;
 pub use emnist::{emnist_letters, emnist_letters_10k};
 pub use idx::idx_images;
 pub use npz::{Array, Arrays, Values, npz};
 pub use shakespeare::{Role, Roles, shakespeare};
-pub use table::{Column, Meant, Table, TableForm, table, table_names};
+pub use table::{Column, Meant, Place, Table, TableForm, table, table_names};
 
 /// Labelled images as bytes, height x width x channels, sample after sample.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,6 +81,23 @@ pub enum Part {
 /// The folder that holds the data sets, if it is there: see [`DataFolder::choose`].
 pub fn data_folder(explicit: Option<&Path>) -> Result<PathBuf, ReadError> {
     there(DataFolder::choose(explicit))
+}
+
+/// The file that these settings name: within the data folder, or at an absolute path, so that a record can be repeated
+/// from any folder.
+pub fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathBuf, SettingsError> {
+    let path = Path::new(file);
+    let wrong = |message: String| settings.error(key, message);
+    if path.is_absolute() {
+        let there = path.is_file().then(|| path.to_owned());
+        return there.ok_or_else(|| wrong("there is no such file; correct it".to_owned()));
+    }
+    let folder = data_folder(settings.data_folder())
+        .map_err(|error| wrong(format!("{error}. Or give an absolute path")))?;
+    let there = Some(folder.join(path)).filter(|path| path.is_file());
+    there.ok_or_else(|| {
+        wrong(format!("there is no such file in {}; correct it, or give an absolute path", folder.display()))
+    })
 }
 
 /// MNIST, from the four IDX files in `mnist` within the data folder, compressed or not.

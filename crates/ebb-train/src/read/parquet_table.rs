@@ -22,7 +22,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
 use super::ReadError;
 use super::content::{LIMIT, MOST_PER_COMPRESSED_BYTE};
-use super::table::{Builder, Meant, Table, TableForm, Value, distinct};
+use super::table::{Builder, Meant, Place, Table, TableForm, Value, distinct};
 
 /// What a Parquet file begins and ends with.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
@@ -279,7 +279,7 @@ impl Rows<'_> {
     ) -> Result<(), ReadError> {
         const TOGETHER: usize = 1 << 12;
         let Chunks { file, name, form, .. } = self.chunks;
-        let place = |row: usize| format!("row {row}, column \"{name}\"");
+        let place = |row: usize| format!("{}, column \"{name}\"", Place::Row(row + 1));
         let n_expected = self.end - self.row;
         let miscounted = |found: String| {
             let expected = format!("{n_expected} rows of a group in column \"{name}\"");
@@ -466,9 +466,9 @@ mod tests {
             assert_eq!(error, format!("the bytes given: expected {message}"));
         };
         let remedy = "correct it, list the column as categorical, or leave it out";
-        let message = format!("a number in row 0, column \"colour\", found \"red\"; {remedy}");
+        let message = format!("a number in row 1, column \"colour\", found \"red\"; {remedy}");
         check(DEFAULT, "colour", Meant::Number, &message);
-        let message = format!("a number in row 0, column \"empty\", found nothing; {remedy}");
+        let message = format!("a number in row 1, column \"empty\", found nothing; {remedy}");
         check(DEFAULT, "empty", Meant::Number, &message);
         let message = "numbers or text in column \"id.list.element\", found a list; \
                        convert the column, or leave it out";

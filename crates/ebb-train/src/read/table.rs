@@ -61,6 +61,36 @@ impl fmt::Debug for Table {
     }
 }
 
+/// Where in its file a row of a table stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The line of a CSV file, compressed or not, from 1.
+    Line(u64),
+    /// The row of a Parquet file, from 1.
+    Row(usize),
+}
+
+impl Place {
+    /// Where a row of a table stands that was read from this file. A CSV file is read once more, up to that row.
+    pub fn of(file: &Path, form: TableForm<'_>, row_idx: usize) -> Place {
+        let line = || match is_parquet(file) {
+            Ok(false) => csv_table::line(Content::open(file)?, form, row_idx),
+            _ => Ok(None),
+        };
+        // What is no longer there has no lines.
+        line().ok().flatten().map_or(Place::Row(row_idx + 1), Place::Line)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Line(line) => write!(f, "line {line}"),
+            Place::Row(row) => write!(f, "row {row}"),
+        }
+    }
+}
+
 /// The names of a table's columns, none of them twice.
 pub fn table_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
     if is_parquet(file)? {
@@ -213,6 +243,7 @@ pub(super) fn short(value: &str) -> String {
 pub(super) mod tests {
     use std::fs;
 
+    use super::super::content::tests::gzip;
     use super::*;
 
     /// Reads a table of which "colour" is a category and "id" means nothing.
@@ -263,6 +294,31 @@ pub(super) mod tests {
             let refused = built(Meant::Class, &[Value::Text("red"), value]).unwrap_err();
             assert_eq!((refused.expected, refused.found.as_str()), ("a class", "nothing"));
         }
+    }
+
+    #[test]
+    fn a_row_is_a_line_of_csv_and_a_row_of_parquet() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table");
+        let place = |content: &[u8], form: TableForm<'_>, row_idx| {
+            fs::write(&file, content).unwrap();
+            Place::of(&file, form, row_idx).to_string()
+        };
+        let form = TableForm::default();
+        let text = b"\xef\xbb\xbf\r\nsize,colour\r\n1,red\r\n\r\n\"2\",blue\r\n#,3\r\n";
+        for content in [text.as_slice(), &gzip(text)] {
+            assert_eq!(
+                [0, 1, 2].map(|row_idx| place(content, form, row_idx)),
+                ["line 3", "line 5", "line 6"]
+            );
+            let names = ["size", "colour"].map(str::to_owned);
+            let given = TableForm { names: Some(&names), comment: Some(b'#'), separator: None };
+            assert_eq!([0, 2].map(|row_idx| place(content, given, row_idx)), ["line 2", "line 5"]);
+            // There is no such row any more.
+            assert_eq!(place(content, form, 3), "row 4");
+        }
+        let parquet = include_bytes!("../../tests/foreign/plain.parquet");
+        assert_eq!(place(parquet, form, 0), "row 1");
     }
 
     #[test]

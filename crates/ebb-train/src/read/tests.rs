@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::io::Write;
 
+use ebb_settings::{Facts, Tree};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -55,6 +56,28 @@ fn batch_digest(images: &Images, batch_idx: usize) -> String {
         }
     }
     digest(&file)
+}
+
+#[test]
+fn a_file_is_within_the_data_folder_or_has_a_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(at("a.csv"), "").unwrap();
+    let find = |data: &str, file: &str| {
+        let mut tree = Tree::parse(&format!("[data]\nfile = '{file}'"), "a.toml").unwrap();
+        tree.find_data_in(Some(Path::new(data)));
+        let found = find_file(&tree.table("data", Facts::default()), "file", file);
+        found.map(|path| path.display().to_string()).map_err(|error| error.to_string())
+    };
+    let wrong = |file: &str, message: &str| Err(format!("a.toml:2:1: data.file = \"{file}\": {message}"));
+    let data = at("");
+    assert_eq!(find(&data, "a.csv"), Ok(at("a.csv")));
+    assert_eq!(find("gone", &at("a.csv")), Ok(at("a.csv")));
+    let message = format!("there is no such file in {data}; correct it, or give an absolute path");
+    assert_eq!(find(&data, "b.csv"), wrong("b.csv", &message));
+    assert_eq!(find(&data, &at("b.csv")), wrong(&at("b.csv"), "there is no such file; correct it"));
+    let message = "gone: no such folder, yet --data names it; correct or create it. Or give an absolute path";
+    assert_eq!(find("gone", "a.csv"), wrong("a.csv", message));
 }
 
 #[test]

@@ -1,0 +1,290 @@
+//! Recordings of the world, on files that were damaged at random: none panics, and whatever is wrong is told with the
+//! file and a line that it has.
+//!
+//! `cargo xtask fuzz` runs it on millions; as a test it is a sample of them. What is tried depends on the seed alone.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use ebb_round::{Bits, ClientId, Stream};
+use ebb_settings::{Facts, Tree, find};
+use ebb_sim::trace::{Playback, Reading, Rules, Trace};
+use ebb_sim::{World, link};
+use ebb_train::data;
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+/// A reader and files to begin with.
+struct Target {
+    name: &'static str,
+    seeds: Vec<Vec<u8>>,
+    /// Says what is wrong with a file, beginning with its path.
+    read: fn(&Path) -> Result<(), String>,
+}
+
+fn targets() -> Vec<Target> {
+    let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    let fixture = |name: &str| fs::read(Path::new("tests/traces").join(name)).unwrap();
+    let mut traces = texts(&[
+        "client,from,to\na,10,20\n\"b, c\",,\na,30,40.5\nd,5,6\n",
+        "client,from,to,seen_from,seen_to\r\na,10,20,0,50\r\n\r\n\"b\",,,0,50\r\na,30,40.5,0,50\r\n",
+        "device,ready_start,ready_end\n0,5,9\n1,,\n0,-5,7\n2,4,4\n",
+        "device,ready_start,ready_end,trace_start,trace_end\n0,5,9,0,86400\n1,,,,\n0,7,11,0,86400\n",
+    ]);
+    traces.extend(["own.parquet", "backwards.csv.gz"].map(fixture));
+    vec![
+        Target { name: "traces", seeds: traces, read: read_trace },
+        Target {
+            name: "members",
+            seeds: texts(&["client,joined,left\n0,0,\n\n1,0,10\n2,5,6\n1,20,\n2,0,5\n"]),
+            read: read_members,
+        },
+        Target {
+            name: "speeds about a mean",
+            seeds: texts(&["device,up_mean,up_sd\n0,4,0\n1,8,2.5\n\n2,1e3,1e2\n"]),
+            read: |path| read_link("flash", path),
+        },
+        Target {
+            name: "measured speeds",
+            seeds: texts(&["device,network_type,tcp_down\n0,WIFI,4\n0,\"LTE, 5G\",2\n1,WIFI,0.5\n"]),
+            read: |path| read_link("mobiperf", path),
+        },
+    ]
+}
+
+/// As it is and repaired; what can be read can be played.
+fn read_trace(path: &Path) -> Result<(), String> {
+    let [whole, repaired] = [false, true].map(|repair| {
+        let trace = Trace::read(path, &Reading { repair, ..Reading::default() });
+        trace.map(play).map_err(|error| error.to_string())
+    });
+    whole.and(repaired)
+}
+
+fn play(trace: Trace) {
+    let playback = Playback::new(trace, Rules::default(), 1);
+    playback.write(12_345.6, &mut Bits::new(10));
+    let next_s = playback.next_up(ClientId::new(5), 3.0);
+    assert!(next_s.is_none_or(|next_s| next_s >= 3.0));
+    assert!(playback.trace().shares().iter().all(|share| (0.0..=1.0).contains(share)));
+}
+
+fn read_members(path: &Path) -> Result<(), String> {
+    let text = format!(
+        "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n[world]\nmembers = '{}'",
+        path.display()
+    );
+    let tree = Tree::parse(&text, "a.toml").unwrap();
+    let task = data::build(&tree.table("data", Facts::default())).unwrap();
+    let facts = Facts { n_clients: task.n_clients(), ..Facts::default() };
+    let built = World::build(&tree.table("world", facts), task.as_ref());
+    built.map(drop).map_err(|error| without_setting(&error.to_string(), path))
+}
+
+fn read_link(kind: &str, path: &Path) -> Result<(), String> {
+    let text = format!("[world.link]\nkind = \"{kind}\"\nfile = '{}'", path.display());
+    let tree = Tree::parse(&text, "a.toml").unwrap();
+    let settings = tree.table("world.link", Facts::default());
+    let entry = find(link::ALL, &settings, None).unwrap();
+    let link = (entry.build)(&settings).map_err(|error| without_setting(&error.to_string(), path))?;
+    assert!((0..10).all(|number| link.upload_s(number, ClientId::new(number as usize), 1000) > 0.0));
+    Ok(())
+}
+
+/// What is said of the file, behind the setting that names it.
+fn without_setting(error: &str, path: &Path) -> String {
+    let setting = format!("= \"{}\": ", path.display());
+    error.split_once(&setting).map_or(error, |(_, told)| told).to_owned()
+}
+
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Values at which things break.
+const ODD: [&str; 20] = [
+    "",
+    " ",
+    "NaN",
+    "inf",
+    "-inf",
+    "-0",
+    "-1",
+    "0",
+    "1e308",
+    "1e309",
+    "1e39",
+    "1e-320",
+    "4294967296",
+    "99999999999999999999",
+    "0x10",
+    "1_000",
+    "\"",
+    "\"1\n2\"",
+    "\u{feff}",
+    "é",
+];
+
+/// Damages a file in one place.
+fn damage(bytes: &mut Vec<u8>, stream: &mut Stream) {
+    if bytes.is_empty() {
+        bytes.push(b'\n');
+    }
+    let at = stream.below(bytes.len());
+    let line = line_at(bytes, at);
+    let other = line_at(bytes, stream.below(bytes.len()));
+    match stream.below(13) {
+        0 => bytes[at] ^= 1 << stream.below(8),
+        1 => bytes[at] = stream.below(256) as u8,
+        2 => bytes[at] = b"0123456789,-.\"\n\r e"[stream.below(18)],
+        3 => bytes.truncate(at),
+        4 => drop(bytes.drain(line)),
+        5 => {
+            let again = bytes[line].to_vec();
+            drop(bytes.splice(other.start..other.start, again));
+        }
+        6 => swap(bytes, line, other),
+        7 => drop(bytes.splice(line.start..line.start, *b"\r\n")),
+        8 => drop(bytes.splice(line.start..line.start, *b"\n")),
+        9 => *bytes = String::from_utf8_lossy(bytes).replace('\n', "\r\n").into_bytes(),
+        10 if stream.below(10) == 0 => bytes.clear(),
+        _ => {
+            let value = value_at(bytes, at);
+            drop(bytes.splice(value, ODD[stream.below(ODD.len())].bytes()));
+        }
+    }
+}
+
+/// The line that a byte is in, with its end.
+fn line_at(bytes: &[u8], at: usize) -> Range<usize> {
+    let start = bytes[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    start..bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| at + end + 1)
+}
+
+/// The value that a byte is in, or behind.
+fn value_at(bytes: &[u8], at: usize) -> Range<usize> {
+    let ends = |byte: &u8| b",\r\n".contains(byte);
+    let start = bytes[..at].iter().rposition(ends).map_or(0, |end| end + 1);
+    start..bytes[at..].iter().position(ends).map_or(bytes.len(), |end| at + end)
+}
+
+fn swap(bytes: &mut Vec<u8>, one: Range<usize>, other: Range<usize>) {
+    let (first, second) = if one.start < other.start { (one, other) } else { (other, one) };
+    if first.end <= second.start {
+        let swapped =
+            [&bytes[second.clone()], &bytes[first.end..second.start], &bytes[first.clone()]].concat();
+        drop(bytes.splice(first.start..second.end, swapped));
+    }
+}
+
+/// A file that is cut to be written again is put on the disk at once by some systems, which takes long.
+fn write_anew(path: &Path, bytes: &[u8]) {
+    let _ = fs::remove_file(path);
+    fs::write(path, bytes).unwrap();
+}
+
+/// What a file holds as lines, if it is text.
+fn lines(bytes: &[u8]) -> Option<Vec<String>> {
+    let mut text = Vec::new();
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        MultiGzDecoder::new(bytes).read_to_end(&mut text).ok()?;
+    } else {
+        text.extend_from_slice(bytes);
+    }
+    let text = String::from_utf8_lossy(&text).replace("\r\n", "\n").replace('\r', "\n");
+    (!text.starts_with("PAR1")).then(|| text.split('\n').map(str::to_owned).collect())
+}
+
+/// Whether an error tells of the file, and of lines that are there and hold what it says.
+fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
+    let told = error.strip_prefix(&format!("{}: ", path.display())).ok_or("the file is not named")?;
+    let Some(lines) = lines(bytes) else {
+        return if told.starts_with("line") { Err("there are no lines".to_owned()) } else { Ok(()) };
+    };
+    for (at, name) in told.match_indices("line ") {
+        let digits: String = told[at + name.len()..].chars().take_while(char::is_ascii_digit).collect();
+        // What stands in the file may speak of lines too.
+        let Ok(line) = digits.parse::<usize>() else { continue };
+        let text = lines.get(line.wrapping_sub(1)).ok_or(format!("there is no line {line}"))?;
+        let client = told.split("client \"").nth(1).and_then(|rest| rest.split('"').next());
+        if at == 0 && client.is_some_and(|client| !client.ends_with("...") && !text.contains(client)) {
+            return Err(format!("the client is not in line {line}"));
+        }
+    }
+    Ok(())
+}
+
+impl Target {
+    /// Tries the damaged files of these numbers, and says how many were refused; or which of them did harm.
+    fn attack(&self, numbers: Range<u64>, path: &Path) -> Result<u64, String> {
+        let mut n_refused = 0;
+        for number in numbers {
+            let mut stream = Stream::of_round(2026, self.name, number as u32);
+            let mut bytes = self.seeds[stream.below(self.seeds.len())].clone();
+            (0..1 + stream.below(4)).for_each(|_| damage(&mut bytes, &mut stream));
+            if stream.below(4) == 0 {
+                bytes = gzip(&bytes);
+                (0..stream.below(2)).for_each(|_| damage(&mut bytes, &mut stream));
+            }
+            write_anew(path, &bytes);
+            let harm = |what: &str| format!("{}: input {number}: {what}", self.name);
+            match catch_unwind(AssertUnwindSafe(|| (self.read)(path))) {
+                Err(_) => return Err(harm("it panicked")),
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    check(&error, path, &bytes).map_err(|what| harm(&format!("{what}: {error}")))?;
+                    n_refused += 1;
+                }
+            }
+        }
+        Ok(n_refused)
+    }
+}
+
+/// So many inputs for each reader, or as many as `EBBFLOW_FUZZ` says.
+fn n_inputs() -> u64 {
+    std::env::var("EBBFLOW_FUZZ").map_or(3000, |text| text.parse().expect("EBBFLOW_FUZZ is a number"))
+}
+
+#[test]
+fn readers_take_whole_files() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("whole");
+    for target in targets() {
+        let taken = target.seeds.iter().filter(|seed| {
+            fs::write(&path, seed).unwrap();
+            (target.read)(&path).is_ok()
+        });
+        // But for the one that has an interval which ends before it starts.
+        assert_eq!(
+            taken.count(),
+            target.seeds.len() - usize::from(target.name == "traces"),
+            "{}",
+            target.name
+        );
+    }
+}
+
+#[test]
+fn what_is_damaged_does_not_panic_and_is_told_with_the_file_and_the_line() {
+    let (inputs, threads) = (n_inputs(), std::thread::available_parallelism().map_or(1, usize::from) as u64);
+    for target in targets() {
+        let attack = |at: u64| {
+            let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("damaged-{at}"));
+            target.attack(inputs * at / threads..inputs * (at + 1) / threads, &path)
+        };
+        let counts: Result<Vec<u64>, String> = std::thread::scope(|scope| {
+            let attack = &attack;
+            let parts: Vec<_> = (0..threads).map(|at| scope.spawn(move || attack(at))).collect();
+            parts.into_iter().map(|part| part.join().expect("panics were caught")).collect()
+        });
+        let refused: u64 = counts.unwrap().iter().sum();
+        println!("{:<30} {inputs} inputs, {refused} refused, {} read", target.name, inputs - refused);
+        assert!(0 < refused && refused < inputs, "{}: nothing is refused, or nothing read", target.name);
+    }
+}
