@@ -152,6 +152,16 @@ pub(crate) fn figure(value: Option<f64>) -> String {
     }
 }
 
+/// A share as people say it.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+/// What absences cost, as an oracle knows it.
+pub(crate) fn cost(psi: f64) -> String {
+    format!("psi {psi:.3e}, the mean square of what the aggregate is off for the absences")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,14 +1,15 @@
 //! One round as a line of `rounds.jsonl`: who was there, who answered, what came of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ebb_round::{Bits, Census, ClientId, Outcome};
+use ebb_round::{Bits, Census, ClientId, OracleError, Outcome, StandIn};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Runs that ever enrolled more clients than this may write a set of them as bits.
+/// Runs that ever enrolled more clients than this may write a set of them as bits, and do not say who stood in for whom.
 const MANY_CLIENTS: usize = 4096;
 
 /// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
@@ -66,6 +67,36 @@ pub struct Row {
     pub refused: Vec<u32>,
     /// Why, for each of them.
     pub refused_why: Vec<String>,
+    /// How many updates stood in for somebody who did not answer on time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_stand_ins: u32,
+    /// For whom the update of one client stood in; the lists up to `friend_last_met` go with it. None of them is kept where
+    /// many clients ever enrolled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_in_for: Vec<u32>,
+    /// Whose update that was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_in_by: Vec<u32>,
+    /// How many rounds old it was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_in_age: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    stand_in_part: Vec<f64>,
+    /// How alike the two are; empty unless that is why every one of them stood in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub friend_similarity: Vec<f64>,
+    /// In how many rounds the two had both answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub friend_met: Vec<u32>,
+    /// The last of those rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub friend_last_met: Vec<u32>,
+    /// For whom something stood in that no single client computed: the mean of the answers, or a model of zeros.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_in_by_none: Vec<u32>,
+    /// Figures of the substitution, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
+    pub notes: BTreeMap<String, f64>,
     /// The local rate.
     #[serde(deserialize_with = "number")]
     pub rate: f32,
@@ -93,6 +124,30 @@ pub struct Row {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// How many stand-ins came from the client's true cluster. An oracle, as are all up to `oracle_psi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oracle_hits: Option<u32>,
+    /// Of how many whose clusters are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oracle_hits_of: Option<u32>,
+    /// The square of what the aggregate is off from what everybody would have made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_error2: Option<f64>,
+    /// The square of the largest difference between two clients' updates.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_sigma_p2: Option<f64>,
+    /// The same between two clients of one true cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_sigma_f2: Option<f64>,
+    /// What the error cannot exceed whoever stands in: `oracle_sigma_p2` times the square of the absent share.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_bound_p2: Option<f64>,
+    /// What it cannot exceed if all stand-ins are of the client's cluster: the same with `oracle_sigma_f2`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_bound_f2: Option<f64>,
+    /// The mean of `oracle_error2` over the rounds so far.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_psi: Option<f64>,
     /// How many test samples each class has, if the model was judged class by class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_samples: Vec<u32>,
@@ -142,6 +197,9 @@ impl Row {
         let classes = score.map_or(&[][..], |score| &score.classes);
         let top_k = score.map_or(&[][..], |score| &score.top_k);
         let so_far = outcome.spent_so_far;
+        let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
+        let cost = outcome.oracle;
+        let bound = |cost: OracleError, apart2: f64| cost.absent_share * cost.absent_share * apart2;
         Row {
             round: outcome.number,
             n_enrolled: count(census.n_enrolled()),
@@ -165,6 +223,16 @@ impl Row {
             late_base: returns.late.iter().map(|answer| answer.update.base).collect(),
             refused: returns.refused.iter().map(|refused| refused.client.number()).collect(),
             refused_why: returns.refused.iter().map(|refused| refused.why.name().to_owned()).collect(),
+            n_stand_ins: count(outcome.stand_ins.len()),
+            stand_in_for: stand_ins.whom,
+            stand_in_by: stand_ins.by,
+            stand_in_age: stand_ins.age,
+            stand_in_part: stand_ins.part,
+            friend_similarity: stand_ins.similarity,
+            friend_met: stand_ins.met,
+            friend_last_met: stand_ins.last_met,
+            stand_in_by_none: stand_ins.by_none,
+            notes: outcome.notes.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect(),
             rate: outcome.rate,
             train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
@@ -174,6 +242,14 @@ impl Row {
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
             oracle_client_deviation: oracle.map(|spread| spread.deviation),
+            oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
+            oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
+            oracle_error2: cost.map(|cost| cost.error2),
+            oracle_sigma_p2: cost.map(|cost| cost.apart2),
+            oracle_sigma_f2: cost.and_then(|cost| cost.apart_in_cluster2),
+            oracle_bound_p2: cost.map(|cost| bound(cost, cost.apart2)),
+            oracle_bound_f2: cost.and_then(|cost| Some(bound(cost, cost.apart_in_cluster2?))),
+            oracle_psi: cost.map(|cost| cost.psi),
             class_samples: classes.iter().map(|class| class.samples).collect(),
             class_accuracy: classes
                 .iter()
@@ -243,6 +319,15 @@ impl Row {
         }
     }
 
+    /// What part of the client's say each of `stand_in_for` had: 1, unless several stood in for it.
+    pub fn stand_in_parts(&self) -> Vec<f64> {
+        if self.stand_in_part.is_empty() {
+            vec![1.0; self.stand_in_for.len()]
+        } else {
+            self.stand_in_part.clone()
+        }
+    }
+
     /// Whether the model was judged after this round, though its loss may be no number.
     pub fn evaluated(&self) -> bool {
         self.loss.is_some()
@@ -277,6 +362,8 @@ impl Row {
             ("partial", self.n_partial(), "partial_steps", self.partial_steps.len()),
             ("late", self.late.len(), "late_base", self.late_base.len()),
             ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
+            ("stand_in_for", self.stand_in_for.len(), "stand_in_by", self.stand_in_by.len()),
+            ("stand_in_for", self.stand_in_for.len(), "stand_in_age", self.stand_in_age.len()),
         ];
         if let Some((name, one, beside, other)) = lengths.iter().find(|(_, one, _, other)| one != other) {
             return Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"));
@@ -289,8 +376,82 @@ impl Row {
             Some((name, one, beside, other)) => {
                 Err(format!("`{name}` holds {one} numbers, but `{beside}` {other}"))
             }
-            None => Ok(()),
+            None => self.check_stand_ins(),
         }
+    }
+
+    /// The lists that are left out where they say nothing, and the count of all.
+    fn check_stand_ins(&self) -> Result<(), String> {
+        let n_single = self.stand_in_for.len();
+        let lists = [
+            ("stand_in_part", self.stand_in_part.len()),
+            ("friend_similarity", self.friend_similarity.len()),
+            ("friend_met", self.friend_met.len()),
+            ("friend_last_met", self.friend_last_met.len()),
+        ];
+        if let Some((name, n_found)) = lists.iter().find(|(_, found)| *found != 0 && *found != n_single) {
+            return Err(format!("`stand_in_for` holds {n_single} clients, but `{name}` is for {n_found}"));
+        }
+        let n_listed = n_single + self.stand_in_by_none.len();
+        if n_listed != 0 && n_listed != self.n_stand_ins as usize {
+            let lists = "`stand_in_for` and `stand_in_by_none`";
+            return Err(format!(
+                "{lists} hold {n_listed} clients, but `n_stand_ins` is {}",
+                self.n_stand_ins
+            ));
+        }
+        match (self.oracle_hits, self.oracle_hits_of) {
+            (Some(_), None) => Err("`oracle_hits` needs `oracle_hits_of`".to_owned()),
+            (None, Some(_)) => Err("`oracle_hits_of` needs `oracle_hits`".to_owned()),
+            (Some(hits), Some(of)) if hits > of => {
+                Err(format!("`oracle_hits` is {hits}, more than `oracle_hits_of`, which is {of}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Who stood in for whom, list by list.
+#[derive(Default)]
+struct StandIns {
+    whom: Vec<u32>,
+    by: Vec<u32>,
+    age: Vec<u32>,
+    part: Vec<f64>,
+    similarity: Vec<f64>,
+    met: Vec<u32>,
+    last_met: Vec<u32>,
+    by_none: Vec<u32>,
+}
+
+impl StandIns {
+    fn of(all: &[StandIn], n_clients: usize) -> Self {
+        let mut lists = StandIns::default();
+        if n_clients > MANY_CLIENTS {
+            return lists;
+        }
+        for one in all {
+            let Some(source) = one.source else {
+                lists.by_none.push(one.client.number());
+                continue;
+            };
+            lists.whom.push(one.client.number());
+            lists.by.push(source.number());
+            lists.age.push(one.age);
+            lists.part.push(one.part);
+            if let Some(likeness) = one.likeness {
+                lists.similarity.push(likeness.similarity);
+                lists.met.push(likeness.met);
+                lists.last_met.push(likeness.last_met);
+            }
+        }
+        if lists.part.iter().all(|part| *part == 1.0) {
+            lists.part.clear();
+        }
+        if lists.met.len() != lists.whom.len() {
+            (lists.similarity, lists.met, lists.last_met) = Default::default();
+        }
+        lists
     }
 }
 
@@ -433,6 +594,17 @@ where
     Ok(numbers.into_iter().map(|number| number.unwrap_or_else(|| T::from(f32::NAN))).collect())
 }
 
+/// As [`number`], for numbers by name.
+fn named_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let numbers = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(numbers.into_iter().map(|(name, number)| (name, number.unwrap_or(f64::NAN))).collect())
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f32>>, D::Error> {
     numbers(from).map(Some)
 }
@@ -443,8 +615,8 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use ebb_round::{
-        Answer, ClassScore, Cohort, Parcel, Pick, Refusal, Refused, Returns, Score, Spent, Spread, Update,
-        Wait,
+        Answer, ClassScore, Cohort, Likeness, Notes, Parcel, Pick, Refusal, Refused, Returns, Score, Spent,
+        Spread, Update, Wait,
     };
 
     use super::*;
@@ -492,7 +664,7 @@ pub(crate) mod tests {
             stand_ins: Vec::new(),
             oracle_hits: None,
             oracle: None,
-            notes: ebb_round::Notes::new(),
+            notes: Notes::new(),
             step_norm: 2.5,
             score: None,
             spent: Spent { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
@@ -508,6 +680,39 @@ pub(crate) mod tests {
     pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
         let mut outcome = outcome(number);
         outcome.score = Some(Score { loss, accuracy, ..Score::default() });
+        Row::new(&census(4, &[1, 2]), &outcome, None)
+    }
+
+    /// One update that stood in for a client.
+    fn stand_in(
+        client: usize,
+        source: Option<usize>,
+        age: u32,
+        part: f64,
+        similarity: Option<f64>,
+    ) -> StandIn {
+        let likeness = similarity.map(|similarity| Likeness { similarity, met: 7, last_met: 4 });
+        StandIn { client: ClientId::new(client), source: source.map(ClientId::new), age, part, likeness }
+    }
+
+    /// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
+    pub(crate) fn befriended(number: u32) -> Row {
+        let mut outcome = outcome(number);
+        outcome.stand_ins = vec![
+            stand_in(0, Some(1), 0, 0.75, Some(0.5)),
+            stand_in(0, Some(2), 0, 0.25, Some(0.125)),
+            stand_in(2, None, 0, 1.0, None),
+            stand_in(3, Some(1), 0, 1.0, Some(0.25)),
+        ];
+        outcome.notes = Notes::from([("by_friend", 2.0), ("theta", f64::INFINITY)]);
+        outcome.oracle_hits = Some((2, 3));
+        outcome.oracle = Some(OracleError {
+            error2: 0.75,
+            absent_share: 0.5,
+            apart2: 8.0,
+            apart_in_cluster2: Some(4.0),
+            psi: 0.625,
+        });
         Row::new(&census(4, &[1, 2]), &outcome, None)
     }
 
@@ -562,6 +767,64 @@ pub(crate) mod tests {
         assert_eq!(again.oracle_client_worst_tenth, Some(0.05));
         assert_eq!((again.class_samples, again.class_accuracy), (vec![2, 4], vec![0.5, 0.75]));
         assert_eq!((again.top_k, again.top_k_accuracy), (vec![2], vec![1.0]));
+    }
+
+    #[test]
+    fn who_stood_in_for_whom_by_hand() {
+        let row = befriended(0);
+        let text = line(&row);
+        let expected = concat!(
+            r#""refused_why":[],"n_stand_ins":4,"stand_in_for":[0,0,3],"stand_in_by":[1,2,1],"#,
+            r#""stand_in_age":[0,0,0],"stand_in_part":[0.75,0.25,1.0],"friend_similarity":[0.5,0.125,0.25],"#,
+            r#""friend_met":[7,7,7],"friend_last_met":[4,4,4],"stand_in_by_none":[2],"#,
+            r#""notes":{"by_friend":2.0,"theta":null},"rate""#
+        );
+        assert!(text.contains(expected), "{text}");
+        let expected = concat!(
+            r#""oracle_hits":2,"oracle_hits_of":3,"oracle_error2":0.75,"oracle_sigma_p2":8.0,"#,
+            r#""oracle_sigma_f2":4.0,"oracle_bound_p2":2.0,"oracle_bound_f2":1.0,"oracle_psi":0.625,"#
+        );
+        assert!(text.contains(expected), "{text}");
+        let mut again = back(&row);
+        assert!(again.notes["theta"].is_nan());
+        again.notes.insert("theta".into(), f64::INFINITY);
+        assert_eq!(again, row);
+        assert_eq!(again.stand_in_parts(), [0.75, 0.25, 1.0]);
+    }
+
+    #[test]
+    fn lists_of_stand_ins_that_say_nothing_are_left_out() {
+        let mut outcome = outcome(5);
+        // Its own update of two rounds ago for client 3, and for client 0 a friend's.
+        outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
+        outcome.oracle = Some(OracleError {
+            error2: 0.0,
+            absent_share: 0.5,
+            apart2: 8.0,
+            apart_in_cluster2: None,
+            psi: 0.0,
+        });
+        let row = Row::new(&census(4, &[1, 2]), &outcome, None);
+        let text = line(&row);
+        let absent =
+            ["stand_in_part", "friend_", "stand_in_by_none", "notes", "sigma_f2", "bound_f2", "hits"];
+        for key in absent {
+            assert!(!text.contains(key), "{key}: {text}");
+        }
+        assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"rate""#), "{text}");
+        let again = back(&row);
+        assert_eq!((again.stand_in_parts(), &again), (vec![1.0, 1.0], &row));
+    }
+
+    #[test]
+    fn in_large_fleets_stand_ins_are_counted_only() {
+        let mut outcome = outcome(0);
+        outcome.stand_ins = vec![stand_in(0, Some(1), 0, 0.5, Some(0.5)), stand_in(2, None, 0, 1.0, None)];
+        for (n_clients, listed) in [(MANY_CLIENTS, true), (MANY_CLIENTS + 1, false)] {
+            let row = Row::new(&census(n_clients, &[]), &outcome, None);
+            assert_eq!(line(&row).contains("stand_in_"), listed, "{n_clients}");
+            assert_eq!((back(&row).n_stand_ins, back(&row)), (2, row));
+        }
     }
 
     #[test]
@@ -649,7 +912,7 @@ pub(crate) mod tests {
     #[test]
     fn lists_that_belong_together_must_have_one_length() {
         let check = |from: &str, to: &str, expected: &str| {
-            let text = line(&row(0, 1.0, None));
+            let text = line(&Row { loss: Some(1.0), ..befriended(0) });
             assert!(text.contains(from), "{text}");
             match Row::parse(text.replace(from, to).as_bytes()) {
                 Err(BadLine::NoRow(message)) => assert!(message.contains(expected), "{message}"),
@@ -667,6 +930,17 @@ pub(crate) mod tests {
             r#""round":0,"top_k":[5],"#,
             "`top_k` holds 1 numbers, but `top_k_accuracy` 0",
         );
+        check(r#""stand_in_by":[1,2,1]"#, r#""stand_in_by":[1,2]"#, "but `stand_in_by` is for 2");
+        check(r#""stand_in_age":[0,0,0],"#, "", "but `stand_in_age` is for 0");
+        check(r#""stand_in_part":[0.75,"#, r#""stand_in_part":["#, "but `stand_in_part` is for 2");
+        check(r#""friend_similarity":[0.5,"#, r#""friend_similarity":["#, "but `friend_similarity` is for 2");
+        check(r#""friend_met":[7,"#, r#""friend_met":["#, "but `friend_met` is for 2");
+        check(r#""friend_last_met":[4,"#, r#""friend_last_met":["#, "but `friend_last_met` is for 2");
+        check(r#""stand_in_by_none":[2],"#, "", "hold 3 clients, but `n_stand_ins` is 4");
+        check(r#""n_stand_ins":4,"#, "", "hold 4 clients, but `n_stand_ins` is 0");
+        check(r#""oracle_hits_of":3,"#, "", "`oracle_hits` needs `oracle_hits_of`");
+        check(r#""oracle_hits":2,"#, "", "`oracle_hits_of` needs `oracle_hits`");
+        check(r#""oracle_hits":2,"#, r#""oracle_hits":4,"#, "`oracle_hits` is 4, more than");
     }
 
     #[test]

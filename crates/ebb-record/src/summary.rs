@@ -47,6 +47,15 @@ pub struct Summary {
     pub answers: Answers,
     /// How many of the clients that ever joined never had an answer accepted.
     pub never_heard: u64,
+    /// How many updates stood in for somebody who did not answer on time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stand_ins: u64,
+    /// Of those whose clusters are known, what share came from the client's true cluster. An oracle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_hit_share: Option<f64>,
+    /// The mean over all rounds of the square of what the aggregate was off for the absences. An oracle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_psi: Option<f64>,
     /// The score on each client's own test data, when the model was judged last: its mean. An oracle.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_mean: Option<f64>,
@@ -128,6 +137,8 @@ pub(crate) struct Tally {
     accuracies: Vec<f64>,
     joined: Bits,
     heard: Bits,
+    /// Stand-ins of the client's true cluster, and of how many.
+    oracle_hits: (u64, u64),
 }
 
 impl Tally {
@@ -147,6 +158,9 @@ impl Tally {
             bytes_up: 0,
             answers: Answers::default(),
             never_heard: 0,
+            stand_ins: 0,
+            oracle_hit_share: None,
+            oracle_psi: None,
             oracle_client_mean: None,
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,
@@ -156,7 +170,8 @@ impl Tally {
             top_k_accuracy: Vec::new(),
             diverged: None,
         };
-        Tally { so_far, accuracies: Vec::new(), joined: Bits::default(), heard: Bits::default() }
+        let (joined, heard) = (Bits::default(), Bits::default());
+        Tally { so_far, accuracies: Vec::new(), joined, heard, oracle_hits: (0, 0) }
     }
 
     pub(crate) fn add(&mut self, row: &Row) {
@@ -170,6 +185,10 @@ impl Tally {
         so_far.answers.late += row.late.len() as u64;
         so_far.answers.absent += row.n_absent() as u64;
         so_far.answers.refused += row.refused.len() as u64;
+        so_far.stand_ins += u64::from(row.n_stand_ins);
+        so_far.oracle_psi = row.oracle_psi.filter(|psi| psi.is_finite());
+        self.oracle_hits.0 += u64::from(row.oracle_hits.unwrap_or(0));
+        self.oracle_hits.1 += u64::from(row.oracle_hits_of.unwrap_or(0));
         for (&client, why) in row.refused.iter().zip(&row.refused_why) {
             if why == Refusal::Diverged.name() {
                 let first = Diverged { answers: 0, round: row.round, client };
@@ -192,6 +211,8 @@ impl Tally {
         let n_tail = self.accuracies.len().div_ceil(10);
         let tail = &self.accuracies[self.accuracies.len() - n_tail..];
         self.so_far.tail_accuracy = crate::stats::mean(tail);
+        let (hits, of) = self.oracle_hits;
+        self.so_far.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
         self.so_far.never_heard = self.joined.iter().filter(|&client| !self.heard.get(client)).count() as u64;
         self.so_far
     }
@@ -219,6 +240,11 @@ impl Tally {
             so_far.rounds_to_target = Some(so_far.rounds);
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 fn turn_on(set: &mut Bits, client: u32) {
@@ -256,6 +282,9 @@ mod tests {
         (rows[3].top_k, rows[3].top_k_accuracy) = (vec![3], vec![0.75]);
         (rows[1].refused, rows[1].refused_why) = (vec![0, 3], vec!["not-finite".into(), "diverged".into()]);
         (rows[3].refused, rows[3].refused_why) = (vec![0], vec!["diverged".into()]);
+        (rows[1].n_stand_ins, rows[1].oracle_hits, rows[1].oracle_hits_of) = (3, Some(1), Some(2));
+        (rows[3].n_stand_ins, rows[3].oracle_hits, rows[3].oracle_hits_of) = (2, Some(2), Some(2));
+        (rows[1].oracle_psi, rows[3].oracle_psi) = (Some(0.25), Some(0.5));
         let found = summary(&rows, Some(0.5));
         let expected = Summary {
             rounds: 4,
@@ -272,6 +301,9 @@ mod tests {
             bytes_up: 80,
             answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
             never_heard: 1, // client 0: 1 and 2 answered, 3 did late
+            stand_ins: 5,
+            oracle_hit_share: Some(0.75),
+            oracle_psi: Some(0.5),
             oracle_client_mean: Some(0.4),
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,

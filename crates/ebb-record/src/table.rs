@@ -13,17 +13,25 @@ use parquet::schema::parser::parse_message_type;
 use crate::error::{Doing, RecordError};
 use crate::{Row, disk};
 
-/// Writes the scalars of the rows and how long their lists are. What was not measured is an empty cell.
+/// Writes the scalars of the rows and how long their lists are, and a column for each note of the first row. What was not
+/// measured is an empty cell.
 pub fn write_csv(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     to: &Path,
 ) -> Result<(), RecordError> {
+    let mut rows = rows.into_iter().peekable();
     disk::replace(to, |file| {
-        let names: Vec<_> = SCALARS.iter().map(|(name, _)| *name).collect();
+        let notes: Vec<_> = match rows.peek() {
+            Some(Ok(first)) => first.notes.keys().cloned().collect(),
+            _ => Vec::new(),
+        };
+        let mut names: Vec<_> = SCALARS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        names.extend(notes.iter().map(|name| format!("note_{name}")));
         writeln!(file, "{}", names.join(",")).doing("writing", to)?;
         for row in rows {
             let row = row?;
-            let cells: Vec<_> = SCALARS.iter().map(|(_, scalar)| scalar.cell(&row)).collect();
+            let mut cells: Vec<_> = SCALARS.iter().map(|(_, scalar)| scalar.cell(&row)).collect();
+            cells.extend(notes.iter().map(|name| cell(row.notes.get(name).copied())));
             writeln!(file, "{}", cells.join(",")).doing("writing", to)?;
         }
         Ok(())
@@ -62,11 +70,12 @@ pub fn write_parquet(
 /// A column with one value a round, and where the value is found.
 enum Scalar {
     Count(fn(&Row) -> u64),
+    SomeCount(fn(&Row) -> Option<u32>),
     Single(fn(&Row) -> Option<f32>),
     Double(fn(&Row) -> Option<f64>),
 }
 
-const SCALARS: [(&str, Scalar); 24] = [
+const SCALARS: [(&str, Scalar); 33] = [
     ("round", Scalar::Count(|row| u64::from(row.round))),
     ("n_enrolled", Scalar::Count(|row| u64::from(row.n_enrolled))),
     ("n_up", Scalar::Count(|row| u64::from(row.n_up))),
@@ -76,6 +85,7 @@ const SCALARS: [(&str, Scalar); 24] = [
     ("n_late", Scalar::Count(|row| row.late.len() as u64)),
     ("n_absent", Scalar::Count(|row| row.n_absent() as u64)),
     ("n_refused", Scalar::Count(|row| row.refused.len() as u64)),
+    ("n_stand_ins", Scalar::Count(|row| u64::from(row.n_stand_ins))),
     ("chance", Scalar::Double(|row| row.chance)),
     ("rate", Scalar::Single(|row| Some(row.rate))),
     ("train_loss", Scalar::Single(|row| row.train_loss)),
@@ -86,6 +96,14 @@ const SCALARS: [(&str, Scalar); 24] = [
     ("oracle_client_mean", Scalar::Double(|row| row.oracle_client_mean)),
     ("oracle_client_worst_tenth", Scalar::Double(|row| row.oracle_client_worst_tenth)),
     ("oracle_client_deviation", Scalar::Double(|row| row.oracle_client_deviation)),
+    ("oracle_hits", Scalar::SomeCount(|row| row.oracle_hits)),
+    ("oracle_hits_of", Scalar::SomeCount(|row| row.oracle_hits_of)),
+    ("oracle_error2", Scalar::Double(|row| row.oracle_error2)),
+    ("oracle_sigma_p2", Scalar::Double(|row| row.oracle_sigma_p2)),
+    ("oracle_sigma_f2", Scalar::Double(|row| row.oracle_sigma_f2)),
+    ("oracle_bound_p2", Scalar::Double(|row| row.oracle_bound_p2)),
+    ("oracle_bound_f2", Scalar::Double(|row| row.oracle_bound_f2)),
+    ("oracle_psi", Scalar::Double(|row| row.oracle_psi)),
     ("elapsed_s", Scalar::Double(|row| Some(row.elapsed_s))),
     ("virtual_s", Scalar::Double(|row| Some(row.virtual_s))),
     ("bytes_down", Scalar::Count(|row| row.bytes_down)),
@@ -96,7 +114,7 @@ const SCALARS: [(&str, Scalar); 24] = [
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const COUNT_LISTS: [CountList; 13] = [
+const COUNT_LISTS: [CountList; 19] = [
     ("joined", |row| expand(&row.joined)),
     ("left", |row| expand(&row.left)),
     ("up", Row::up),
@@ -108,15 +126,34 @@ const COUNT_LISTS: [CountList; 13] = [
     ("late", |row| row.late.clone()),
     ("late_base", |row| row.late_base.clone()),
     ("refused", |row| row.refused.clone()),
+    ("stand_in_for", |row| row.stand_in_for.clone()),
+    ("stand_in_by", |row| row.stand_in_by.clone()),
+    ("stand_in_age", |row| row.stand_in_age.clone()),
+    ("stand_in_by_none", |row| row.stand_in_by_none.clone()),
+    ("friend_met", |row| row.friend_met.clone()),
+    ("friend_last_met", |row| row.friend_last_met.clone()),
     ("class_samples", |row| row.class_samples.clone()),
     ("top_k", |row| row.top_k.clone()),
 ];
 
 /// A column with a list of other numbers a round, and where they are found.
-type NumberList = (&'static str, fn(&Row) -> &[f64]);
+type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
-const NUMBER_LISTS: [NumberList; 2] =
-    [("class_accuracy", |row| &row.class_accuracy), ("top_k_accuracy", |row| &row.top_k_accuracy)];
+const NUMBER_LISTS: [NumberList; 5] = [
+    ("class_accuracy", |row| row.class_accuracy.clone()),
+    ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
+    ("stand_in_part", Row::stand_in_parts),
+    ("friend_similarity", |row| row.friend_similarity.clone()),
+    ("note_values", |row| row.notes.values().copied().collect()),
+];
+
+/// A column with a list of words a round, and where they are found.
+type WordList = (&'static str, fn(&Row) -> Vec<String>);
+
+const WORD_LISTS: [WordList; 2] = [
+    ("refused_why", |row| row.refused_why.clone()),
+    ("note_names", |row| row.notes.keys().cloned().collect()),
+];
 
 /// The clients of stretches that are given by their first and last.
 fn expand(stretches: &[[u32; 2]]) -> Vec<u32> {
@@ -128,15 +165,22 @@ impl Scalar {
     fn cell(&self, row: &Row) -> String {
         match self {
             Scalar::Count(of) => of(row).to_string(),
-            Scalar::Single(of) => of(row).map(|value| format!("{value:?}")).unwrap_or_default(),
-            Scalar::Double(of) => of(row).map(|value| format!("{value:?}")).unwrap_or_default(),
+            Scalar::SomeCount(of) => cell(of(row)),
+            Scalar::Single(of) => cell(of(row)),
+            Scalar::Double(of) => cell(of(row)),
         }
     }
+}
+
+/// A value as it reads, or nothing.
+fn cell<T: std::fmt::Debug>(value: Option<T>) -> String {
+    value.map(|value| format!("{value:?}")).unwrap_or_default()
 }
 
 fn schema() -> String {
     let scalar = |(name, scalar): &(&str, Scalar)| match scalar {
         Scalar::Count(_) => format!("required int64 {name};"),
+        Scalar::SomeCount(_) => format!("optional int64 {name};"),
         Scalar::Single(_) => format!("optional float {name};"),
         Scalar::Double(_) => format!("optional double {name};"),
     };
@@ -146,7 +190,8 @@ fn schema() -> String {
     let count = "required int32 element (INTEGER(32,false))";
     columns.extend(COUNT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, count))));
     columns.push(format!("required {}", list("chances", "optional double element")));
-    columns.push(format!("required {}", list("refused_why", "required binary element (STRING)")));
+    let word = "required binary element (STRING)";
+    columns.extend(WORD_LISTS.iter().map(|(name, _)| format!("required {}", list(name, word))));
     columns.push(format!("optional {}", list("model", "required float element")));
     let number = "required double element";
     columns.extend(NUMBER_LISTS.iter().map(|(name, _)| format!("required {}", list(name, number))));
@@ -159,7 +204,7 @@ struct Group {
     scalars: Vec<Column>,
     counts: Vec<Levelled<i32>>,
     chances: Levelled<f64>,
-    refused_why: Levelled<ByteArray>,
+    words: Vec<Levelled<ByteArray>>,
     model: Levelled<f32>,
     numbers: Vec<Levelled<f64>>,
 }
@@ -167,6 +212,7 @@ struct Group {
 /// The values of one scalar.
 enum Column {
     Count(Vec<i64>),
+    SomeCount(Levelled<i64>),
     Single(Levelled<f32>),
     Double(Levelled<f64>),
 }
@@ -183,6 +229,7 @@ impl Default for Group {
     fn default() -> Self {
         let column = |(_, scalar): &(&str, Scalar)| match scalar {
             Scalar::Count(_) => Column::Count(Vec::new()),
+            Scalar::SomeCount(_) => Column::SomeCount(Levelled::default()),
             Scalar::Single(_) => Column::Single(Levelled::default()),
             Scalar::Double(_) => Column::Double(Levelled::default()),
         };
@@ -191,7 +238,7 @@ impl Default for Group {
             scalars: SCALARS.iter().map(column).collect(),
             counts: COUNT_LISTS.iter().map(|_| Levelled::default()).collect(),
             chances: Levelled::default(),
-            refused_why: Levelled::default(),
+            words: WORD_LISTS.iter().map(|_| Levelled::default()).collect(),
             model: Levelled::default(),
             numbers: NUMBER_LISTS.iter().map(|_| Levelled::default()).collect(),
         }
@@ -206,6 +253,7 @@ impl Group {
                 (Column::Count(values), Scalar::Count(of)) => {
                     values.push(i64::try_from(of(row)).expect("fewer than 2^63 bytes"));
                 }
+                (Column::SomeCount(values), Scalar::SomeCount(of)) => values.push(of(row).map(i64::from)),
                 (Column::Single(values), Scalar::Single(of)) => values.push(of(row)),
                 (Column::Double(values), Scalar::Double(of)) => values.push(of(row)),
                 _ => unreachable!("columns are made from the scalars"),
@@ -216,30 +264,34 @@ impl Group {
             column.push_list(counts(row).into_iter().map(|count| Some(count as i32)), 0, 1);
         }
         self.chances.push_list(row.chances().into_iter(), 0, 2);
-        self.refused_why.push_list(
-            row.refused_why.iter().map(|why| Some(ByteArray::from(why.as_str()))),
-            0,
-            1,
-        );
+        for (column, (_, words)) in self.words.iter_mut().zip(&WORD_LISTS) {
+            column.push_list(
+                words(row).into_iter().map(|word| Some(ByteArray::from(word.into_bytes()))),
+                0,
+                1,
+            );
+        }
         // No model at all is one level below a model without numbers.
         let empty = row.model.is_some().into();
         self.model.push_list(row.model.iter().flatten().map(|&number| Some(number)), empty, 2);
         for (column, (_, numbers)) in self.numbers.iter_mut().zip(&NUMBER_LISTS) {
-            column.push_list(numbers(row).iter().map(|&number| Some(number)), 0, 1);
+            column.push_list(numbers(row).into_iter().map(Some), 0, 1);
         }
     }
 
     /// Whether it is time to write: a group is held in memory as a whole.
     fn full(&self) -> bool {
         let n_counts: usize = self.counts.iter().map(|column| column.definition.len()).sum();
+        let n_numbers: usize = self.numbers.iter().map(|column| column.definition.len()).sum();
         let n_floats = self.chances.definition.len() + self.model.definition.len();
-        self.n_rows >= 10_000 || n_counts + n_floats >= 1 << 23
+        self.n_rows >= 10_000 || n_counts + n_numbers + n_floats >= 1 << 23
     }
 
     fn write<W: Write + Send>(&self, mut group: SerializedRowGroupWriter<'_, W>) -> Result<(), ParquetError> {
         for column in &self.scalars {
             match column {
                 Column::Count(values) => write_column::<Int64Type, _>(&mut group, values, None, None)?,
+                Column::SomeCount(column) => column.write::<Int64Type, _>(&mut group)?,
                 Column::Single(column) => column.write::<FloatType, _>(&mut group)?,
                 Column::Double(column) => column.write::<DoubleType, _>(&mut group)?,
             }
@@ -248,7 +300,9 @@ impl Group {
             column.write::<Int32Type, _>(&mut group)?;
         }
         self.chances.write::<DoubleType, _>(&mut group)?;
-        self.refused_why.write::<ByteArrayType, _>(&mut group)?;
+        for column in &self.words {
+            column.write::<ByteArrayType, _>(&mut group)?;
+        }
         self.model.write::<FloatType, _>(&mut group)?;
         for column in &self.numbers {
             column.write::<DoubleType, _>(&mut group)?;
@@ -304,7 +358,7 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
 
     use super::*;
-    use crate::row::tests::{census, outcome, row};
+    use crate::row::tests::{befriended, census, outcome, row};
 
     fn rows() -> Vec<Row> {
         let mut last = outcome(2);
@@ -320,14 +374,34 @@ mod tests {
         let path = folder.path().join("rounds.csv");
         write_csv(rows().into_iter().map(Ok), &path).unwrap();
         let expected = "\
-            round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,chance,rate,train_loss,\
-            train_accuracy,step_norm,loss,accuracy,oracle_client_mean,oracle_client_worst_tenth,\
-            oracle_client_deviation,elapsed_s,virtual_s,bytes_down,bytes_up,bytes_total\n\
-            0,4,2,3,1,1,0,1,0,0.75,0.1,0.375,0.1875,2.5,2.0,0.25,,,,1.5,1.5,30,20,50\n\
-            1,4,2,3,1,1,0,1,0,0.75,0.1,0.375,0.1875,2.5,NaN,,,,,1.5,3.0,30,20,100\n\
-            2,4,0,3,0,0,0,1,0,,1e-7,,,2.5,,,,,,1.5,4.5,30,20,150\n";
+            round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,n_stand_ins,chance,rate,\
+            train_loss,train_accuracy,step_norm,loss,accuracy,oracle_client_mean,oracle_client_worst_tenth,\
+            oracle_client_deviation,oracle_hits,oracle_hits_of,oracle_error2,oracle_sigma_p2,oracle_sigma_f2,\
+            oracle_bound_p2,oracle_bound_f2,oracle_psi,elapsed_s,virtual_s,bytes_down,bytes_up,bytes_total\n\
+            0,4,2,3,1,1,0,1,0,0,0.75,0.1,0.375,0.1875,2.5,2.0,0.25,,,,,,,,,,,,1.5,1.5,30,20,50\n\
+            1,4,2,3,1,1,0,1,0,0,0.75,0.1,0.375,0.1875,2.5,NaN,,,,,,,,,,,,,1.5,3.0,30,20,100\n\
+            2,4,0,3,0,0,0,1,0,0,,1e-7,,,2.5,,,,,,,,,,,,,,1.5,4.5,30,20,150\n";
         assert_eq!(fs::read_to_string(&path).unwrap(), expected);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_notes_of_the_first_row_are_columns_of_the_csv() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rounds.csv");
+        let mut fewer = befriended(1);
+        fewer.notes = [("beta".to_owned(), 9.0), ("by_friend".to_owned(), 0.5)].into();
+        write_csv([befriended(0), fewer].map(Ok), &path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();
+        let column = |name: &str| {
+            let at = lines[0].iter().position(|found| *found == name).unwrap();
+            [lines[1][at], lines[2][at]]
+        };
+        assert_eq!(lines[0][33..], ["note_by_friend", "note_theta"]);
+        assert_eq!((column("note_by_friend"), column("note_theta")), (["2.0", "0.5"], ["inf", ""]));
+        assert_eq!((column("n_stand_ins"), column("oracle_hits_of")), (["4"; 2], ["3"; 2]));
+        assert_eq!((column("oracle_bound_f2"), column("oracle_psi")), (["1.0"; 2], ["0.625"; 2]));
     }
 
     #[test]
@@ -349,6 +423,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.parquet");
         let mut rows = rows();
+        rows.push(befriended(3));
         rows[0].model = Some(vec![0.5, f32::NAN]);
         rows[1].model = Some(Vec::new());
         (rows[1].class_samples, rows[1].class_accuracy) = (vec![4, 0], vec![0.75, f64::NAN]);
@@ -366,6 +441,9 @@ mod tests {
         };
         let check = |name: &str, expected: [&str; 3]| {
             assert_eq!([0, 1, 2].map(|row| column(row, name)), expected, "{name}");
+        };
+        let check_last = |name: &str, before: &str, expected: &str| {
+            assert_eq!([2, 3].map(|row| column(row, name)), [before, expected], "{name}");
         };
         check("round", ["0", "1", "2"]);
         check("n_whole", ["1", "1", "0"]);
@@ -392,8 +470,27 @@ mod tests {
         check("class_accuracy", ["[]", "[0.75, NaN]", "[]"]);
         check("top_k", ["[]", "[2]", "[]"]);
         check("top_k_accuracy", ["[]", "[0.5]", "[]"]);
+        check_last("n_stand_ins", "0", "4");
+        check_last("stand_in_for", "[]", "[0, 0, 3]");
+        check_last("stand_in_by", "[]", "[1, 2, 1]");
+        check_last("stand_in_age", "[]", "[0, 0, 0]");
+        check_last("stand_in_part", "[]", "[0.75, 0.25, 1.0]");
+        check_last("stand_in_by_none", "[]", "[2]");
+        check_last("friend_similarity", "[]", "[0.5, 0.125, 0.25]");
+        check_last("friend_met", "[]", "[7, 7, 7]");
+        check_last("friend_last_met", "[]", "[4, 4, 4]");
+        check_last("note_names", "[]", "[\"by_friend\", \"theta\"]");
+        check_last("note_values", "[]", "[2.0, inf]");
+        check_last("oracle_hits", "null", "2");
+        check_last("oracle_hits_of", "null", "3");
+        check_last("oracle_error2", "null", "0.75");
+        check_last("oracle_sigma_p2", "null", "8.0");
+        check_last("oracle_sigma_f2", "null", "4.0");
+        check_last("oracle_bound_p2", "null", "2.0");
+        check_last("oracle_bound_f2", "null", "1.0");
+        check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (3, 42));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 61));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::CliError;
 use crate::args::{How, Run};
 use crate::assemble::{Assembled, put_seed, read_settings};
 use crate::drive::{Ended, drive};
-use crate::output::{bold, bytes, count, duration, ending, figure, note, resume_command, say};
+use crate::output::{bold, bytes, cost, count, duration, ending, figure, note, percent, resume_command, say};
 use crate::progress::{Progress, interruption};
 
 pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
@@ -88,6 +88,14 @@ fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
         answers.refused,
         count(summary.never_heard, "client")
     ))?;
+    if summary.stand_ins > 0 {
+        let share = summary.oracle_hit_share;
+        let hits = share.map(|share| format!("; oracle: {} of the client's true cluster", percent(share)));
+        say(&format!("stand-ins     {}{}", summary.stand_ins, hits.unwrap_or_default()))?;
+    }
+    if let Some(psi) = summary.oracle_psi {
+        say(&format!("oracle        {}", cost(psi)))?;
+    }
     if let Some(diverged) = &summary.diverged {
         say(&format!(
             "diverged      {}, the first of client {} in round {}: lower local.rate, or set local.clip_norm",

@@ -11,7 +11,9 @@ use crate::args::{Against, Show};
 use crate::chart::{Curve, draw};
 use crate::commands::compare::{as_json, print_tables};
 use crate::grid::{csv_of, read_csv, varied_in_csv};
-use crate::output::{Columns, bold, bytes, count, duration, ending, figure, resume_command, say, write_file};
+use crate::output::{
+    Columns, bold, bytes, cost, count, duration, ending, figure, percent, resume_command, say, write_file,
+};
 
 /// How many rounds the table shows.
 const SHOWN_ROUNDS: usize = 12;
@@ -80,7 +82,8 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     if let Some(last) = rows.iter().rfind(|row| row.evaluated()) {
         print_closer(last)?;
     }
-    print_participation(&rows)
+    print_participation(&rows)?;
+    print_stand_ins(&rows)
 }
 
 /// Where a round stands on an axis.
@@ -202,4 +205,23 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
         say(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
     }
     Ok(())
+}
+
+/// How often somebody stood in, and what an oracle has to say about it.
+fn print_stand_ins(rows: &[Row]) -> Result<(), CliError> {
+    let total: u64 = rows.iter().map(|row| u64::from(row.n_stand_ins)).sum();
+    if total > 0 {
+        let per_round = total as f64 / rows.len() as f64;
+        say(&format!("{}, {per_round:.1} in a round on average", count(total, "stand-in")))?;
+    }
+    let sum = |of: fn(&Row) -> Option<u32>| rows.iter().filter_map(of).map(u64::from).sum::<u64>();
+    let (hits, known) = (sum(|row| row.oracle_hits), sum(|row| row.oracle_hits_of));
+    if known > 0 {
+        let share = hits as f64 / known as f64;
+        say(&format!("oracle: {} of the client's true cluster, of {known}", percent(share)))?;
+    }
+    match rows.last().and_then(|row| row.oracle_psi) {
+        Some(psi) => say(&format!("oracle: {}", cost(psi))),
+        None => Ok(()),
+    }
 }
