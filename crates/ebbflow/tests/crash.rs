@@ -63,6 +63,10 @@ fn fifty_kills_and_not_one_byte_is_different() {
         if registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("[local]")) {
             text = text.replace("kind = \"sgd\"\n", "").replace("momentum = 0.5\n", "");
         }
+        // An oracle knows clusters only where there are some.
+        if *recipe == "friend-oracle" {
+            text = text.replace("clients = 12\n", "clients = 12\nclusters = 3\n");
+        }
         write(place.path(), &format!("{recipe}.toml"), &text)
     };
     let configs: Vec<_> = recipes.iter().map(config).collect();
