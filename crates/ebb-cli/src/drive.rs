@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ebb_record::{Row, RunWriter, Summary};
+use ebb_record::{RecordError, Row, RunWriter, Summary};
 use ebb_round::vectors;
 
 use crate::CliError;
@@ -11,6 +11,9 @@ use crate::assemble::Assembled;
 
 /// Models up to this size are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
+
+/// Where more pairs of clients than this could have met, who is how alike is recorded at the end only.
+const MOST_PAIRS: usize = 2_000_000;
 
 /// How a run ended, for now.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub fn drive(
     watch: &mut dyn Watch,
 ) -> Result<Ended, CliError> {
     let folder = writer.folder().to_owned();
-    let broken = |error: ebb_record::RecordError| CliError::Broken {
+    let broken = |error: RecordError| CliError::Broken {
         folder: folder.clone(),
         source: Box::new(CliError::Record(error)),
     };
@@ -56,6 +59,10 @@ pub fn drive(
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
         let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
+        // Not where it is merely interrupted: that must not show once it is finished.
+        if !last && due && could_meet(run) <= MOST_PAIRS {
+            keep_friends(run, &mut writer).map_err(broken)?;
+        }
         if !last && (interrupted || due) {
             writer.checkpoint(&run.save()).map_err(broken)?;
         }
@@ -68,10 +75,25 @@ pub fn drive(
             break;
         }
     }
+    keep_friends(run, &mut writer).map_err(broken)?;
     let target = run.stop.accuracy.map(ebb_settings::Chance::get);
     let model = &run.engine.model().model;
     let summary = writer.finish(ending, run.layout(), model, target).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
+}
+
+/// How many pairs of clients could have met.
+fn could_meet(run: &Assembled) -> usize {
+    let n_clients = run.engine.census().n_enrolled();
+    n_clients * n_clients.saturating_sub(1) / 2
+}
+
+/// Records who is how alike, if the substitution knows.
+fn keep_friends(run: &Assembled, writer: &mut RunWriter) -> Result<(), RecordError> {
+    match run.engine.acquaintance() {
+        Some(all) => writer.friends(&all),
+        None => Ok(()),
+    }
 }
 
 /// Why the run ends here, if it does.

@@ -8,18 +8,20 @@
 //! | `rounds.jsonl` | one [`Row`] a line, one line a round | as rounds end |
 //! | `wall.jsonl` | what each round took on the clock; the only file that differs between two equal runs | as rounds end |
 //! | `checkpoint.ebb` | the state to go on from, and how long `rounds.jsonl` then was | now and then; gone at the end |
+//! | `friends/round-NNNNNN.parquet` | who is how alike after so many rounds, if the substitution knows | with checkpoints that are due, and at the end |
 //! | `rounds.csv` | the scalars of `rounds.jsonl` | at the end |
 //! | `model.safetensors` | the final model | at the end |
 //! | `summary.json` | a [`Summary`]; that it exists means that the run is finished | last |
 //! | `lock` | nothing; it is locked while a writer lives | |
 //!
 //! A process may die at any moment: a folder either is not there or is whole, a file that is replaced is
-//! either the old or the new one, and whatever stands in `rounds.jsonl` beyond the checkpoint is cut off when
+//! either the old or the new one, and whatever stands in `rounds.jsonl` or `friends` beyond the checkpoint is cut off when
 //! the run is taken up again. [`RunWriter`] writes, [`RunFolder`] reads, at any time.
 
 mod checkpoint;
 mod disk;
 mod error;
+mod friends;
 mod model;
 mod reader;
 mod row;
@@ -29,6 +31,7 @@ mod table;
 mod writer;
 
 pub use error::RecordError;
+pub use friends::FriendPair;
 pub use model::{read_model, write_model};
 pub use reader::{Header, Rows, RunFolder, Wall};
 pub use row::Row;
@@ -47,6 +50,7 @@ const SETTINGS: &str = "settings.toml";
 const ROUNDS: &str = "rounds.jsonl";
 const WALL: &str = "wall.jsonl";
 const CHECKPOINT: &str = "checkpoint.ebb";
+const FRIENDS: &str = "friends";
 const TABLE: &str = "rounds.csv";
 const MODEL: &str = "model.safetensors";
 const SUMMARY: &str = "summary.json";

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, RecordError};
 use crate::row::BadLine;
-use crate::{ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL};
+use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends};
 
 /// The facts of a run that hold from its first round to its last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +79,16 @@ impl RunFolder {
     /// What the rounds took on the clock, as far as that was written.
     pub fn walls(&self) -> Result<Vec<Wall>, RecordError> {
         Ok(read_walls(&self.folder.join(WALL))?.into_iter().map(|(wall, _)| wall).collect())
+    }
+
+    /// After how many rounds it was written who is how alike, ascending.
+    pub fn friends_rounds(&self) -> Result<Vec<u32>, RecordError> {
+        friends::rounds(&self.folder)
+    }
+
+    /// Who is how alike after so many rounds: every pair that met, ascending by the higher client, then by the lower.
+    pub fn friends(&self, n_rounds: u32) -> Result<Vec<FriendPair>, RecordError> {
+        friends::read(&self.folder, n_rounds)
     }
 
     /// The summary, if the run is finished.

@@ -340,7 +340,7 @@ impl<T> Levelled<T> {
     }
 }
 
-fn write_column<D: DataType, W: Write + Send>(
+pub(crate) fn write_column<D: DataType, W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &[D::T],
     definition: Option<&[i16]>,

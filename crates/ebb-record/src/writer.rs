@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use ebb_round::Layout;
+use ebb_round::{Acquaintance, Layout};
 
 use crate::checkpoint::{self, Stand};
 use crate::disk;
@@ -13,7 +13,8 @@ use crate::error::{Doing, RecordError};
 use crate::reader::{Header, HeaderFile, Rows, Wall, read_walls};
 use crate::summary::{Summary, Tally};
 use crate::{
-    CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, write_csv, write_model,
+    CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, write_csv,
+    write_model,
 };
 
 /// A run that is being written. Only one can exist for a folder, across all processes.
@@ -58,7 +59,7 @@ impl RunWriter {
     }
 
     /// Takes up an unfinished run where its checkpoint stood, or at its start, and returns the
-    /// checkpoint's state. Rows beyond it are cut off, for their rounds will be run again. A run whose settings
+    /// checkpoint's state. Rows and friends beyond it are cut off, for their rounds will be run again. A run whose settings
     /// changed since it began is refused.
     pub fn reopen(folder: &Path) -> Result<(Self, Option<Vec<u8>>), RecordError> {
         let header = HeaderFile::read(folder)?;
@@ -79,6 +80,7 @@ impl RunWriter {
         };
         cut_rows(&folder.join(ROUNDS), stand.rows_len).map_err(|error| error.or_begin_again(folder))?;
         cut_walls(&folder.join(WALL), stand.next_round)?;
+        friends::cut(folder, stand.next_round)?;
         // Left over if the process died while it wrote a checkpoint; nothing depends on it.
         let _ = fs::remove_file(disk::name_of_new(&path));
         Ok((RunWriter::open(folder, stand, lock)?, state))
@@ -108,6 +110,13 @@ impl RunWriter {
         let mut line = serde_json::to_vec(&Wall { round, wall_s }).expect("numbers always make JSON");
         line.push(b'\n');
         self.wall.write_all(&line).doing("writing", &self.folder.join(WALL))
+    }
+
+    /// Writes who is how alike after the rounds so far.
+    ///
+    /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more, and never lacks it.
+    pub fn friends(&mut self, all: &Acquaintance) -> Result<(), RecordError> {
+        friends::write(&self.folder, self.stand.next_round, all)
     }
 
     /// Makes all rows so far safe, and keeps the state to go on from after them.
@@ -251,8 +260,9 @@ mod tests {
     use ebb_round::Piece;
 
     use super::*;
+    use crate::friends::tests::acquaintance;
     use crate::row::tests::row;
-    use crate::{LOCK, RunFolder};
+    use crate::{FRIENDS, LOCK, RunFolder};
 
     fn header() -> Header {
         Header {
@@ -290,9 +300,11 @@ mod tests {
 
     /// Every file but those that may differ between equal runs.
     fn contents(folder: &Path) -> Vec<(OsString, Vec<u8>)> {
-        let mut files: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap())
+        let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+        let (below, files): (Vec<_>, Vec<_>) = entries(folder).partition(|entry| entry.path().is_dir());
+        let mut files: Vec<_> = files
+            .into_iter()
+            .chain(below.iter().flat_map(|entry| entries(&entry.path())))
             .filter(|entry| entry.file_name() != WALL)
             .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
             .collect();
@@ -370,6 +382,39 @@ mod tests {
             let walls = RunFolder::open(&folder).unwrap().walls().unwrap();
             assert_eq!(walls, (0..9).map(|round| Wall { round, wall_s: 0.25 }).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn friends_of_a_run_that_was_killed_are_those_of_one_that_was_not() {
+        let place = tempfile::tempdir().unwrap();
+        let straight = place.path().join("straight");
+        let befriend = |writer: &mut RunWriter, n_clients| writer.friends(&acquaintance(n_clients)).unwrap();
+        let mut writer = create(&straight);
+        go_on(&mut writer, 0..4);
+        befriend(&mut writer, 4);
+        writer.checkpoint(b"after 4").unwrap();
+        go_on(&mut writer, 4..6);
+        befriend(&mut writer, 6);
+        finish(writer);
+
+        let folder = place.path().join("killed");
+        let mut writer = create(&folder);
+        go_on(&mut writer, 0..4);
+        befriend(&mut writer, 4);
+        writer.checkpoint(b"after 4").unwrap();
+        go_on(&mut writer, 4..5);
+        // Another end than the one that comes of it in the end.
+        befriend(&mut writer, 5);
+        drop(writer);
+        fs::write(folder.join(FRIENDS).join("round-000006.parquet.new"), b"half").unwrap();
+        let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(RunFolder::open(&folder).unwrap().friends_rounds().unwrap(), [4]);
+        go_on(&mut writer, 4..6);
+        befriend(&mut writer, 6);
+        finish(writer);
+        assert!(contents(&folder) == contents(&straight));
+        let run = RunFolder::open(&folder).unwrap();
+        assert_eq!((run.friends_rounds().unwrap(), run.friends(6).unwrap().len()), (vec![4, 6], 11));
     }
 
     #[test]

@@ -44,13 +44,17 @@ pub(crate) fn write(folder: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// Everything in a run folder that must be equal between equal runs: all but the clock and the lock.
+/// Everything in a run folder that must be equal between equal runs: all but the clock and the lock. What is in a folder
+/// of it has that folder's name before its own.
 pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("the run has a folder") {
         let path = entry.expect("the folder can be read").path();
         let name = path.file_name().expect("files have names").to_string_lossy().into_owned();
-        if name != "wall.jsonl" && name != "lock" {
+        if path.is_dir() {
+            files
+                .extend(contents(&path).into_iter().map(|(below, bytes)| (format!("{name}/{below}"), bytes)));
+        } else if name != "wall.jsonl" && name != "lock" {
             files.insert(name, std::fs::read(&path).expect("files can be read"));
         }
     }

@@ -1,0 +1,389 @@
+//! Who is how alike: one Parquet file for each checkpoint of a run whose substitution knows.
+//!
+//! Columns are plain and uncompressed, so that the file's length says how many pairs it can hold. Its checksum stands in the
+//! footer, computed as if it were zeros there; a file that does not match it is never parsed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ebb_round::Acquaintance;
+use parquet::basic::Encoding;
+use parquet::column::page::Page;
+use parquet::data_type::{DoubleType, Int32Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use crate::error::{Doing, RecordError};
+use crate::table::write_column;
+use crate::{FRIENDS, VERSION, disk};
+
+const SCHEMA: &str = "message friends {
+    required int32 client (INTEGER(32,false));
+    required int32 other (INTEGER(32,false));
+    required double similarity;
+    required int32 met (INTEGER(32,false));
+    required int32 last_met (INTEGER(32,false));
+}";
+
+/// What a pair takes in the file, at least.
+const PAIR_BYTES: u64 = 4 + 4 + 8 + 4 + 4;
+
+/// Pairs in a row group.
+const TOGETHER: usize = 1 << 20;
+
+/// The key under which version and checksum stand, what is before the checksum, and the checksum of a file that has none.
+const KEY: &str = "ebbflow-friends";
+const MARK: &[u8] = b" crc32:";
+const NO_SUM: &[u8; 8] = b"00000000";
+
+/// How alike two clients are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FriendPair {
+    /// One of the two.
+    pub client: u32,
+    /// The other, whose number is higher.
+    pub other: u32,
+    /// The mean of what was seen.
+    pub similarity: f64,
+    /// In how many rounds both answered.
+    pub met: u32,
+    /// The last of them.
+    pub last_met: u32,
+}
+
+/// Where the friends after so many rounds stand in a run's folder.
+pub(crate) fn path(folder: &Path, n_rounds: u32) -> PathBuf {
+    folder.join(FRIENDS).join(format!("round-{n_rounds:06}.parquet"))
+}
+
+/// After how many rounds friends were written, ascending.
+pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>, RecordError> {
+    let mut rounds: Vec<_> = names(folder)?.iter().filter_map(|name| n_rounds(name)).collect();
+    rounds.sort_unstable();
+    Ok(rounds)
+}
+
+/// Puts the friends after so many rounds in place.
+pub(crate) fn write(folder: &Path, n_rounds: u32, all: &Acquaintance) -> Result<(), RecordError> {
+    let below = folder.join(FRIENDS);
+    if !below.is_dir() {
+        fs::create_dir(&below).doing("creating", &below)?;
+        disk::sync_folder(folder)?;
+    }
+    let path = path(folder, n_rounds);
+    let bytes = to_parquet(all).map_err(io::Error::other).doing("writing", &path)?;
+    disk::replace_with(&path, &bytes)
+}
+
+/// The friends after so many rounds, ascending by the higher client, then by the lower.
+pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<FriendPair>, RecordError> {
+    let path = path(folder, n_rounds);
+    let bytes = fs::read(&path).doing("reading", &path)?;
+    parse(bytes).map_err(|refused| match refused {
+        Refused::Newer(found) => RecordError::Newer { file: path, found },
+        Refused::Damaged(message) => {
+            let remedy = "look at another round, or repeat the run with";
+            RecordError::damaged(&path, format!("{message}; {remedy}: ebbflow run {}", folder.display()))
+        }
+    })
+}
+
+/// Removes what was written after more rounds than these, and what was cut short.
+pub(crate) fn cut(folder: &Path, next_round: u32) -> Result<(), RecordError> {
+    for name in names(folder)? {
+        let whole = n_rounds(&name);
+        let torn = name.strip_suffix(".new").is_some_and(|name| n_rounds(name).is_some());
+        if torn || whole.is_some_and(|n_rounds| n_rounds > next_round) {
+            let path = folder.join(FRIENDS).join(name);
+            fs::remove_file(&path).doing("removing", &path)?;
+        }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>, RecordError> {
+    let below = folder.join(FRIENDS);
+    let entries = match fs::read_dir(&below) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).doing("reading", &below),
+    };
+    let name = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.file_name().into_string().ok());
+    let names: io::Result<Vec<_>> = entries.map(name).collect();
+    Ok(names.doing("reading", &below)?.into_iter().flatten().collect())
+}
+
+fn n_rounds(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("round-")?.strip_suffix(".parquet")?;
+    let n_rounds = number.parse().ok()?;
+    (number == format!("{n_rounds:06}")).then_some(n_rounds)
+}
+
+fn to_parquet(all: &Acquaintance) -> Result<Vec<u8>, ParquetError> {
+    let schema = parse_message_type(SCHEMA).expect("names and types that Parquet knows");
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
+    let client = |at: u32| all.clients[at as usize].number() as i32;
+    for pairs in all.pairs.chunks(TOGETHER) {
+        let mut group = writer.next_row_group()?;
+        // Parquet keeps unsigned numbers by their bits.
+        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.0)), None, None)?;
+        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.1)), None, None)?;
+        write_column::<DoubleType, _>(&mut group, &each(pairs, |pair| pair.2.similarity), None, None)?;
+        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| pair.2.met as i32), None, None)?;
+        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| pair.2.last_met as i32), None, None)?;
+        group.close()?;
+    }
+    let stamp = [VERSION.to_string().as_bytes(), MARK, NO_SUM].concat();
+    let stamp = String::from_utf8(stamp).expect("digits and letters");
+    writer.append_key_value_metadata(KeyValue::new(KEY.to_owned(), stamp));
+    let mut bytes = writer.into_inner()?;
+    let at = sum_at(&bytes).expect("the mark was just written");
+    let sum = format!("{:08x}", crc32fast::hash(&bytes));
+    bytes[at..at + NO_SUM.len()].copy_from_slice(sum.as_bytes());
+    Ok(bytes)
+}
+
+fn each<P, T>(pairs: &[P], of: impl Fn(&P) -> T) -> Vec<T> {
+    pairs.iter().map(of).collect()
+}
+
+/// Where the checksum stands.
+fn sum_at(bytes: &[u8]) -> Option<usize> {
+    let at = bytes.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
+    (at + NO_SUM.len() <= bytes.len()).then_some(at)
+}
+
+/// Why a file holds no friends.
+#[derive(Debug)]
+enum Refused {
+    Newer(u32),
+    Damaged(String),
+}
+
+impl From<ParquetError> for Refused {
+    fn from(error: ParquetError) -> Self {
+        Refused::Damaged(error.to_string())
+    }
+}
+
+fn damaged<T>(message: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused::Damaged(message.into()))
+}
+
+fn parse(mut bytes: Vec<u8>) -> Result<Vec<FriendPair>, Refused> {
+    let Some(at) = sum_at(&bytes) else { return damaged("it has no checksum") };
+    let found = bytes[at..at + NO_SUM.len()].to_vec();
+    bytes[at..at + NO_SUM.len()].copy_from_slice(NO_SUM);
+    if found != format!("{:08x}", crc32fast::hash(&bytes)).as_bytes() {
+        return damaged("its checksum does not match");
+    }
+    let n_bytes = bytes.len() as u64;
+    let reader = SerializedFileReader::new(Bytes::from(bytes))?;
+    let metadata = reader.metadata().file_metadata();
+    let stamps = metadata.key_value_metadata().into_iter().flatten();
+    let stamp = stamps.filter(|stamp| stamp.key == KEY).find_map(|stamp| stamp.value.as_deref());
+    let version = stamp.and_then(|stamp| stamp.split(' ').next()?.parse().ok());
+    match version {
+        None => return damaged("it does not say its version"),
+        Some(version) if version > VERSION => return Err(Refused::Newer(version)),
+        Some(_) => {}
+    }
+    let schema = parse_message_type(SCHEMA).expect("names and types that Parquet knows");
+    if metadata.schema() != &schema {
+        return damaged("it has other columns than friends have");
+    }
+    let n_pairs = u64::try_from(metadata.num_rows()).unwrap_or(u64::MAX);
+    if n_pairs.saturating_mul(PAIR_BYTES) > n_bytes {
+        return damaged(format!("it cannot hold {n_pairs} pairs in {n_bytes} bytes"));
+    }
+    pairs(&reader, n_pairs as usize)
+}
+
+fn pairs(reader: &SerializedFileReader<Bytes>, n_pairs: usize) -> Result<Vec<FriendPair>, Refused> {
+    let words = |at| values(reader, at, n_pairs, u32::from_le_bytes);
+    let (clients, others, met, last_met) = (words(0)?, words(1)?, words(3)?, words(4)?);
+    let similarities = values(reader, 2, n_pairs, f64::from_le_bytes)?;
+    let pairs: Vec<_> = (0..n_pairs)
+        .map(|at| FriendPair {
+            client: clients[at],
+            other: others[at],
+            similarity: similarities[at],
+            met: met[at],
+            last_met: last_met[at],
+        })
+        .collect();
+    if let Some(at) = pairs.iter().position(|pair| pair.client >= pair.other) {
+        return damaged(format!("pair {at} does not have its lower client first"));
+    }
+    let ordered = pairs.windows(2).position(|two| {
+        let [one, next] = [two[0], two[1]].map(|pair| (pair.other, pair.client));
+        one >= next
+    });
+    match ordered {
+        Some(at) => damaged(format!("pair {} does not follow the one before it", at + 1)),
+        None => Ok(pairs),
+    }
+}
+
+/// The values of a column, each made from its bytes.
+fn values<const N: usize, T>(
+    reader: &SerializedFileReader<Bytes>,
+    column: usize,
+    n_values: usize,
+    value: fn([u8; N]) -> T,
+) -> Result<Vec<T>, Refused> {
+    let mut values = Vec::with_capacity(n_values);
+    for group in 0..reader.num_row_groups() {
+        let mut pages = reader.get_row_group(group)?.get_column_page_reader(column)?;
+        while let Some(page) = pages.get_next_page()? {
+            let Page::DataPage { buf, encoding: Encoding::PLAIN, .. } = page else {
+                return damaged("a page is not plain");
+            };
+            let chunks = buf.chunks_exact(N);
+            if !chunks.remainder().is_empty() || values.len() + chunks.len() > n_values {
+                return damaged(format!("column {column} does not have a value for each pair"));
+            }
+            values.extend(chunks.map(|bytes| value(bytes.try_into().expect("chunks have this length"))));
+        }
+    }
+    if values.len() == n_values {
+        Ok(values)
+    } else {
+        damaged(format!("column {column} does not have a value for each pair"))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use ebb_round::{ClientId, Likeness};
+
+    use super::*;
+
+    /// So many clients, 3 apart, of which every pair but those whose numbers differ by 6 met.
+    pub(crate) fn acquaintance(n_clients: u32) -> Acquaintance {
+        let mut all = Acquaintance::default();
+        for high in 0..n_clients {
+            all.clients.push(ClientId::new(3 * high as usize));
+            for low in (0..high).filter(|low| high - low != 2) {
+                let similarity = f64::from(low) / f64::from(high + 1);
+                all.pairs.push((low, high, Likeness { similarity, met: high, last_met: high + low }));
+            }
+        }
+        all
+    }
+
+    fn message(bytes: Vec<u8>) -> String {
+        match parse(bytes) {
+            Err(Refused::Damaged(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn friends_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 30, &acquaintance(4)).unwrap();
+        let pair = |client, other, similarity, met, last_met| FriendPair {
+            client,
+            other,
+            similarity,
+            met,
+            last_met,
+        };
+        let expected = [
+            pair(0, 3, 0.0, 1, 1),
+            pair(3, 6, 1.0 / 3.0, 2, 3),
+            pair(0, 9, 0.0, 3, 3),
+            pair(6, 9, 0.5, 3, 5),
+        ];
+        assert_eq!(read(folder.path(), 30).unwrap(), expected);
+        assert!(folder.path().join("friends/round-000030.parquet").exists());
+        let large = acquaintance(1500);
+        write(folder.path(), 1_000_000, &large).unwrap();
+        assert!(large.pairs.len() > TOGETHER);
+        assert_eq!(read(folder.path(), 1_000_000).unwrap().len(), large.pairs.len());
+        assert_eq!(rounds(folder.path()).unwrap(), [30, 1_000_000]);
+    }
+
+    #[test]
+    fn nobody_who_met_anybody_makes_a_file_too() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(rounds(folder.path()).unwrap(), [0; 0]);
+        write(folder.path(), 1, &Acquaintance::default()).unwrap();
+        assert_eq!(read(folder.path(), 1).unwrap(), []);
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let whole = to_parquet(&acquaintance(5)).unwrap();
+        assert_eq!(parse(whole.clone()).unwrap().len(), 7);
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            let found = message(bytes);
+            assert!(found.contains("checksum"), "byte {at}: {found}");
+            let found = message(whole[..at].to_vec());
+            assert!(found.contains("checksum"), "cut at {at}: {found}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), 7, &acquaintance(3)).unwrap();
+        fs::write(path(folder.path(), 7), &whole[3..]).unwrap();
+        let error = read(folder.path(), 7).unwrap_err().to_string();
+        let expected = format!(
+            "round-000007.parquet: damaged: its checksum does not match; look at another round, or repeat the run \
+             with: ebbflow run {}",
+            folder.path().display()
+        );
+        assert!(error.ends_with(&expected), "{error}");
+    }
+
+    /// The file with a text replaced where it first stands, and a checksum that fits.
+    fn forged(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
+        let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        let at = sum_at(&bytes).unwrap();
+        bytes[at..at + 8].copy_from_slice(NO_SUM);
+        let sum = format!("{:08x}", crc32fast::hash(&bytes));
+        bytes[at..at + 8].copy_from_slice(sum.as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_file_that_fits_its_checksum_is_still_looked_at() {
+        let whole = to_parquet(&acquaintance(3)).unwrap();
+        assert!(matches!(parse(forged(whole.clone(), b"1 crc32:", b"9 crc32:")), Err(Refused::Newer(9))));
+        let found = message(forged(whole.clone(), b"1 crc32:", b"x crc32:"));
+        assert_eq!(found, "it does not say its version");
+        let found = message(forged(whole, b"similarity", b"similaritu"));
+        assert_eq!(found, "it has other columns than friends have");
+        let mut all = acquaintance(3);
+        all.pairs.reverse();
+        assert_eq!(message(to_parquet(&all).unwrap()), "pair 1 does not follow the one before it");
+        (all.pairs[0].0, all.pairs[0].1) = (1, 1);
+        assert_eq!(message(to_parquet(&all).unwrap()), "pair 0 does not have its lower client first");
+    }
+
+    #[test]
+    fn what_is_beyond_the_checkpoint_goes_and_other_files_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        cut(folder.path(), 0).unwrap();
+        for n_rounds in [3, 6, 9] {
+            write(folder.path(), n_rounds, &acquaintance(2)).unwrap();
+        }
+        let torn = disk::name_of_new(&path(folder.path(), 6));
+        fs::write(&torn, b"half").unwrap();
+        let own = folder.path().join(FRIENDS).join("round-9.parquet");
+        fs::write(&own, b"somebody's own").unwrap();
+        cut(folder.path(), 6).unwrap();
+        assert_eq!(rounds(folder.path()).unwrap(), [3, 6]);
+        assert!(!torn.exists() && own.exists());
+    }
+}
