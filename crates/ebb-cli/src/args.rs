@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Resume(Resume),
     /// Show a run or a grid: tables and a plot
     Show(Show),
+    /// Show who is how alike in a run whose substitution compares clients
+    Friends(Friends),
     /// Write the rounds of a run as CSV or Parquet
     Export(Export),
     /// List the recipes, methods, data and worlds there are
@@ -118,6 +120,26 @@ pub(crate) enum Against {
     Hours,
     /// Bytes that travelled, up and down
     Bytes,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Friends {
+    /// Folder of the run
+    pub(crate) run: PathBuf,
+    /// After how many rounds [default: the most that were written]
+    #[arg(long, value_name = "N")]
+    pub(crate) round: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Folder for the picture [default: runs/friends-NAME]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Light on dark
+    #[arg(long)]
+    pub(crate) dark: bool,
+    /// Print JSON instead of a table, and draw nothing
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

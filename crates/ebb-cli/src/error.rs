@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ebb_plot::PlotError;
 use ebb_record::RecordError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
@@ -109,6 +110,12 @@ impl From<SettingsError> for CliError {
 impl From<RecordError> for CliError {
     fn from(error: RecordError) -> Self {
         CliError::Record(error)
+    }
+}
+
+impl From<PlotError> for CliError {
+    fn from(error: PlotError) -> Self {
+        CliError::Usage(error.to_string())
     }
 }
 

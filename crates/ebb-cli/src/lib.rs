@@ -9,6 +9,7 @@ mod commands;
 pub mod drive;
 mod error;
 mod grid;
+mod linkage;
 mod output;
 mod progress;
 
@@ -44,6 +45,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Compare(compare) => commands::compare::run(registry, compare),
         Command::Resume(resume) => commands::resume::run(registry, resume),
         Command::Show(show) => commands::show::run(show),
+        Command::Friends(friends) => commands::friends::run(friends),
         Command::Export(export) => commands::export::run(export),
         Command::List(list) => commands::list::run(registry, list),
         Command::Describe(describe) => commands::describe::run(registry, describe),

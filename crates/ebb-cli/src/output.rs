@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use ebb_plot::Svg;
+use ebb_plot::{Svg, Theme};
 
 use crate::CliError;
 
@@ -32,10 +32,27 @@ pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
 /// Writes a picture into a folder, for looking at and for scaling; says where.
 pub(crate) fn write_picture(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBuf; 2], CliError> {
     let files = ["svg", "png"].map(|ending| folder.join(format!("{name}.{ending}")));
-    let png = svg.png(2).map_err(|error| CliError::Usage(error.to_string()))?;
+    let png = svg.png(2)?;
     write_file(&files[0], svg.as_str().as_bytes())?;
     write_file(&files[1], &png)?;
     Ok(files)
+}
+
+/// A folder below `runs` for what a command makes of a configuration or a run, named after both.
+pub(crate) fn folder_for(command: &str, file: &Path) -> PathBuf {
+    let named = if file.is_dir() { file.file_name() } else { file.file_stem() };
+    let named = named.map_or(String::new(), |name| format!("-{}", name.to_string_lossy()));
+    Path::new("runs").join(format!("{command}{named}"))
+}
+
+/// Says what is where.
+pub(crate) fn say_files(files: &[(&str, PathBuf)]) -> Result<(), CliError> {
+    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))
+}
+
+/// On which ground pictures are drawn.
+pub(crate) fn theme(dark: bool) -> Theme {
+    if dark { Theme::Dark } else { Theme::Light }
 }
 
 /// A number of things.

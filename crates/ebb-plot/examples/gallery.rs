@@ -129,6 +129,7 @@ fn heat() -> HeatMap {
         rows: names.clone(),
         columns: names,
         values: (0..10).map(|row| (0..10).map(|column| value(row, column)).collect()).collect(),
+        ..HeatMap::default()
     }
 }
 
@@ -149,6 +150,9 @@ fn heat_large() -> HeatMap {
         values: (0..150).map(|row| (0..150).map(|column| value(row, column)).collect()).collect(),
         rows: names.clone(),
         columns: names,
+        gap_label: "never met".into(),
+        blank_diagonal: true,
+        breaks: (30..150).step_by(30).collect(),
     }
 }
 

@@ -27,6 +27,11 @@ impl Cells {
         Cells { from, to, n_values, n_cells: n_values.min(room.max(1)) }
     }
 
+    /// The same in no more cells than these.
+    pub(crate) fn at_most(self, n_cells: usize) -> Self {
+        Cells { n_cells: self.n_cells.min(n_cells), ..self }
+    }
+
     pub(crate) fn n_cells(&self) -> usize {
         self.n_cells
     }
@@ -55,6 +60,9 @@ mod tests {
             assert_eq!(values, (0..n_values).collect::<Vec<_>>());
             assert_eq!((cells.edge(0), cells.edge(n_cells)), (10.0, 110.0));
             assert!((0..n_cells).all(|cell| cells.edge(cell + 1) - cells.edge(cell) >= 1.0));
+            let fewer = cells.at_most(7);
+            assert_eq!((fewer.n_cells(), fewer.edge(fewer.n_cells())), (n_cells.min(7), 110.0));
+            assert_eq!((0..fewer.n_cells()).map(|cell| fewer.values(cell).len()).sum::<usize>(), n_values);
         }
     }
 }

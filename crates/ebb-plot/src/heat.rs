@@ -8,9 +8,12 @@ use crate::axis::{exact, shown, span, within};
 use crate::canvas::{Canvas, TEXT_PX, hang, picture, upward};
 use crate::cells::Cells;
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Plane, value_axis};
+use crate::frame::{Axis, Frame, Key, Plane, Swatch, value_axis};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
+
+/// More rows or columns than this would make files that no program likes to open.
+const MOST_CELLS: usize = 256;
 
 /// A table of values as colours, from dark to light, with its scale beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,9 +30,15 @@ pub struct HeatMap {
     pub rows: Vec<String>,
     /// The columns' names, from left to right.
     pub columns: Vec<String>,
-    /// For each row, the value in each column; what is not a number stays empty. Where there are more values than
-    /// pixels, neighbours are averaged.
+    /// For each row, the value in each column; what is not a number stays empty. Where there are more rows or
+    /// columns than pixels, or than 256, neighbours are averaged.
     pub values: Vec<Vec<f64>>,
+    /// What an empty cell means, for the legend; nothing if that needs no word.
+    pub gap_label: String,
+    /// Whether rows and columns are the same things, so that each beside itself is left blank.
+    pub blank_diagonal: bool,
+    /// The rows and columns before which a line is drawn.
+    pub breaks: Vec<usize>,
 }
 
 impl HeatMap {
@@ -47,16 +56,30 @@ impl HeatMap {
                 title: &self.title,
                 x_label: &self.x_label,
                 y_label: &self.y_label,
-                keys: Vec::new(),
+                keys: self.key(theme).into_iter().collect(),
                 bottom: Axis::names(&self.columns),
                 left: Axis::names(&self.rows),
                 right_px: scale.width,
             };
             let plane = frame.draw(canvas)?;
             self.draw_cells(canvas, &plane, &scale);
+            self.draw_breaks(canvas, &plane);
             scale.draw(canvas, &plane);
             Ok(())
         })
+    }
+
+    /// What empty cells mean, if there are any.
+    fn key(&self, theme: Theme) -> Option<Key<'_>> {
+        let mut cells = self.values.iter().enumerate().flat_map(|(row, values)| {
+            values.iter().enumerate().filter(move |(column, _)| !self.is_blank(row, *column))
+        });
+        let any = cells.any(|(_, value)| !shown(*value));
+        any.then(|| Key { name: &self.gap_label, colour: theme.grid(), swatch: Swatch::Box })
+    }
+
+    fn is_blank(&self, row: usize, column: usize) -> bool {
+        self.blank_diagonal && row == column
     }
 
     fn check(&self) -> Result<(), PlotError> {
@@ -74,15 +97,19 @@ impl HeatMap {
     }
 
     fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
-        let across = Cells::across(plane, self.columns.len());
-        let along = Cells::along(plane, self.rows.len());
+        let across = Cells::across(plane, self.columns.len()).at_most(MOST_CELLS);
+        let along = Cells::along(plane, self.rows.len()).at_most(MOST_CELLS);
         // Rows differ by a pixel; either all are high enough for words or none.
         let room = (plane.bottom - plane.top) / along.n_cells() as f64;
         for row in 0..along.n_cells() {
             let (top, bottom) = (along.edge(row), along.edge(row + 1));
             for column in 0..across.n_cells() {
                 let (left, right) = (across.edge(column), across.edge(column + 1));
-                let value = self.mean(along.values(row), across.values(column));
+                let (rows, columns) = (along.values(row), across.values(column));
+                if rows.len() == 1 && columns.len() == 1 && self.is_blank(rows.start, columns.start) {
+                    continue;
+                }
+                let value = self.mean(rows, columns);
                 let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
                 canvas.rect((left, top), (right, bottom), colour);
                 let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
@@ -94,10 +121,31 @@ impl HeatMap {
         }
     }
 
+    fn draw_breaks(&self, canvas: &Canvas<'_>, plane: &Plane) {
+        // So close that they would hide what is between them.
+        if self.breaks.len() as f64 * 8.0 > (plane.right - plane.left).min(plane.bottom - plane.top) {
+            return;
+        }
+        let ink = canvas.theme.background();
+        let within = |at: f64, n_names: usize| (at > 0.0 && at < n_names as f64).then(|| at / n_names as f64);
+        for at in self.breaks.iter().map(|&at| at as f64) {
+            if let Some(share) = within(at, self.columns.len()) {
+                let x = (plane.left + (plane.right - plane.left) * share).round();
+                canvas.line(&[(x, plane.top), (x, plane.bottom)], ink, 2.0);
+            }
+            if let Some(share) = within(at, self.rows.len()) {
+                let y = (plane.top + (plane.bottom - plane.top) * share).round();
+                canvas.line(&[(plane.left, y), (plane.right, y)], ink, 2.0);
+            }
+        }
+    }
+
     fn mean(&self, rows: Range<usize>, columns: Range<usize>) -> Option<f64> {
-        let values = self.values[rows].iter().flat_map(|row| &row[columns.clone()]);
+        let cells = rows.flat_map(|row| columns.clone().map(move |column| (row, column)));
+        let values = cells.filter(|&(row, column)| !self.is_blank(row, column));
         let (sum, n_values) = values
-            .filter(|value| shown(**value))
+            .map(|(row, column)| self.values[row][column])
+            .filter(|value| shown(*value))
             .fold((0.0, 0_usize), |(sum, n_values), value| (sum + value, n_values + 1));
         (n_values > 0).then(|| sum / n_values as f64)
     }
@@ -186,12 +234,35 @@ mod tests {
     }
 
     #[test]
+    fn the_diagonal_is_blank_and_gaps_are_named() {
+        let nan = f64::NAN;
+        let values: [&[f64]; 3] = [&[nan, 1.0, 0.0], &[1.0, nan, nan], &[0.0, nan, nan]];
+        let map = HeatMap {
+            gap_label: "never met".into(),
+            blank_diagonal: true,
+            breaks: vec![0, 2, 3],
+            ..map(&values)
+        };
+        let svg = map.draw(Theme::Light, Size::default()).unwrap();
+        let n = |text: &str| svg.as_str().matches(text).count();
+        // Two cells and the legend's box.
+        assert_eq!((n("fill=\"#E2E5E9\""), n("\nnever met\n")), (3, 1));
+        assert_eq!(n("stroke=\"#FFFFFF\""), 2, "one line across and one along");
+        // Without gaps nothing is named.
+        let full = HeatMap { values: vec![vec![nan, 1.0], vec![2.0, nan]], breaks: vec![], ..map.clone() };
+        let full = HeatMap { rows: map.rows[..2].to_vec(), columns: map.columns[..2].to_vec(), ..full };
+        assert!(!full.draw(Theme::Light, Size::default()).unwrap().as_str().contains("never met"));
+        let open = HeatMap { blank_diagonal: false, ..full };
+        assert!(open.draw(Theme::Light, Size::default()).unwrap().as_str().contains("never met"));
+    }
+
+    #[test]
     fn more_values_than_pixels_are_averaged() {
         let row: Vec<_> = (0..5000).map(|at| f64::from(at % 2)).collect();
         let map = map(&[&row, &row]);
         assert_eq!(map.mean(0..2, 0..4), Some(0.5));
         let svg = map.draw(Theme::Light, Size::default()).unwrap();
-        assert!(svg.as_str().matches("<rect").count() < 2 * 360 + 200);
+        assert!(svg.as_str().matches("<rect").count() < 2 * MOST_CELLS + 200);
     }
 
     #[test]

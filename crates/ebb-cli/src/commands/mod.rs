@@ -6,6 +6,7 @@ pub(crate) mod data;
 pub(crate) mod demo;
 pub(crate) mod describe;
 pub(crate) mod export;
+pub(crate) mod friends;
 pub(crate) mod list;
 pub(crate) mod resume;
 pub(crate) mod run;

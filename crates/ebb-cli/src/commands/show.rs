@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ebb_plot::{Lines, PlotError, Series, Size, Theme};
+use ebb_plot::{Lines, Series, Size, Theme};
 use ebb_record::{Row, RunFolder};
 
 use crate::CliError;
@@ -112,11 +112,10 @@ fn draw_into(file: &Path, name: &str, axis: &str, points: Vec<(f64, f64)>) -> Re
         y_label: name.to_owned(),
         series: vec![Series { name: String::new(), points, band: None }],
     };
-    let wrong = |error: PlotError| CliError::Usage(error.to_string());
-    let svg = lines.draw(Theme::Light, Size::default()).map_err(wrong)?;
+    let svg = lines.draw(Theme::Light, Size::default())?;
     match file.extension().and_then(|ending| ending.to_str()) {
         Some("svg") => write_file(file, svg.as_str().as_bytes()),
-        Some("png") => write_file(file, &svg.png(2).map_err(wrong)?),
+        Some("png") => write_file(file, &svg.png(2)?),
         _ => {
             let file = file.display();
             Err(CliError::Usage(format!("--plot {file}: the ending says the format; give .svg or .png")))

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, say, write_file, write_picture};
+use crate::output::{Columns, bold, count, folder_for, say, say_files, theme, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -45,20 +45,13 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if args.json {
         return say(&played.json().to_string());
     }
-    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let theme = if args.dark { Theme::Dark } else { Theme::Light };
+    let folder = args.out.clone().unwrap_or_else(|| folder_for("world", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = played.write(&folder, theme)?;
+    let files = played.write(&folder, theme(args.dark))?;
     played.print()?;
     say("")?;
-    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))?;
+    say_files(&files)?;
     args.export.iter().try_for_each(|file| say(&format!("{:<7}  {}", "trace", file.display())))
-}
-
-/// Below `runs`, named after the configuration.
-fn default_folder(file: &Path) -> PathBuf {
-    let named = file.file_stem().map_or("world".into(), |stem| stem.to_string_lossy());
-    Path::new("runs").join(format!("world-{named}"))
 }
 
 impl Played {
@@ -158,11 +151,10 @@ impl Played {
         let table = folder.join("clients.csv");
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
-        let wrong = |error: PlotError| CliError::Usage(error.to_string());
         let pictures =
             [("raster", self.raster(theme)), ("rounds", self.rounds(theme)), ("shares", self.shares(theme))];
         for (name, svg) in pictures {
-            let written = write_picture(folder, name, &svg.map_err(wrong)?)?;
+            let written = write_picture(folder, name, &svg?)?;
             files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)

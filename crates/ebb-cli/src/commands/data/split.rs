@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::CliError;
 use crate::args::DataSplit;
 use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, say, write_file, write_picture};
+use crate::output::{Columns, bold, count, folder_for, say, say_files, theme, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -56,20 +56,13 @@ pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
     if args.json {
         return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
     }
-    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let theme = if args.dark { Theme::Dark } else { Theme::Light };
+    let folder = args.out.clone().unwrap_or_else(|| folder_for("split", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = holdings.write(&folder, theme)?;
+    let files = holdings.write(&folder, theme(args.dark))?;
     holdings.print()?;
     say("")?;
-    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))?;
+    say_files(&files)?;
     if holdings.classes.is_empty() { say("no picture: these samples have no classes") } else { Ok(()) }
-}
-
-/// Below `runs`, named after the configuration.
-fn default_folder(file: &Path) -> PathBuf {
-    let named = file.file_stem().map_or("data".into(), |stem| stem.to_string_lossy());
-    Path::new("runs").join(format!("split-{named}"))
 }
 
 impl Holdings {
@@ -114,8 +107,7 @@ impl Holdings {
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
         if !self.classes.is_empty() {
-            let wrong = |error: PlotError| CliError::Usage(error.to_string());
-            let written = write_picture(folder, "split", &self.draw(theme).map_err(wrong)?)?;
+            let written = write_picture(folder, "split", &self.draw(theme)?)?;
             files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)
@@ -262,6 +254,7 @@ impl Holdings {
             rows: self.classes.clone(),
             columns: clients,
             values: (0..self.classes.len()).map(|class| share(class).collect()).collect(),
+            ..HeatMap::default()
         };
         map.draw(theme, Size { height_px: 200 + 14 * self.classes.len() as u32, ..size })
     }

@@ -1,0 +1,352 @@
+//! `ebbflow friends`: who is how alike in a run, as a table and a picture.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ebb_plot::{HeatMap, PlotError, Size, Svg, Theme};
+use ebb_record::{FriendPair, RunFolder};
+use ebb_round::ClientId;
+use ebb_settings::Facts;
+use ebb_train::data;
+use serde::Serialize;
+
+use crate::CliError;
+use crate::args::Friends;
+use crate::assemble::{planned, read_to_look};
+use crate::linkage::{Distances, side_by_side};
+use crate::output::{Columns, bold, count, folder_for, resume_command, say, say_files, theme, write_picture};
+
+/// Of more clients than this the table shows the first few, and the picture as many that are evenly apart.
+const MANY: usize = 2000;
+
+/// The table of many clients ends after so many.
+const FIRST: usize = 50;
+
+/// So many friends of each client are shown.
+const BEST: usize = 3;
+
+/// Of at most so many clients the numbers stand beside the picture.
+const MOST_NAMED: usize = 60;
+
+pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
+    let run = RunFolder::open(&args.run)?;
+    let round = round(&run, args)?;
+    let friends = run.friends(round)?;
+    let (clusters, notes) = match clusters(&args.run, args.place.data.as_deref()) {
+        Ok(clusters) => (clusters, Vec::new()),
+        Err(error) => (Vec::new(), vec![format!("true clusters are not known here: {error}")]),
+    };
+    let circle = Circle::new(round, friends, &clusters, notes);
+    if args.json {
+        return say(&serde_json::to_string(&circle).expect("numbers and text make JSON"));
+    }
+    let folder = args.out.clone().unwrap_or_else(|| folder_for("friends", &args.run));
+    // Files first: whoever reads the output may stop reading.
+    let files = circle.write(&folder, theme(args.dark))?;
+    say(&bold(&args.run.display().to_string()))?;
+    circle.print()?;
+    say("")?;
+    say_files(&files)
+}
+
+/// After how many rounds the friends are wanted, if there are any.
+fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
+    let (rounds, name) = (run.friends_rounds()?, args.run.display());
+    let Some(&last) = rounds.last() else {
+        let how = "recipe = \"fl-fdms\", or substitute.kind = \"friend\"";
+        let why = if run.summary()?.is_some() {
+            format!("this run recorded no friends, for its substitution compares nobody; run one with {how}")
+        } else {
+            let resume = resume_command(&args.run);
+            format!(
+                "no friends were recorded so far: with {how} they come with checkpoints and at the end; go on with: {resume}"
+            )
+        };
+        return Err(CliError::Usage(format!("{name}: {why}")));
+    };
+    match args.round {
+        None => Ok(last),
+        Some(round) if rounds.contains(&round) => Ok(round),
+        Some(round) => {
+            let known: Vec<_> = rounds.iter().map(u32::to_string).collect();
+            Err(CliError::Usage(format!(
+                "--round {round}: {name} has friends after so many rounds: {}; give one of these, or leave it out",
+                known.join(", ")
+            )))
+        }
+    }
+}
+
+/// The true cluster of each client, from the data that the run's settings name; none where it was not made in clusters.
+fn clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
+    let tree = read_to_look(run, &[], place, None)?;
+    let seed = u64::from(planned(&tree)?.0);
+    let task = data::build(&tree.table("data", Facts { seed, ..Facts::default() }))?;
+    Ok((0..task.n_clients()).map_while(|idx| task.oracle_cluster(ClientId::new(idx))).collect())
+}
+
+/// Who is how alike, and what an oracle says about it.
+#[derive(Debug, Serialize)]
+struct Circle {
+    /// How many rounds were done.
+    round: u32,
+    n_clients: usize,
+    pairs_met: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oracle: Option<Oracle>,
+    clients: Vec<Client>,
+    notes: Vec<String>,
+    #[serde(skip)]
+    pairs: Vec<FriendPair>,
+}
+
+#[derive(Debug, Serialize)]
+struct Client {
+    client: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oracle_cluster: Option<u32>,
+    /// The most alike first.
+    friends: Vec<Friend>,
+    /// Whether the best friend is of the same cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oracle_same: Option<bool>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Friend {
+    client: u32,
+    similarity: f64,
+    met: u32,
+    last_met: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oracle_cluster: Option<u32>,
+}
+
+/// How well likeness tells true clusters apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+struct Oracle {
+    /// The mean over pairs of one cluster.
+    mean_inside: Option<f64>,
+    /// The mean over pairs of two.
+    mean_between: Option<f64>,
+    /// For how many clients everybody inside is more alike than anybody outside.
+    told_apart: usize,
+    /// Of how many that met somebody inside and somebody outside.
+    told_apart_of: usize,
+}
+
+impl Circle {
+    fn new(round: u32, mut pairs: Vec<FriendPair>, clusters: &[u32], notes: Vec<String>) -> Self {
+        let pairs_met = pairs.len();
+        // What diverged is as good as never seen.
+        pairs.retain(|pair| pair.similarity.is_finite());
+        let cluster = |client: u32| clusters.get(client as usize).copied();
+        let mut friends: BTreeMap<u32, Vec<Friend>> = BTreeMap::new();
+        for pair in &pairs {
+            for (one, other) in [(pair.client, pair.other), (pair.other, pair.client)] {
+                let FriendPair { similarity, met, last_met, .. } = *pair;
+                let friend =
+                    Friend { client: other, similarity, met, last_met, oracle_cluster: cluster(other) };
+                friends.entry(one).or_default().push(friend);
+            }
+        }
+        let oracle = (!clusters.is_empty()).then(|| Oracle::of(&friends, cluster));
+        let clients = friends.into_iter().map(|(client, mut friends)| {
+            friends.sort_by(|one, other| {
+                other.similarity.total_cmp(&one.similarity).then(one.client.cmp(&other.client))
+            });
+            friends.truncate(BEST);
+            let oracle_cluster = cluster(client);
+            let oracle_same = oracle_cluster.and_then(|own| Some(friends.first()?.oracle_cluster? == own));
+            Client { client, oracle_cluster, friends, oracle_same }
+        });
+        let clients: Vec<_> = clients.collect();
+        Circle { round, n_clients: clients.len(), pairs_met, oracle, clients, notes, pairs }
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let n_clients = self.clients.len();
+        let possible = n_clients * n_clients.saturating_sub(1) / 2;
+        let rounds = count(u64::from(self.round), "round");
+        let clients = count(n_clients as u64, "client");
+        say(&format!("after {rounds}: {clients} met somebody, {} of {possible} pairs met", self.pairs_met))?;
+        if let Some(oracle) = self.oracle {
+            oracle.print()?;
+        }
+        self.notes.iter().try_for_each(|note| say(&format!("note: {note}")))?;
+        if n_clients == 0 {
+            return say("nobody met anybody: no round had two answers");
+        }
+        say("")?;
+        self.print_table()
+    }
+
+    fn print_table(&self) -> Result<(), CliError> {
+        let mut headings = vec!["client", "best friend: similarity (met, last met)", "second", "third"];
+        if self.oracle.is_some() {
+            headings.extend(["oracle cluster", "oracle friends'", "oracle same"]);
+        }
+        let shown = if self.clients.len() > MANY { FIRST } else { self.clients.len() };
+        let mut table = Columns::new(headings.len(), headings);
+        for client in &self.clients[..shown] {
+            table.row(client.cells(self.oracle.is_some()));
+        }
+        table.print()?;
+        match self.clients.len() - shown {
+            0 => Ok(()),
+            more => say(&format!("... and {}; --json has them all", count(more as u64, "more client"))),
+        }
+    }
+
+    /// Draws the matrix, if there is one; says what is where.
+    fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
+        if self.pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let name = format!("round-{:06}", self.round);
+        let files = write_picture(folder, &name, &self.draw(theme)?)?;
+        Ok(files.map(|file| ("picture", file)).to_vec())
+    }
+
+    fn draw(&self, theme: Theme) -> Result<Svg, PlotError> {
+        let drawn = self.drawn();
+        let place: BTreeMap<u32, usize> =
+            drawn.iter().enumerate().map(|(at, one)| (one.client, at)).collect();
+        let mut values = vec![vec![f64::NAN; drawn.len()]; drawn.len()];
+        for pair in &self.pairs {
+            if let (Some(&one), Some(&other)) = (place.get(&pair.client), place.get(&pair.other)) {
+                values[one][other] = pair.similarity;
+                values[other][one] = pair.similarity;
+            }
+        }
+        let name =
+            |one: &&Client| if drawn.len() <= MOST_NAMED { one.client.to_string() } else { String::new() };
+        let names: Vec<_> = drawn.iter().map(name).collect();
+        let breaks =
+            drawn.windows(2).enumerate().filter(|(_, two)| two[0].oracle_cluster != two[1].oracle_cluster);
+        let order =
+            if self.oracle.is_some() { "by true cluster (oracle)" } else { "alike ones side by side" };
+        let some = if drawn.len() < self.clients.len() {
+            format!(", {} of {}", drawn.len(), self.clients.len())
+        } else {
+            String::new()
+        };
+        let map = HeatMap {
+            title: format!("Who is how alike after {}", count(u64::from(self.round), "round")),
+            x_label: format!("client{some}, {order}"),
+            y_label: "client".to_owned(),
+            value_label: "similarity".to_owned(),
+            rows: names.clone(),
+            columns: names,
+            values,
+            gap_label: "never met".to_owned(),
+            blank_diagonal: true,
+            breaks: breaks.map(|(at, _)| at + 1).collect(),
+        };
+        let side_px = (36 * drawn.len() as u32).clamp(320, 900);
+        map.draw(theme, Size { width_px: side_px + 150, height_px: side_px + 130 })
+    }
+
+    /// The clients in the picture, in order.
+    fn drawn(&self) -> Vec<&Client> {
+        let n_drawn = self.clients.len().min(MANY);
+        let mut drawn: Vec<_> =
+            (0..n_drawn).map(|at| &self.clients[at * self.clients.len() / n_drawn]).collect();
+        if self.oracle.is_some() {
+            drawn.sort_by_key(|one| (one.oracle_cluster, one.client));
+            return drawn;
+        }
+        let place: BTreeMap<u32, usize> =
+            drawn.iter().enumerate().map(|(at, one)| (one.client, at)).collect();
+        // Whoever never met is as unlike as any two that did.
+        let unlike = self.pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
+        let mut apart = Distances::new(drawn.len(), unlike);
+        for pair in &self.pairs {
+            if let (Some(&one), Some(&other)) = (place.get(&pair.client), place.get(&pair.other)) {
+                apart.set(one, other, 1.0 - pair.similarity);
+            }
+        }
+        side_by_side(apart).into_iter().map(|at| drawn[at]).collect()
+    }
+}
+
+impl Client {
+    fn cells(&self, with_oracle: bool) -> Vec<String> {
+        let friend = |at: usize| match self.friends.get(at) {
+            None => "-".to_owned(),
+            Some(friend) => {
+                let Friend { client, similarity, met, last_met, .. } = friend;
+                format!("{client}: {similarity:.4} ({met}, {last_met})")
+            }
+        };
+        let mut cells = vec![self.client.to_string()];
+        cells.extend((0..BEST).map(friend));
+        if with_oracle {
+            let cluster =
+                |cluster: Option<u32>| cluster.map_or("-".to_owned(), |cluster| cluster.to_string());
+            let theirs: Vec<_> = self.friends.iter().map(|friend| cluster(friend.oracle_cluster)).collect();
+            let same = self.oracle_same.map_or("-", |same| if same { "yes" } else { "no" });
+            cells.extend([cluster(self.oracle_cluster), theirs.join(" "), same.to_owned()]);
+        }
+        cells
+    }
+}
+
+impl Oracle {
+    fn of(friends: &BTreeMap<u32, Vec<Friend>>, cluster: impl Fn(u32) -> Option<u32>) -> Self {
+        let mut oracle = Oracle::default();
+        let (mut inside, mut between) = (Mean::default(), Mean::default());
+        for (&client, friends) in friends {
+            let Some(own) = cluster(client) else { continue };
+            let (mut least_inside, mut most_outside) = (f64::INFINITY, f64::NEG_INFINITY);
+            for friend in friends {
+                match friend.oracle_cluster {
+                    Some(cluster) if cluster == own => {
+                        inside.add(friend.similarity);
+                        least_inside = least_inside.min(friend.similarity);
+                    }
+                    Some(_) => {
+                        between.add(friend.similarity);
+                        most_outside = most_outside.max(friend.similarity);
+                    }
+                    None => {}
+                }
+            }
+            if least_inside.is_finite() && most_outside.is_finite() {
+                oracle.told_apart_of += 1;
+                oracle.told_apart += usize::from(least_inside > most_outside);
+            }
+        }
+        Oracle { mean_inside: inside.get(), mean_between: between.get(), ..oracle }
+    }
+
+    fn print(&self) -> Result<(), CliError> {
+        let mean = |mean: Option<f64>| mean.map_or("-".to_owned(), |mean| format!("{mean:.4}"));
+        say(&format!(
+            "oracle: mean similarity {} inside true clusters, {} between them; for {} of {} the least alike inside is \
+             more alike than the most alike outside",
+            mean(self.mean_inside),
+            mean(self.mean_between),
+            self.told_apart,
+            count(self.told_apart_of as u64, "client"),
+        ))
+    }
+}
+
+/// A mean in the making. Each pair is seen from both its ends, which changes no mean.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    n: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.n += 1;
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.n > 0).then(|| self.sum / self.n as f64)
+    }
+}
