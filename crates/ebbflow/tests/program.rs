@@ -370,11 +370,19 @@ fn lists_and_descriptions_name_everything() {
         "fedavg",
         "fedprox",
         "scaffold",
+        "fl-fdms",
+        "stale-update",
+        "stale-model",
         "enrolled",
         "everyone",
         "uniform",
         "sgd",
         "nobody",
+        "friend",
+        "friend-oracle",
+        "last-update",
+        "last-model",
+        "zero-model",
         "mean",
         "share",
         "plain",
@@ -388,7 +396,7 @@ fn lists_and_descriptions_name_everything() {
         assert!(described.starts_with(name), "{described}");
     }
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
-    assert_eq!(json.as_array().unwrap().len(), 6);
+    assert_eq!(json.as_array().unwrap().len(), ebbflow::Registry::standard().recipes.len());
     assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));
 }
 
