@@ -204,6 +204,7 @@ impl Fleet for SimFleet {
     fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
         let mut probes = Probes::new();
         let mut spent = Spent::default();
+        let deadline_s = self.world.deadline_s;
         let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
         for &client in clients.iter().filter(free) {
             let steps = job.work.steps(self.task.samples(client)).get();
@@ -212,11 +213,14 @@ impl Fleet for SimFleet {
                 train_s: self.world.speed.train_s(client, steps),
                 upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
             };
-            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts.
+            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts,
+            // but nobody is waited for beyond the deadline.
             spent.bytes_down += job.global.bytes();
-            spent.bytes_up += 4;
-            spent.elapsed_s = spent.elapsed_s.max(measured.upload_s);
-            probes.insert(client, measured);
+            spent.elapsed_s = spent.elapsed_s.max(measured.upload_s.min(deadline_s));
+            if measured.upload_s <= deadline_s {
+                spent.bytes_up += 4;
+                probes.insert(client, measured);
+            }
         }
         Ok((probes, spent))
     }

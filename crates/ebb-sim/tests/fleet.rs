@@ -242,6 +242,32 @@ fn probes_do_not_reach_the_busy() {
 }
 
 #[test]
+fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
+    let (rate, work) = Counting.plan(1);
+    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let all: Vec<_> = (0..3).map(ClientId::new).collect();
+    let measure = |deadline: &str| {
+        let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 1.0";
+        let Trial { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
+        fleet.roll_call(0, &mut census).unwrap();
+        let (probes, spent) = fleet.measure(&all, &job).unwrap();
+        (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), spent)
+    };
+    let (mut times, without) = measure("");
+    times.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let [fastest, middle, slowest] = times[..] else { panic!("all are up: {times:?}") };
+    assert_eq!(without.elapsed_s, slowest.1);
+    // Between the second and the third.
+    let deadline_s = 0.5 * (middle.1 + slowest.1);
+    let (found, spent) = measure(&format!("deadline_s = {deadline_s:?}"));
+    let mut expected = vec![fastest, middle];
+    expected.sort_by_key(|&(client, _)| client);
+    assert_eq!(found, expected);
+    // The model went down to all three; two numbers came back.
+    assert_eq!(spent, Spent { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
+}
+
+#[test]
 fn work_comes_back_as_its_law_says() {
     // Everybody fails: all were asked, nobody is heard, and the server waited for them until the deadline.
     let mut all_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.0");
