@@ -86,11 +86,11 @@ impl Pairs<'_> {
         }
     }
 
-    /// Which pairs of a tile are to be computed.
-    fn within(&self, first_row: usize, first_col: usize, n: usize) -> Tile {
+    /// Which pairs of a tile are to be computed; `None` if none is.
+    fn within(&self, first_row: usize, first_col: usize, n: usize) -> Option<Tile> {
         // Most tiles lie wholly below the diagonal.
         if matches!(self, Pairs::All) && first_row + TILE.0 <= n && first_col + TILE.1 <= first_row {
-            return Tile::Whole([[true; TILE.1]; TILE.0]);
+            return Some(Tile::Whole([[true; TILE.1]; TILE.0]));
         }
         let mut mask = [[false; TILE.1]; TILE.0];
         let (mut some, mut whole) = (false, true);
@@ -104,17 +104,13 @@ impl Pairs<'_> {
                 }
             }
         }
-        match (some, whole) {
-            (false, _) => Tile::Empty,
-            (true, true) => Tile::Whole(mask),
-            (true, false) => Tile::Some(mask),
-        }
+        let tile = if whole { Tile::Whole(mask) } else { Tile::Some(mask) };
+        some.then_some(tile)
     }
 }
 
 /// What is wanted of a tile of pairs.
 enum Tile {
-    Empty,
     /// Every pair that there is.
     Whole([[bool; TILE.1]; TILE.0]),
     /// These, and not the others.
@@ -218,9 +214,22 @@ fn block_row(
     let width = width(at, block);
     let mut products = vec![0.0; block * width];
     let first_row = at * block;
+    // For each block of columns, the tiles of which something is wanted.
+    let wanted: Vec<Vec<_>> = (0..=at)
+        .map(|beside| {
+            let corners = (0..block)
+                .step_by(TILE.0)
+                .flat_map(|row| (0..block).step_by(TILE.1).map(move |col| (row, col)));
+            let tile = |(row, col)| {
+                let tile = pairs.within(first_row + row, beside * block + col, vectors.len())?;
+                Some((row, col, tile))
+            };
+            corners.filter_map(tile).collect()
+        })
+        .collect();
     for chunk in chunks {
         pack(vectors, first_row, chunk, &mut room.rows);
-        for beside in 0..=at {
+        for (beside, tiles) in wanted.iter().enumerate().filter(|(_, tiles)| !tiles.is_empty()) {
             let first_col = beside * block;
             let cols = if beside == at {
                 &room.rows
@@ -230,11 +239,8 @@ fn block_row(
             };
             let mut add =
                 |row: usize, col: usize, product: f64| products[row * width + first_col + col] += product;
-            for row in (0..block).step_by(TILE.0) {
-                for col in (0..block).step_by(TILE.1) {
-                    let tile = pairs.within(first_row + row, first_col + col, vectors.len());
-                    add_tile(&room.rows, cols, row, col, &tile, &mut add);
-                }
+            for (row, col, tile) in tiles {
+                add_tile(&room.rows, cols, *row, *col, tile, &mut add);
             }
         }
     }
@@ -281,7 +287,6 @@ fn add_tile(
     add: &mut impl FnMut(usize, usize, f64),
 ) {
     let mask = match wanted {
-        Tile::Empty => return,
         Tile::Some(mask) => return few(rows, cols, first_row, first_col, mask, add),
         Tile::Whole(mask) => mask,
     };

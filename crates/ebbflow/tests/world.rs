@@ -95,6 +95,7 @@ const WORLDS: &[&str] = &[
     "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"flash\"\nkbit_s = 0.05",
     "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"mobiperf\"\nkbit_s = 0.01",
     "[world.churn]\nfrom_start = 0.5\narrivals = 1.0\nlifetime = 4.0",
+    "[world]\noutages = [{ from = 2, until = 9, clients = [0, 1, 2, 3] }]\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.8",
     "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }]\ndepartures = [{ round = 3, clients = [7, 8] }]",
     "[world]\nmembers = \"MEMBERS\"",
     "[world]\ndeadline_s = 4.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
@@ -128,6 +129,7 @@ fn every_kind_of_world_is_compared() {
             "speed" => "speed_spread = ",
             "membership" => "arrivals = ",
             "churn" => "[world.churn]",
+            "outages" => "outages = ",
             other => panic!("WORLDS may lack {other}; add it, and here by what it is known"),
         };
         assert!(WORLDS.iter().any(|world| world.contains(key)), "WORLDS lacks {part}; add it");
