@@ -1,9 +1,10 @@
 //! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
-//! `cargo xtask fuzz` for what damaged files do to their readers, `cargo xtask valgrind` for what kernels read and write.
+//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files do to their readers, `cargo xtask valgrind` for what kernels read and write.
 
 mod bench;
 mod check;
 mod fuzz;
+mod results;
 #[cfg(test)]
 mod shape;
 mod valgrind;
@@ -29,6 +30,8 @@ enum Command {
     Check,
     /// Try the readers of files on ten million damaged ones
     Fuzz(fuzz::Args),
+    /// Write what a study found beside what was published
+    Results(results::Args),
     /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
     Valgrind,
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Check => check::run(),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Results(args) => results::run(&args),
         Command::Valgrind => valgrind::run(),
     };
     match done {

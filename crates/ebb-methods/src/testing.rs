@@ -71,6 +71,11 @@ impl World {
         self
     }
 
+    pub(crate) fn with_busy(mut self, idxs: &[usize]) -> World {
+        self.census.set_busy(|busy| idxs.iter().for_each(|&idx| busy.set(idx, true)));
+        self
+    }
+
     /// A round on a model of one number.
     pub(crate) fn round(&self, number: RoundNo) -> Round<'_> {
         Round {

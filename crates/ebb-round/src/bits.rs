@@ -80,6 +80,13 @@ impl Bits {
         }
     }
 
+    /// Turns off whatever is on in `other`.
+    pub fn take_out(&mut self, other: &Bits) {
+        for (word, other) in self.words.iter_mut().zip(&other.words) {
+            *word &= !other;
+        }
+    }
+
     /// Turns all bits off.
     pub fn clear(&mut self) {
         self.words.fill(0);
@@ -163,5 +170,12 @@ mod tests {
         let mut bits = some(100, &[1, 50, 99]);
         bits.keep_only(&some(100, &[50, 99]));
         assert_eq!(bits.iter().collect::<Vec<_>>(), [50, 99]);
+    }
+
+    #[test]
+    fn taking_out_others_leaves_the_rest() {
+        let mut bits = some(100, &[1, 50, 99]);
+        bits.take_out(&some(70, &[2, 50]));
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [1, 99]);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is in the run: joined, left, up, last heard. Arrays and bitsets indexed by client.
+//! Who is in the run: joined, left, up, busy, last heard. Arrays and bitsets indexed by client.
 
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Stream};
@@ -38,6 +38,7 @@ pub struct Census {
     heard: Vec<RoundNo>,
     enrolled: Bits,
     up: Bits,
+    busy: Bits,
     n_enrolled: usize,
     changes: u64,
 }
@@ -69,6 +70,7 @@ impl Census {
             self.heard.resize(len, NEVER);
             self.enrolled.grow(len);
             self.up.grow(len);
+            self.busy.grow(len);
         }
         if !self.enrolled.get(idx) {
             self.enrolled.set(idx, true);
@@ -86,6 +88,7 @@ impl Census {
         if self.enrolled.get(idx) {
             self.enrolled.set(idx, false);
             self.up.set(idx, false);
+            self.busy.set(idx, false);
             self.left[idx] = number;
             self.n_enrolled -= 1;
             self.changes += 1;
@@ -111,6 +114,25 @@ impl Census {
     pub fn set_up(&mut self, write: impl FnOnce(&Bits, &mut Bits)) {
         write(&self.enrolled, &mut self.up);
         self.up.keep_only(&self.enrolled);
+    }
+
+    /// The enrolled clients whose answer to an earlier round is still under way, up or not.
+    pub fn busy(&self) -> &Bits {
+        &self.busy
+    }
+
+    /// For the fleet: who is busy. Clients that are not enrolled are taken out afterwards.
+    pub fn set_busy(&mut self, write: impl FnOnce(&mut Bits)) {
+        self.busy.clear();
+        write(&mut self.busy);
+        self.busy.keep_only(&self.enrolled);
+    }
+
+    /// The enrolled clients that can take a job this round: up, and not busy.
+    pub fn free(&self) -> Bits {
+        let mut free = self.up.clone();
+        free.take_out(&self.busy);
+        free
     }
 
     /// How many samples the client holds.
@@ -158,6 +180,7 @@ impl State for Census {
         to.u32s("heard", &self.heard);
         to.u64s("enrolled", self.enrolled.words());
         to.u64s("up", self.up.words());
+        to.u64s("busy", self.busy.words());
         to.u64("changes", self.changes);
     }
 
@@ -172,6 +195,7 @@ impl State for Census {
         }
         self.enrolled = Bits::from_words(from.u64s("enrolled")?, len);
         self.up = Bits::from_words(from.u64s("up")?, len);
+        self.busy = Bits::from_words(from.u64s("busy")?, len);
         self.changes = from.u64("changes")?;
         self.n_enrolled = self.enrolled.count();
         Ok(())
@@ -208,10 +232,32 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_up_and_not_busy_is_free() {
+        let mut census = Census::new();
+        for idx in 0..4 {
+            census.enrol(ClientId::new(idx), 1, 0);
+        }
+        census.leave(ClientId::new(3), 1);
+        census.set_up(|_, up| [0, 1].into_iter().for_each(|idx| up.set(idx, true)));
+        let busy = |census: &mut Census, idxs: &[usize]| {
+            census.set_busy(|busy| idxs.iter().for_each(|&idx| busy.set(idx, true)));
+            [census.up().clone(), census.busy().clone(), census.free()]
+                .map(|bits| bits.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(busy(&mut census, &[1, 2, 3]), [vec![0, 1], vec![1, 2], vec![0]]);
+        assert_eq!(busy(&mut census, &[]), [vec![0, 1], vec![], vec![0, 1]]);
+        busy(&mut census, &[1]);
+        census.leave(ClientId::new(1), 2);
+        census.enrol(ClientId::new(1), 1, 3);
+        assert!(!census.busy().get(1), "the fleet has not said so yet");
+    }
+
+    #[test]
     fn what_is_saved_loads_again() {
         let mut census = Census::new();
         census.enrol(ClientId::new(70), 5, 2);
         census.hear(ClientId::new(70), 3);
+        census.set_busy(|busy| busy.set(70, true));
         let mut saver = Saver::new();
         census.save(&mut saver);
         let bytes = saver.finish();
@@ -219,5 +265,6 @@ mod tests {
         again.load(&mut Loader::new(&bytes)).unwrap();
         assert_eq!(again.heard(ClientId::new(70)), Some(3));
         assert_eq!((again.len(), again.n_enrolled()), (71, 1));
+        assert_eq!(again.busy(), census.busy());
     }
 }

@@ -9,14 +9,16 @@ use crate::{Census, ClientId, Job, Parcel, RoundNo, Update};
 
 /// The clients, wherever they are.
 pub trait Fleet: State {
-    /// Says who joined, who left and who can be reached in this round.
+    /// Says who joined, who left, who can be reached in this round and who is busy: whose answer to an earlier round will
+    /// not arrive in this one either.
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError>;
 
     /// Asks clients for their loss at the job's model and how long they would take. The silent are missing.
     fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError>;
 
     /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
-    /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet.
+    /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet. An order to a
+    /// busy client is not sent: a client has one job at a time.
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError>;
 
     /// What clients would return if they did all that the orders ask: an oracle, which only a simulation can be. It

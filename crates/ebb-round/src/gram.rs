@@ -29,6 +29,9 @@ const PART: usize = 1 << 16;
 /// The most inner products that are kept several times over, once for each part.
 const KEPT: usize = 1 << 25;
 
+/// How many vectors ahead the one lies that is called for while another is copied.
+const AHEAD: usize = 2;
+
 /// One chunk of one vector, filled up with zeros.
 type Row = [f32; CHUNK];
 
@@ -75,12 +78,43 @@ pub enum Pairs<'a> {
 }
 
 impl Pairs<'_> {
+    /// Whether a pair is wanted, given the later vector first.
     fn wanted(&self, row: usize, col: usize) -> bool {
         match self {
-            Pairs::All => col <= row,
-            Pairs::These(before) => col == row || col < row && before[row].get(col),
+            Pairs::All => true,
+            Pairs::These(before) => col == row || before[row].get(col),
         }
     }
+
+    /// Which pairs of a tile are to be computed; `None` if none is.
+    fn within(&self, first_row: usize, first_col: usize, n: usize) -> Option<Tile> {
+        // Most tiles lie wholly below the diagonal.
+        if matches!(self, Pairs::All) && first_row + TILE.0 <= n && first_col + TILE.1 <= first_row {
+            return Some(Tile::Whole([[true; TILE.1]; TILE.0]));
+        }
+        let mut mask = [[false; TILE.1]; TILE.0];
+        let (mut some, mut whole) = (false, true);
+        for (row, mask) in (first_row..).zip(&mut mask) {
+            for (col, is_wanted) in (first_col..).zip(mask) {
+                // Beyond the last vector and above the diagonal there is nothing to spare.
+                if row < n && col <= row {
+                    *is_wanted = self.wanted(row, col);
+                    some |= *is_wanted;
+                    whole &= *is_wanted;
+                }
+            }
+        }
+        let tile = if whole { Tile::Whole(mask) } else { Tile::Some(mask) };
+        some.then_some(tile)
+    }
+}
+
+/// What is wanted of a tile of pairs.
+enum Tile {
+    /// Every pair that there is.
+    Whole([[bool; TILE.1]; TILE.0]),
+    /// These, and not the others.
+    Some([[bool; TILE.1]; TILE.0]),
 }
 
 /// The inner products of the vectors over the coordinates in `ranges`. Pairs that are not wanted are not computed.
@@ -180,9 +214,22 @@ fn block_row(
     let width = width(at, block);
     let mut products = vec![0.0; block * width];
     let first_row = at * block;
+    // For each block of columns, the tiles of which something is wanted.
+    let wanted: Vec<Vec<_>> = (0..=at)
+        .map(|beside| {
+            let corners = (0..block)
+                .step_by(TILE.0)
+                .flat_map(|row| (0..block).step_by(TILE.1).map(move |col| (row, col)));
+            let tile = |(row, col)| {
+                let tile = pairs.within(first_row + row, beside * block + col, vectors.len())?;
+                Some((row, col, tile))
+            };
+            corners.filter_map(tile).collect()
+        })
+        .collect();
     for chunk in chunks {
         pack(vectors, first_row, chunk, &mut room.rows);
-        for beside in 0..=at {
+        for (beside, tiles) in wanted.iter().enumerate().filter(|(_, tiles)| !tiles.is_empty()) {
             let first_col = beside * block;
             let cols = if beside == at {
                 &room.rows
@@ -190,21 +237,34 @@ fn block_row(
                 pack(vectors, first_col, chunk, &mut room.cols);
                 &room.cols
             };
-            let wanted = |row: usize, col: usize| {
-                let (row, col) = (first_row + row, first_col + col);
-                row < vectors.len() && pairs.wanted(row, col)
-            };
             let mut add =
                 |row: usize, col: usize, product: f64| products[row * width + first_col + col] += product;
-            tiles(&room.rows, cols, &wanted, &mut add);
+            for (row, col, tile) in tiles {
+                add_tile(&room.rows, cols, *row, *col, tile, &mut add);
+            }
         }
     }
     products
 }
 
+#[cfg(target_arch = "x86_64")]
+fn prefetch(from: &f32) {
+    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+    // SAFETY: every x86-64 processor has the instruction, and it may be told any address.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(from).cast()) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch(_from: &f32) {}
+
 /// Copies a chunk of a block of vectors; where there are none, zeros.
 fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
     for (row, to) in to.iter_mut().enumerate() {
+        // Each vector lies on pages of its own, so that a processor does not guess what comes next.
+        if let Some(soon) = vectors.get(first + row + AHEAD) {
+            let lines = chunk.iter().flat_map(|stretch| soon[stretch.clone()].chunks(16));
+            lines.for_each(|line| prefetch(&line[0]));
+        }
         let mut filled = 0;
         if let Some(vector) = vectors.get(first + row) {
             for stretch in chunk {
@@ -217,35 +277,27 @@ fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]
     }
 }
 
-/// Adds the products of all wanted pairs.
-fn tiles(
+/// Adds the products that are wanted of a tile.
+fn add_tile(
     rows: &[Row],
     cols: &[Row],
-    wanted: &impl Fn(usize, usize) -> bool,
+    first_row: usize,
+    first_col: usize,
+    wanted: &Tile,
     add: &mut impl FnMut(usize, usize, f64),
 ) {
-    for first_row in (0..rows.len()).step_by(TILE.0) {
-        for first_col in (0..cols.len()).step_by(TILE.1) {
-            let mut mask = [[false; TILE.1]; TILE.0];
-            let mut n_wanted = 0;
-            for (row, mask) in mask.iter_mut().enumerate() {
-                for (col, is_wanted) in mask.iter_mut().enumerate() {
-                    *is_wanted = wanted(first_row + row, first_col + col);
-                    n_wanted += usize::from(*is_wanted);
-                }
-            }
-            if n_wanted == TILE.0 * TILE.1 {
-                let products = tile::<{ TILE.0 }, { TILE.1 }>(
-                    std::array::from_fn(|row| &rows[first_row + row]),
-                    std::array::from_fn(|col| &cols[first_col + col]),
-                );
-                for (row, products) in products.into_iter().enumerate() {
-                    for (col, product) in products.into_iter().enumerate() {
-                        add(first_row + row, first_col + col, product);
-                    }
-                }
-            } else if n_wanted > 0 {
-                few(rows, cols, first_row, first_col, &mask, add);
+    let mask = match wanted {
+        Tile::Some(mask) => return few(rows, cols, first_row, first_col, mask, add),
+        Tile::Whole(mask) => mask,
+    };
+    let products = tile::<{ TILE.0 }, { TILE.1 }>(
+        std::array::from_fn(|row| &rows[first_row + row]),
+        std::array::from_fn(|col| &cols[first_col + col]),
+    );
+    for ((row, products), mask) in (first_row..).zip(products).zip(mask) {
+        for ((col, product), is_wanted) in (first_col..).zip(products).zip(mask) {
+            if *is_wanted {
+                add(row, col, product);
             }
         }
     }
@@ -347,9 +399,8 @@ mod x86 {
                 }
             }
         }
-        std::array::from_fn(|row| {
-            std::array::from_fn(|col| {
-                let lanes = sums[row][col];
+        sums.map(|row| {
+            row.map(|lanes| {
                 let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
                 total(_mm512_castps512_ps256(lanes), high)
             })
@@ -382,7 +433,7 @@ mod x86 {
                 }
             }
         }
-        std::array::from_fn(|row| std::array::from_fn(|col| total(sums[row][col].0, sums[row][col].1)))
+        sums.map(|row| row.map(|(low, high)| total(low, high)))
     }
 
     /// The sum of the lanes, half onto half, as the plain path has it.

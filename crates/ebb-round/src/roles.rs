@@ -32,9 +32,9 @@ pub struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// The clients that can be reached, ascending.
+    /// The clients that can be reached and are free to take a job, ascending.
     pub fn up(&self) -> Vec<ClientId> {
-        self.census.up().iter().map(ClientId::new).collect()
+        self.census.free().iter().map(ClientId::new).collect()
     }
 
     /// The clients in the run, ascending.
@@ -72,7 +72,7 @@ pub trait Selector: State + Send {
     fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
         Vec::new()
     }
-    /// Whom to ask: enrolled clients, each at most once.
+    /// Whom to ask: enrolled clients, each at most once. Those that are down or busy get no job and stay silent.
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}

@@ -1,4 +1,4 @@
-//! Sums and norms over flat vectors; the only threads in this crate.
+//! Sums and norms over flat vectors.
 //!
 //! Sums over clients run in the order given, in f64. Threads and vector units split the coordinates, never
 //! the clients, and no product is fused into an addition: the bits are the same on every machine.

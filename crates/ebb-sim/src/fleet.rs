@@ -24,6 +24,7 @@ pub struct SimFleet {
     seed: u64,
     number: RoundNo,
     up: Bits,
+    busy: Bits,
     memories: Memories,
     under_way: Vec<UnderWay>,
 }
@@ -63,6 +64,7 @@ impl SimFleet {
             seed,
             number: 0,
             up: Bits::default(),
+            busy: Bits::default(),
             memories: Memories::default(),
             under_way: Vec::new(),
         }
@@ -73,8 +75,7 @@ impl SimFleet {
         let client = order.client;
         let up = self.up.get(client.idx());
         let when_up = !up && self.will_come_when_up(wait);
-        let has_a_job = |one: &UnderWay| one.client == client && one.arrives.is_none();
-        if !self.reached(client, wait) && !when_up || when_up && self.under_way.iter().any(has_a_job) {
+        if self.busy.get(client.idx()) || !self.reached(client, wait) && !when_up {
             return None;
         }
         let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
@@ -108,7 +109,7 @@ impl SimFleet {
     /// Whether a client gets the job in this round.
     fn reached(&self, client: ClientId, wait: Wait) -> bool {
         let comes = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
-        self.up.get(client.idx()) || comes
+        !self.busy.get(client.idx()) && (self.up.get(client.idx()) || comes)
     }
 
     /// How long a round may be held open.
@@ -123,8 +124,11 @@ impl SimFleet {
     fn close(&self, orders: &[Order], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
         let on_time = |fate: &&Fate| fate.late == 0 && !fate.when_up;
         let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
-        // Whoever comes when it is up again is not waited for.
-        let waited_for = |order: &&Order| self.up.get(order.client.idx()) || !self.will_come_when_up(wait);
+        // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
+        let waited_for = |order: &&Order| {
+            let idx = order.client.idx();
+            !self.busy.get(idx) && (self.up.get(idx) || !self.will_come_when_up(wait))
+        };
         let n_waited_for = orders.iter().filter(waited_for).count();
         times.sort_by(f64::total_cmp);
         let slowest_s = times.last().copied().unwrap_or(0.0);
@@ -138,21 +142,28 @@ impl SimFleet {
         }
         // Where nobody was there to be asked, the server waits for somebody until the deadline.
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
-        let nobody_there = n_waited_for == 0 && self.will_come_when_up(wait);
-        let window_s = if nobody_there { self.world.deadline_s } else { self.window_s(wait) };
+        let window_s = if n_waited_for == 0 { self.world.deadline_s } else { self.window_s(wait) };
         if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
+    }
+
+    /// Whether an answer arrives in this round.
+    fn is_due(&self, one: &UnderWay) -> bool {
+        match one.arrives {
+            Some(round) => round <= self.number,
+            None => self.up.get(one.client.idx()),
+        }
+    }
+
+    /// Whether anybody remembers having asked for an answer.
+    fn is_remembered(&self, one: &UnderWay) -> bool {
+        one.update.base.saturating_add(MOST_LATE) >= self.number
     }
 
     /// Passes on what was sent in earlier rounds and arrives in this one.
     fn deliver_late(&mut self, sink: &mut dyn Sink) -> Result<u64, FleetError> {
         let (mut due, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.under_way).into_iter().partition(|one| match one.arrives {
-                Some(round) => round <= self.number,
-                None => self.up.get(one.client.idx()),
-            });
-        // Nobody remembers having asked for what is older.
-        let remembered = |one: &UnderWay| one.update.base.saturating_add(MOST_LATE) >= self.number;
-        self.under_way = later.into_iter().filter(remembered).collect();
+            std::mem::take(&mut self.under_way).into_iter().partition(|one| self.is_due(one));
+        self.under_way = later.into_iter().filter(|one| self.is_remembered(one)).collect();
         due.sort_by_key(|one| (one.client, one.update.base));
         let mut bytes_up = 0;
         for one in due {
@@ -180,24 +191,36 @@ impl Fleet for SimFleet {
         self.number = number;
         self.world.take_roll(number, self.task.as_ref(), census);
         self.up = census.up().clone();
+        // What arrives in this round does so before the round's orders, so it leaves its client free.
+        census.set_busy(|busy| {
+            for one in self.under_way.iter().filter(|one| !self.is_due(one) && self.is_remembered(one)) {
+                busy.set(one.client.idx(), true);
+            }
+        });
+        self.busy = census.busy().clone();
         Ok(())
     }
 
     fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
         let mut probes = Probes::new();
         let mut spent = Spent::default();
-        for &client in clients.iter().filter(|client| self.up.get(client.idx())) {
+        let deadline_s = self.world.deadline_s;
+        let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
+        for &client in clients.iter().filter(free) {
             let steps = job.work.steps(self.task.samples(client)).get();
             let measured = Measured {
                 loss: self.task.loss(client, &job.global.model),
                 train_s: self.world.speed.train_s(client, steps),
                 upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
             };
-            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts.
+            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts,
+            // but nobody is waited for beyond the deadline.
             spent.bytes_down += job.global.bytes();
-            spent.bytes_up += 4;
-            spent.elapsed_s = spent.elapsed_s.max(measured.upload_s);
-            probes.insert(client, measured);
+            spent.elapsed_s = spent.elapsed_s.max(measured.upload_s.min(deadline_s));
+            if measured.upload_s <= deadline_s {
+                spent.bytes_up += 4;
+                probes.insert(client, measured);
+            }
         }
         Ok((probes, spent))
     }

@@ -11,6 +11,7 @@ pub mod link;
 mod members;
 mod membership;
 mod memory;
+mod outage;
 mod roll;
 mod script;
 mod speed;

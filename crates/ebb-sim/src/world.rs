@@ -11,12 +11,13 @@ use crate::link::constant::Constant;
 use crate::link::{self, Link};
 use crate::members;
 use crate::membership::{Event, Membership};
+use crate::outage::{self, Outage};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
 use crate::work::{self, WorkLaw};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 4] = [
+pub const PARTS: [(&str, &str, &str); 5] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -37,6 +38,11 @@ pub const PARTS: [(&str, &str, &str); 4] = [
         "random arrivals and departures: a Poisson number of newcomers a round, geometric lifetimes",
         "[world.churn]\nfrom_start = 0.5\narrivals = 0.5\nlifetime = 100.0",
     ),
+    (
+        "outages",
+        "clients that are away from a round until another, whatever their availability says",
+        "outages = [{ from = 20, until = 80, clients = [0, 1, 2, 3] }]",
+    ),
 ];
 
 /// Everything about the clients that no method decides.
@@ -45,6 +51,7 @@ pub struct World {
     pub(crate) script: Option<Script>,
     pub(crate) membership: Membership,
     pub(crate) churn: Option<Churn>,
+    pub(crate) outages: Vec<Outage>,
     pub(crate) work: Box<dyn WorkLaw>,
     pub(crate) link: Box<dyn Link>,
     pub(crate) speed: Speed,
@@ -81,6 +88,8 @@ struct Table {
     arrivals: Vec<Event>,
     #[serde(default)]
     departures: Vec<Event>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    outages: Vec<Outage>,
     /// A file of who was in from when until when, instead.
     members: Option<String>,
     script: Option<Vec<Vec<Reply>>>,
@@ -168,6 +177,7 @@ impl World {
                 settings.error("members", "arrivals and departures are scheduled; leave out one of them")
             );
         }
+        outage::check(&table.outages, settings)?;
         let work = {
             let inner = settings.inner("work");
             let entry = find(work::ALL, &inner, Some("complete"))?;
@@ -223,6 +233,7 @@ impl World {
                 None => Membership::new(table.arrivals, table.departures, settings)?,
             },
             churn,
+            outages: table.outages,
             work,
             link,
             speed: Speed {
@@ -243,7 +254,10 @@ impl World {
             None => self.membership.apply(number, task, census),
             Some(churn) => churn.apply(number, task, census),
         }
-        census.set_up(|enrolled, up| self.availability.write(number, enrolled, up));
+        census.set_up(|enrolled, up| {
+            self.availability.write(number, enrolled, up);
+            outage::take_out(&self.outages, number, up);
+        });
     }
 
     /// When a round closes, in seconds; infinite if there is no deadline.

@@ -229,6 +229,45 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
 }
 
 #[test]
+fn probes_do_not_reach_the_busy() {
+    let mut trial = fleet("script = [[{ client = 0, late = 2 }], [0, 2]]");
+    play(&mut trial, 0, Wait::Deadline, None);
+    trial.fleet.roll_call(1, &mut trial.census).unwrap();
+    let (rate, work) = Counting.plan(1);
+    let job = Job { round: 1, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let all: Vec<_> = (0..3).map(ClientId::new).collect();
+    let (probes, spent) = trial.fleet.measure(&all, &job).unwrap();
+    assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [2]);
+    assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
+}
+
+#[test]
+fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
+    let (rate, work) = Counting.plan(1);
+    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let all: Vec<_> = (0..3).map(ClientId::new).collect();
+    let measure = |deadline: &str| {
+        let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 1.0";
+        let Trial { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
+        fleet.roll_call(0, &mut census).unwrap();
+        let (probes, spent) = fleet.measure(&all, &job).unwrap();
+        (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), spent)
+    };
+    let (mut times, without) = measure("");
+    times.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let [fastest, middle, slowest] = times[..] else { panic!("all are up: {times:?}") };
+    assert_eq!(without.elapsed_s, slowest.1);
+    // Between the second and the third.
+    let deadline_s = 0.5 * (middle.1 + slowest.1);
+    let (found, spent) = measure(&format!("deadline_s = {deadline_s:?}"));
+    let mut expected = vec![fastest, middle];
+    expected.sort_by_key(|&(client, _)| client);
+    assert_eq!(found, expected);
+    // The model went down to all three; two numbers came back.
+    assert_eq!(spent, Spent { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
+}
+
+#[test]
 fn work_comes_back_as_its_law_says() {
     // Everybody fails: all were asked, nobody is heard, and the server waited for them until the deadline.
     let mut all_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.0");
@@ -340,5 +379,103 @@ fn whoever_trained_in_vain_rests_too() {
     for (number, n_up) in (0..).zip([3, 0, 0, 3, 0]) {
         assert!(play(&mut trial, number, Wait::Deadline, None).0.is_empty());
         assert_eq!(trial.census.up().count(), n_up, "round {number}");
+    }
+}
+
+/// Who was heard in a round and with the work of which round, and what was sent to all.
+fn heard_and_sent(trial: &mut Trial, number: RoundNo, wait: Wait) -> (Vec<(usize, RoundNo)>, u64) {
+    let (heard, spent) = play(trial, number, wait, None);
+    (heard.iter().map(|(client, update)| (*client, update.base)).collect(), spent.bytes_down)
+}
+
+#[test]
+fn whose_answer_is_under_way_takes_no_second_job() {
+    // Twelve seconds of work in rounds of 4.8: the answer comes in the next round but one.
+    let mut late = fleet("deadline_s = 4.8\nafter_deadline = \"late\"");
+    let all = |base| vec![(0, base), (1, base), (2, base)];
+    for (number, heard, sent) in
+        [(0, vec![], 12), (1, vec![], 0), (2, all(0), 12), (3, vec![], 0), (4, all(2), 12)]
+    {
+        assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
+        assert_eq!(late.census.up().count(), 3, "being up does not depend on what was asked");
+    }
+    // Late by script; client 0 would have answered in round 1.
+    let mut late = fleet("script = [[{ client = 0, late = 2 }], [0, 1], [0], [0]]");
+    for (number, heard, sent) in
+        [(0, vec![], 4), (1, vec![(1, 1)], 4), (2, vec![(0, 0), (0, 2)], 4), (3, vec![(0, 3)], 4)]
+    {
+        assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
+    }
+    // Late until it is up. Waited for again, it still has the first job.
+    let mut late = fleet("when_waited_for = \"next-up\"\nscript = [[], [], [0], [0, 1]]");
+    for (number, heard, sent) in
+        [(0, vec![], 12), (1, vec![], 0), (2, vec![(0, 0), (0, 2)], 4), (3, vec![(0, 3), (1, 0), (1, 3)], 8)]
+    {
+        // The orders in which they are heard: late ones first.
+        let (mut found, found_sent) = heard_and_sent(&mut late, number, Wait::Everyone);
+        found.sort_unstable();
+        assert_eq!((found, found_sent), (heard, sent), "round {number}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_those_that_nothing_was_sent_to() {
+    let world = "deadline_s = 60.0\nscript = [[0, { client = 1, late = 2 }, 2], [0, 1, 2]]";
+    let mut one = fleet(world);
+    assert_eq!(play(&mut one, 0, Wait::Deadline, None).1.elapsed_s, 60.0);
+    assert_eq!(play(&mut one, 1, Wait::Deadline, None).1.elapsed_s, 12.0);
+    // Where all are busy the round takes as long as one with nobody there, also one that has patience.
+    for wait in [Wait::Deadline, Wait::Everyone] {
+        let mut all = fleet("deadline_s = 4.8\nafter_deadline = \"late\"\npatience_s = 500.0");
+        play(&mut all, 0, Wait::Deadline, None);
+        assert_eq!(play(&mut all, 1, wait, None).1.elapsed_s, 4.8, "{wait:?}");
+    }
+}
+
+#[test]
+fn whoever_is_busy_does_no_work_in_vain() {
+    // Answers come 20 rounds late; whoever works rests for two rounds, also if its work is lost, as half is.
+    let world = "step_s = 6.0\nupload_s = 0.1\ndeadline_s = 3.0\nafter_deadline = \"late\"\n\
+                 availability = { kind = \"min-separation\", rounds = 2 }\n\
+                 work = { kind = \"failure\", success = 0.5 }";
+    let mut trial = built(world).unwrap();
+    let mut idle = [false; 3];
+    let mut n_idle = 0;
+    for number in 0..60 {
+        play(&mut trial, number, Wait::Deadline, None);
+        for (idx, was_idle) in idle.iter_mut().enumerate() {
+            let (up, busy) = (trial.census.up().get(idx), trial.census.busy().get(idx));
+            assert!(!(*was_idle && busy) || up, "client {idx} rests in round {number}");
+            *was_idle = busy && up;
+            n_idle += usize::from(*was_idle);
+        }
+    }
+    assert!(n_idle > 30, "{n_idle}");
+}
+
+#[test]
+fn what_nobody_remembers_keeps_nobody_busy() {
+    // Client 0 is asked in round 0 and never up; after 32 rounds it is asked again.
+    let mut trial = fleet("when_waited_for = \"next-up\"\nscript = [[]]\nafter_script = \"nobody\"");
+    for number in 0..40 {
+        let (_, sent) = heard_and_sent(&mut trial, number, Wait::Everyone);
+        assert_eq!(sent, if number == 0 || number == 33 { 12 } else { 0 }, "round {number}");
+        assert_eq!(
+            trial.census.busy().count(),
+            if number == 0 || number == 33 { 0 } else { 3 },
+            "round {number}"
+        );
+    }
+}
+
+#[test]
+fn a_saved_fleet_knows_who_is_busy() {
+    let world = "deadline_s = 4.8\nafter_deadline = \"late\"\nspeed_spread = 1.0";
+    let mut whole = fleet(world);
+    for number in 0..12 {
+        let mut again = resumed(&whole, world);
+        let played = play(&mut whole, number, Wait::Deadline, None);
+        assert_eq!(played, play(&mut again, number, Wait::Deadline, None), "round {number}");
+        assert_eq!(whole.census.busy(), again.census.busy(), "round {number}");
     }
 }

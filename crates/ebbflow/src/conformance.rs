@@ -22,6 +22,7 @@ const SCENARIOS: &[(&str, &str)] = &[
         "script = [[], [0, 1, 2, 3, 4], [], [], [3], [], [1, 2]]\nafter_script = \"nobody\"",
     ),
     ("partial, late and broken answers", PATCHY),
+    ("answers that come rounds later", LATE),
     ("newcomers and departures", CHURN),
     ("everybody leaves", "departures = [{ round = 3, clients = [0, 1, 2, 3, 4] }]"),
     (
@@ -38,6 +39,16 @@ script = [
   [2, { client = 3, steps = 2 }, { client = 4, sends = "infinity" }],
 ]
 after_script = "repeat"
+"#;
+/// Three steps and the sending take four seconds at the median: three rounds and more.
+const LATE: &str = r#"
+deadline_s = 1.1
+step_s = 1.0
+speed_spread = 1.0
+after_deadline = "late"
+when_waited_for = "next-up"
+patience_s = 1.5
+availability = { kind = "bernoulli", chance = 0.7 }
 "#;
 const CHURN: &str = r#"
 arrivals = [{ round = 2, clients = [3, 4] }, { round = 6, clients = [0] }]

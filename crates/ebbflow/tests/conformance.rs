@@ -107,3 +107,46 @@ fn a_selector_that_picks_twice_is_stopped() {
         Entry { name: "doubled", about: "", example: "", build: |_| Ok(Box::new(Doubled)) };
     check(&Registry::standard().with(entry));
 }
+
+/// Friends beside every local rule, with a cohort, and with all that can be set.
+#[test]
+fn friends_go_with_other_methods() {
+    let combinations = [
+        (
+            "friend and fedprox",
+            "[local]\nkind = \"fedprox\"\nmu = 0.1\nrate = 0.1\nsteps = 3\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+        ),
+        (
+            "friend and scaffold",
+            "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+        ),
+        (
+            "friend in a cohort",
+            "[select]\nkind = \"uniform\"\ncohort = 3\namong = \"enrolled\"\n[substitute]\nkind = \"friend\"",
+        ),
+        (
+            "friend for all that are not asked",
+            "[select]\nkind = \"uniform\"\ncohort = 3\n[substitute]\nkind = \"friend\"\ncover = \"objective\"",
+        ),
+        (
+            "friend in races",
+            "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nraces = { factor = 0.05, beta = 1.0 }",
+        ),
+        (
+            "friend by sketches",
+            "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nsketch = { buckets = 2 }\nfriends = 2\nmax_stand_ins = 1\nhalf_life = 2.0",
+        ),
+        (
+            "friend by distance, shares",
+            "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nsimilarity = \"distance\"\n[aggregate]\nkind = \"share\"",
+        ),
+    ];
+    let mut registry = Registry::standard();
+    registry.recipes.clear();
+    for (name, settings) in combinations {
+        let only_participation = !settings.contains("[local]");
+        registry = registry.with(Recipe { name, about: "", settings, only_participation });
+    }
+    let broken = check(&registry);
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}

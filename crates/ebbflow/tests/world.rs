@@ -2,13 +2,29 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 
 use common::{contents, fail, succeed, write};
 use serde_json::Value;
 
 const DATA: &str = "[data]\nkind = \"digits\"\nclients = 20\ntrain_samples = 400\ntest_samples = 20\n[data.split]\nkind = \"clustered\"\n";
+
+/// The folder of data sets, or a line that says what is left out without it. CI must have it.
+fn data_folder(what: &str) -> Option<OsString> {
+    let data = std::env::var_os("EBBFLOW_DATA");
+    if data.is_none() {
+        assert!(
+            std::env::var_os("CI").is_none_or(|ci| ci != "true"),
+            "EBBFLOW_DATA names no folder, which CI must have"
+        );
+        let _ = writeln!(std::io::stderr(), "skipped: {what} needs EBBFLOW_DATA");
+    }
+    data
+}
 
 fn json(words: &[&str]) -> Value {
     serde_json::from_str(&succeed(words)).unwrap()
@@ -54,8 +70,10 @@ fn an_exported_world_plays_again() {
     assert_eq!(played["up_by_round"], replayed["up_by_round"]);
 }
 
-/// Every availability, and works and churns, with settings for 20 clients in five clusters.
+/// Every availability, work and link, and what else `[world]` can hold, with settings for 20 clients in five clusters.
+/// `TRACE` and `MEMBERS` stand for files that a test writes.
 const WORLDS: &[&str] = &[
+    "[world.availability]\nkind = \"always\"",
     "[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
     "[world.availability]\nkind = \"dropout\"\nratio = 0.5\nclusters = \"data\"\nfull_first_round = true",
     "[world.availability]\nkind = \"index\"\nlaw = \"beta\"\nshare = 0.4",
@@ -64,53 +82,208 @@ const WORLDS: &[&str] = &[
     "[world.availability]\nkind = \"periodic\"\ngroups = 2\nrounds = 2",
     "[world.availability]\nkind = \"non-stationary\"\nchance = 0.7",
     "[world.availability]\nkind = \"tau-max\"\ntau = 3",
+    "[world.availability]\nkind = \"min-separation\"\nrounds = 2",
     "[world.availability]\nkind = \"labels\"\nmean = 0.5",
     "[world.availability]\nkind = \"adversarial\"",
+    "[world.availability]\nkind = \"trace\"\nfile = \"TRACE\"\nround_s = 600.0",
+    "[world.work]\nkind = \"complete\"",
     "[world]\ndeadline_s = 20.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.6",
     "[world.work]\nkind = \"flex\"",
     "[world.work]\nkind = \"stragglers\"\nshare = 0.5",
+    "[world]\ndeadline_s = 8.0\nspeed_spread = 1.0\n[world.link]\nkind = \"constant\"\nupload_s = 2.0",
+    "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
+    "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"flash\"\nkbit_s = 0.05",
+    "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"mobiperf\"\nkbit_s = 0.01",
     "[world.churn]\nfrom_start = 0.5\narrivals = 1.0\nlifetime = 4.0",
-    "[world]\ndeadline_s = 20.0\n[world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
-    "[world]\ndeadline_s = 8.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\noutages = [{ from = 2, until = 9, clients = [0, 1, 2, 3] }]\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.8",
+    "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }]\ndepartures = [{ round = 3, clients = [7, 8] }]",
+    "[world]\nmembers = \"MEMBERS\"",
+    "[world]\ndeadline_s = 4.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\ndeadline_s = 3.0\nspeed_spread = 1.0\nafter_deadline = \"late\"\n\
+     [world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"next-up\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"never\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\nscript = [[0, 1, 2, 3, 4, 5, 6], [0, { client = 1, steps = 3 }, { client = 2, late = 3 }, 9], [0, 1, 2, 3]]\n\
+     after_script = \"repeat\"",
 ];
 
-/// What a row says of the world.
-const ROW: [&str; 8] =
-    ["n_enrolled", "joined", "left", "n_up", "whole", "partial", "partial_steps", "elapsed_s"];
+/// Kinds that depend by definition on whom a method asks.
+const DEPENDENT: &[&str] = &["min-separation"];
+
+fn holds(world: &str, table: &str, kind: &str) -> bool {
+    world.contains(&format!("[world.{table}]\nkind = \"{kind}\""))
+}
+
+#[test]
+fn every_kind_of_world_is_compared() {
+    let names = |table: &'static str, all: Vec<&'static str>| all.into_iter().map(move |name| (table, name));
+    let kinds = names("availability", ebb_sim::availability::ALL.iter().map(|entry| entry.name).collect())
+        .chain(names("work", ebb_sim::work::ALL.iter().map(|entry| entry.name).collect()))
+        .chain(names("link", ebb_sim::link::ALL.iter().map(|entry| entry.name).collect()));
+    for (table, kind) in kinds {
+        assert!(WORLDS.iter().any(|world| holds(world, table, kind)), "WORLDS lacks {table} {kind}; add it");
+    }
+    for (part, _, _) in ebb_sim::PARTS {
+        let key = match part {
+            "script" => "script = ",
+            "speed" => "speed_spread = ",
+            "membership" => "arrivals = ",
+            "churn" => "[world.churn]",
+            "outages" => "outages = ",
+            other => panic!("WORLDS may lack {other}; add it, and here by what it is known"),
+        };
+        assert!(WORLDS.iter().any(|world| world.contains(key)), "WORLDS lacks {part}; add it");
+    }
+}
+
+/// What a row says of the world, and of the clients that were asked.
+const ROW: [&str; 13] = [
+    "n_enrolled",
+    "joined",
+    "left",
+    "n_up",
+    "up",
+    "asked",
+    "whole",
+    "partial",
+    "partial_steps",
+    "absent",
+    "late",
+    "late_base",
+    "elapsed_s",
+];
+
+/// Of these, what no selection may change.
+const ROLL: [&str; 5] = ["n_enrolled", "joined", "left", "n_up", "up"];
+
+/// The rows of eight rounds of a recipe in a world; `rest` ends its `[local]` table, or is another.
+fn rows(place: &Path, world: &str, recipe: &str, rest: &str) -> Vec<Value> {
+    let text = format!(
+        "recipe = \"{recipe}\"\n[run]\nrounds = 8\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
+         epochs = 4\nbatch = 5\n{rest}\n{world}"
+    );
+    let config = write(place, "a.toml", &text);
+    let out = tempfile::tempdir_in(place).unwrap().path().join("run");
+    succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    let text = String::from_utf8(contents(&out)["rounds.jsonl"].clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Fails, naming key, round and world, unless the rows agree in these keys.
+fn assert_agree(one: &[Value], other: &[Value], keys: &[&str], world: &str) {
+    assert_eq!(one.len(), other.len(), "{world}");
+    for (one, other) in one.iter().zip(other) {
+        for key in keys {
+            assert!(!one[key].is_null(), "{key}: {one}");
+            assert_eq!(one[key], other[key], "{key} of round {} in\n{world}", one["round"]);
+        }
+    }
+}
+
+fn differ(one: &[Value], other: &[Value], key: &str) -> bool {
+    one.iter().zip(other).any(|(one, other)| one[key] != other[key])
+}
+
+/// A list of numbers in a row.
+fn list(row: &Value, key: &str) -> Vec<u64> {
+    row[key].as_array().unwrap().iter().map(|one| one.as_u64().unwrap()).collect()
+}
+
+/// Of each answer, by client and the round it was asked in: the round it came in, and its steps if it was partial.
+fn answers(rows: &[Value]) -> BTreeMap<(u64, u64), (u64, Option<u64>)> {
+    let mut answers = BTreeMap::new();
+    for row in rows {
+        let number = row["round"].as_u64().unwrap();
+        answers.extend(list(row, "whole").into_iter().map(|client| ((client, number), (number, None))));
+        let partial = list(row, "partial").into_iter().zip(list(row, "partial_steps"));
+        answers.extend(partial.map(|(client, steps)| ((client, number), (number, Some(steps)))));
+        let late = list(row, "late").into_iter().zip(list(row, "late_base"));
+        answers.extend(late.map(|(client, base)| ((client, base), (number, None))));
+    }
+    answers
+}
+
+/// Whether what a world is about happens in it: answers late, partial or missing, clients down, coming or going.
+fn is_eventful(everyone: &[Value], patient: &[Value], world: &str) -> bool {
+    let any = |rows: &[Value], key: &str| rows.iter().skip(1).any(|row| !list(row, key).is_empty());
+    if world.contains("late = ") || world.contains("\"late\"") || world.contains("\"next-up\"") {
+        return any(everyone, "late") || any(patient, "late");
+    }
+    let (link, speed) = (world.contains("[world.link]"), world.contains("speed_spread"));
+    if link || speed || holds(world, "work", "flex") || holds(world, "work", "stragglers") {
+        return any(everyone, "partial");
+    }
+    let moves = |key: &str| everyone.iter().skip(1).any(|row| row[key] != everyone[0][key]);
+    let calm = holds(world, "availability", "always") || holds(world, "work", "complete");
+    calm || any(everyone, "absent") || moves("n_enrolled")
+}
+
+/// Fails unless clients that both asked in a round answered both in the same way.
+fn assert_answer_alike(one: &[Value], other: &[Value], world: &str) {
+    let (found, expected) = (answers(one), answers(other));
+    // Whoever is busy in one run and free in the other answers in one of them.
+    let busy = ["after_deadline = \"late\"", "late = "].iter().any(|key| world.contains(key));
+    let mut n_alike = 0;
+    for (one, other) in one.iter().zip(other) {
+        let number = one["round"].as_u64().unwrap();
+        let asked = list(other, "asked");
+        for client in list(one, "asked").into_iter().filter(|client| asked.contains(client)) {
+            let (found, expected) = (found.get(&(client, number)), expected.get(&(client, number)));
+            if !busy || found.is_some() && expected.is_some() {
+                assert_eq!(found, expected, "client {client} in round {number} in\n{world}");
+                n_alike += usize::from(found.is_some());
+            }
+        }
+    }
+    assert!(n_alike > 10, "only {n_alike} answers could be compared in\n{world}");
+}
 
 #[test]
 fn two_recipes_see_the_same_world() {
     let place = tempfile::tempdir().unwrap();
-    for (at, world) in WORLDS.iter().enumerate() {
-        let rows = |recipe: &str| -> Vec<Value> {
-            let text = format!(
-                "recipe = \"{recipe}\"\n[run]\nrounds = 8\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
-                 epochs = 4\nbatch = 5\n{world}"
-            );
-            let config = write(place.path(), "a.toml", &text);
-            let out = tempfile::tempdir_in(place.path()).unwrap().path().join(at.to_string());
-            succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
-            let text = String::from_utf8(contents(&out)["rounds.jsonl"].clone()).unwrap();
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-        };
-        // Whoever selects otherwise sees the same clients come, go and be up.
-        let others = rows("fedavg\"\nselect = { cohort = 5 }\n# \"");
-        for (one, other) in rows("dropout").iter().zip(&others) {
-            for key in ["n_enrolled", "joined", "left", "n_up"] {
-                assert_eq!(one[key], other[key], "{key} of round {} in\n{world}", one["round"]);
-            }
+    let place = place.path();
+    let recorded = format!("{DATA}[world.availability]\nkind = \"bernoulli\"\nchance = 0.6");
+    let trace = place.join("trace.csv").display().to_string();
+    succeed(&[
+        "world",
+        &write(place, "b.toml", &recorded),
+        "--rounds",
+        "8",
+        "--seed",
+        "2",
+        "--json",
+        "--export",
+        &trace,
+    ]);
+    let stays: String =
+        (0..20).map(|client| format!("{client},{},{}\n", client % 4, 5 + client % 3)).collect();
+    let members = write(place, "members.csv", &format!("client,joined,left\n{stays}"));
+    let has_data = data_folder("comparing recipes on measured links").is_some();
+    for world in WORLDS {
+        if !has_data && ["flash", "mobiperf"].iter().any(|kind| holds(world, "link", kind)) {
+            continue;
         }
-        // Both ask everybody that is up, so all that comes back can be compared; the models differ.
-        let (one, other) = (rows("dropout"), rows("zero-update"));
-        let mut differs = false;
-        for (one, other) in one.iter().zip(&other) {
-            for key in ROW {
-                assert!(!one[key].is_null(), "{key}: {one}");
-                assert_eq!(one[key], other[key], "{key} of round {} in\n{world}", one["round"]);
-            }
-            differs |= one["loss"] != other["loss"];
+        let world = &world.replace("TRACE", &trace).replace("MEMBERS", &members);
+        let cohort = "[select]\nkind = \"uniform\"\ncohort = 5";
+        let held = "kind = \"fedprox\"\nmu = 1.0";
+        // Those that ask the same clients see all that comes back alike, though their models differ.
+        let [everyone, patient] = ["dropout", "full"].map(|recipe| {
+            let (one, other) = (rows(place, world, recipe, ""), rows(place, world, recipe, held));
+            assert_agree(&one, &other, &ROW, world);
+            assert!(differ(&one, &other, "loss"), "{recipe}: the models are the same in\n{world}");
+            one
+        });
+        // Whoever selects otherwise sees the same clients come, go and be up, and do the same when asked.
+        let some = rows(place, world, "fedavg", cohort);
+        assert!(is_eventful(&everyone, &patient, world), "all goes well in\n{world}");
+        assert!(differ(&everyone, &some, "asked"), "the selections are the same in\n{world}");
+        if DEPENDENT.iter().any(|kind| holds(world, "availability", kind)) {
+            assert!(differ(&everyone, &some, "up"), "it does not depend on selection:\n{world}");
+            continue;
         }
-        assert!(differs || !world.contains("bernoulli"), "the recipes are the same one in\n{world}");
+        assert_agree(&everyone, &some, &ROLL, world);
+        assert_agree(&everyone, &patient, &ROLL, world);
+        assert_answer_alike(&everyone, &some, world);
     }
 }
 
@@ -181,14 +354,7 @@ fn recorded_members_come_and_go_and_come_back() {
 
 #[test]
 fn phones_of_flash_drive_a_run() {
-    let Some(data) = std::env::var_os("EBBFLOW_DATA") else {
-        assert!(
-            std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-            "EBBFLOW_DATA names no folder, which CI must have"
-        );
-        let _ = writeln!(std::io::stderr(), "skipped: the run on phones of FLASH needs EBBFLOW_DATA");
-        return;
-    };
+    let Some(data) = data_folder("the run on phones of FLASH") else { return };
     let place = tempfile::tempdir().unwrap();
     let text = format!(
         "recipe = \"dropout\"\n[run]\nrounds = 40\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\

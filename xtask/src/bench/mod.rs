@@ -1,6 +1,7 @@
 //! Measures what is promised of speed: one file a benchmark, and what they have in common.
 
 mod data;
+mod friends;
 mod machine;
 mod null;
 mod rounds;
@@ -38,6 +39,8 @@ enum What {
     Data(data::Args),
     /// Saying who is up, of a thousand clients to a million
     Worlds(worlds::Args),
+    /// Finding out which clients are alike
+    Friends(friends::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -67,6 +70,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if args.json {
             let figures: Vec<_> = figures.iter().map(worlds::Figures::json).collect();
             println!("{}", json!({ "machine": machine.json(), "worlds": figures }));
+        }
+        return Ok(());
+    }
+    if let Some(What::Friends(asked)) = &args.what {
+        let figures = friends::measure(asked, threads)?;
+        figures.print();
+        if args.json {
+            println!(
+                "{}",
+                json!({ "machine": machine.json(), "threads": threads, "friends": figures.json() })
+            );
         }
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 mod flop;
 mod judge;
-mod peak;
+pub(super) mod peak;
 mod peers;
 
 use std::error::Error;

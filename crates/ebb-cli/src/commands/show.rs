@@ -20,7 +20,7 @@ const SHOWN_ROUNDS: usize = 12;
 
 pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     if let Some(csv) = csv_of(&args.run) {
-        let finished = read_csv(&csv)?;
+        let finished = read_csv(&csv, &[])?;
         if args.json {
             let figures: Vec<_> = finished.iter().map(as_json).collect();
             return say(&serde_json::Value::from(figures).to_string());

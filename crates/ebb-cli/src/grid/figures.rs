@@ -6,6 +6,7 @@ use std::path::Path;
 use ebb_record::Summary;
 use serde::{Deserialize, Serialize};
 
+use super::also::Also;
 use crate::CliError;
 
 /// What came of a cell.
@@ -15,6 +16,8 @@ pub(crate) struct Finished {
     pub(crate) values: Vec<String>,
     pub(crate) seed: u32,
     pub(crate) figures: Figures,
+    /// The columns that the grid asked for; fewer where a file was written before it did.
+    pub(crate) also: Vec<Option<f64>>,
     /// Tells rows apart that were made from other settings.
     pub(super) digest: String,
     /// The program that made it.
@@ -58,7 +61,7 @@ impl Figures {
 }
 
 /// Reads the rows of a grid's CSV; none if there is no file.
-pub(crate) fn read_csv(path: &Path) -> Result<Vec<Finished>, CliError> {
+pub(crate) fn read_csv(path: &Path, also: &[Also]) -> Result<Vec<Finished>, CliError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -93,6 +96,11 @@ pub(crate) fn read_csv(path: &Path) -> Result<Vec<Finished>, CliError> {
                 ))
             })?,
             figures: record.deserialize(Some(&headings)).map_err(broken)?,
+            also: also
+                .iter()
+                .filter(|one| headings.iter().any(|heading| heading == one.text))
+                .map(|one| get(&one.text).parse().ok())
+                .collect(),
             digest: get("settings").to_owned(),
             program: get("program").to_owned(),
         });
@@ -112,6 +120,7 @@ pub(crate) fn varied_in_csv(path: &Path) -> Result<Vec<String>, CliError> {
 pub(super) fn write_csv<'f>(
     path: &Path,
     varied: &[String],
+    also: &[Also],
     rows: impl Iterator<Item = &'f Finished>,
 ) -> Result<(), CliError> {
     let failed = |error: csv::Error| CliError::file("writing", path, std::io::Error::other(error));
@@ -120,6 +129,7 @@ pub(super) fn write_csv<'f>(
     headings.extend(varied.iter().cloned());
     headings.push("seed".to_owned());
     headings.extend(FIGURES.iter().map(|&name| name.to_owned()));
+    headings.extend(also.iter().map(|one| one.text.clone()));
     headings.extend(["settings".to_owned(), "program".to_owned()]);
     writer.write_record(&headings).map_err(failed)?;
     for row in rows {
@@ -133,6 +143,10 @@ pub(super) fn write_csv<'f>(
                 serde_json::Value::String(text) => text.clone(),
                 other => other.to_string(),
             });
+        }
+        for at in 0..also.len() {
+            let value = row.also.get(at).copied().flatten();
+            record.push(value.map_or_else(String::new, |value| value.to_string()));
         }
         record.extend([row.digest.clone(), row.program.clone()]);
         writer.write_record(&record).map_err(failed)?;
@@ -186,11 +200,14 @@ mod tests {
                 virtual_s: 1.5,
                 ..Figures::default()
             },
+            also: vec![Some(0.25), None],
             digest: "00ff".to_owned(),
             program: "ebbflow 9".to_owned(),
         };
-        write_csv(&path, &["x.y".to_owned()], std::iter::once(&row)).unwrap();
-        let again = read_csv(&path).unwrap();
+        let also = ["loss@3", "accuracy@1-2"].map(|text| Also::parse(text).unwrap());
+        write_csv(&path, &["x.y".to_owned()], &also, std::iter::once(&row)).unwrap();
+        let again = read_csv(&path, &also).unwrap();
+        assert_eq!(again[0].also, row.also);
         assert_eq!(again.len(), 1);
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
         assert_eq!(again[0].figures, row.figures);

@@ -3,6 +3,7 @@
 //! Every cell is a run of its own below the grid's folder. What came of the cells stands in one small CSV,
 //! fit to be committed: a cell that has its row there, made from the same settings, is not run again.
 
+mod also;
 mod figures;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use crate::assemble::Assembled;
 use crate::commands::resume::reopen;
 use crate::commands::run::create;
 use crate::drive::{Ended, Watch, drive};
+use also::Also;
 use figures::write_csv;
 pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
 
@@ -39,6 +41,9 @@ struct Table {
     /// Keys, and the values each takes.
     #[serde(default)]
     vary: BTreeMap<String, Vec<toml::Value>>,
+    /// More columns of the CSV: `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, figures being columns of `rounds.csv`.
+    #[serde(default)]
+    also: Vec<String>,
     /// Where the CSV goes, relative to the grid's file; without it, into the grid's folder.
     csv: Option<PathBuf>,
 }
@@ -49,6 +54,7 @@ pub(crate) struct Grid {
     /// The keys that vary.
     pub(crate) varied: Vec<String>,
     pub(crate) csv: PathBuf,
+    also: Vec<Also>,
     folder: PathBuf,
     base: PathBuf,
 }
@@ -128,6 +134,15 @@ impl Grid {
                 return wrong("a value stands twice");
             }
         }
+        let mut also = Vec::new();
+        for (at, text) in table.also.iter().enumerate() {
+            let Some(one) = Also::parse(text) else {
+                let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
+                               \"accuracy@97-100\"";
+                return Err(settings.error(&format!("also[{at}]"), message).into());
+            };
+            also.push(one);
+        }
         let mut cells = Vec::new();
         for choice in choices(&table.vary) {
             let values: Vec<_> = choice.iter().map(|(_, value)| bare(value)).collect();
@@ -149,6 +164,7 @@ impl Grid {
         Ok(Grid {
             cells,
             varied: table.vary.keys().cloned().collect(),
+            also,
             csv: table.csv.map_or_else(|| folder.join("results.csv"), |csv| base.join(csv)),
             folder: folder.to_owned(),
             base: base.to_owned(),
@@ -157,7 +173,7 @@ impl Grid {
 
     /// What is finished already, by the CSV: one slot a cell.
     pub(crate) fn finished(&self) -> Result<Vec<Option<Finished>>, CliError> {
-        let known = read_csv(&self.csv)?;
+        let known = read_csv(&self.csv, &self.also)?;
         if !known.is_empty() && varied_in_csv(&self.csv)? != self.varied {
             return Err(CliError::Usage(format!(
                 "{}: its rows vary other keys than this grid; give [grid] another csv, or move it away",
@@ -167,6 +183,8 @@ impl Grid {
         let same = |cell: &Cell, row: &Finished| {
             (&cell.method, &cell.values, cell.seed, &cell.digest)
                 == (&row.method, &row.values, row.seed, &row.digest)
+                // A column that was asked for since is taken from the record, if that is still there.
+                && row.also.len() == self.also.len()
         };
         Ok(self.cells.iter().map(|cell| known.iter().find(|row| same(cell, row)).cloned()).collect())
     }
@@ -180,8 +198,8 @@ impl Grid {
                 named && (cell.seed == row.seed || cell.digest != row.digest)
             })
         };
-        let others: Vec<_> = read_csv(&self.csv)?.into_iter().filter(|row| !ours(row)).collect();
-        write_csv(&self.csv, &self.varied, results.iter().flatten().chain(&others))
+        let others: Vec<_> = read_csv(&self.csv, &self.also)?.into_iter().filter(|row| !ours(row)).collect();
+        write_csv(&self.csv, &self.varied, &self.also, results.iter().flatten().chain(&others))
     }
 
     /// Checks that every cell's settings can be used, before the first is run, and gives what there is to say of
@@ -283,6 +301,7 @@ impl Grid {
                 }
             }
         };
+        let also = also::look_up(&self.also, &folder.join("rounds.csv"))?;
         // The record may be older than this program.
         let program = RunFolder::open(&folder)?.header().program.clone();
         Ok(Some(Finished {
@@ -290,6 +309,7 @@ impl Grid {
             values: cell.values.clone(),
             seed: cell.seed,
             figures: Figures::of(&summary),
+            also,
             digest: cell.digest.clone(),
             program,
         }))

@@ -1,4 +1,4 @@
-//! Asks everybody enrolled, reachable or not, and waits until the deadline or for everyone.
+//! Asks everybody enrolled, reachable and free or not, and waits until the deadline or for everyone.
 
 use ebb_round::{Cohort, Probes, Round, Selector, Wait, stateless};
 use ebb_settings::Entry;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "everyone",
-    about: "everybody enrolled; those that are down stay silent unless they are waited for",
+    about: "everybody enrolled; those that are down stay silent unless they are waited for, the busy in any case",
     example: "wait = \"deadline\"         # or everyone",
     build: |settings| Ok(Box::new(settings.parse::<Everyone>()?)),
 };

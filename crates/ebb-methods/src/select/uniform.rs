@@ -1,4 +1,4 @@
-//! Asks a cohort drawn uniformly, among those that are up or among everybody enrolled.
+//! Asks a cohort drawn uniformly, among those that are up and free, or among everybody enrolled.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
-    about: "a cohort drawn uniformly, among those that are up or among everybody enrolled",
+    about: "a cohort drawn uniformly, among those that are up and free or among everybody enrolled",
     example: "cohort = 10                # required
 among = \"up\"               # or enrolled",
     build: |settings| {
@@ -42,7 +42,7 @@ enum Among {
 impl Selector for Uniform {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let among = match self.among {
-            Among::Up => round.census.up(),
+            Among::Up => &round.census.free(),
             Among::Enrolled => round.census.enrolled(),
         };
         let clients = Census::draw(among, self.cohort.get(), &mut round.rng("select"));
@@ -60,7 +60,9 @@ mod tests {
     use crate::testing::World;
 
     fn check(cohort: usize, among: Among, n_enrolled: usize, up: &[usize], picked: usize, chance: f64) {
-        let world = World::of(n_enrolled).with_up(up);
+        // Client 0 is up and busy.
+        let world = World::of(n_enrolled).with_up(&[&[0], up].concat()).with_busy(&[0]);
+        assert_eq!(world.round(0).up().iter().map(|client| client.idx()).collect::<Vec<_>>(), up);
         let mut uniform = Uniform { cohort: NonZeroUsize::new(cohort).unwrap(), among };
         let picks = uniform.select(&world.round(0), &Probes::new()).picks;
         assert_eq!(picks.len(), picked);

@@ -8,6 +8,8 @@ use ebb_settings::{Chance, Entry, Facts, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
+use super::draws::unit;
+use super::law::Law;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -89,30 +91,14 @@ fn five_sixths() -> Positive {
     Positive::new(1.0 / 1.2).expect("above 0")
 }
 
-/// The law of a client's id, as a part of all.
-#[derive(Clone, Copy, Debug)]
-enum Law {
-    Beta { a: f64, b: f64 },
-    Gamma { shape: f64, scale: f64 },
-    Weibull { shape: f64, scale: f64 },
-}
-
-impl Law {
-    fn draw(self, stream: &mut Stream) -> f64 {
-        match self {
-            Law::Beta { a, b } => stream.beta(a, b),
-            Law::Gamma { shape, scale } => stream.gamma(shape) * scale,
-            Law::Weibull { shape, scale } => stream.weibull(shape) * scale,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Index {
     seed: u64,
-    n_clients: usize,
     share: f64,
-    law: Law,
+    /// How likely a draw is to be each client.
+    chances: Vec<f64>,
+    /// After how many draws the last round was full. A guess for the next, which changes nothing but how long it takes.
+    last_full: f64,
 }
 
 impl Index {
@@ -132,7 +118,31 @@ impl Index {
                 (share, Law::Weibull { shape: shape.get(), scale: scale.get() })
             }
         };
-        Ok(Index { seed, n_clients, share: share.get(), law })
+        let chances = law.parts(n_clients);
+        Ok(Index { seed, share: share.get(), chances, last_full: f64::INFINITY })
+    }
+
+    /// The clients drawn by a moment, and when each was for the first time.
+    ///
+    /// If draws come at random, one in a unit of time in the mean, then a client of chance p is first drawn after an
+    /// exponential time of mean 1 / p, whatever the others do. So each client draws its own time, once, and those with the
+    /// smallest are those that would have been found by drawing again and again, in that order.
+    fn drawn_by(&self, moment: f64, number: RoundNo, enrolled: &Bits) -> Vec<(f64, usize)> {
+        let stream = Stream::of_round(self.seed, "up", number);
+        let mut drawn = Vec::with_capacity(self.chances.len() / 4);
+        for (pair, chances) in self.chances.chunks(2).enumerate() {
+            for (half, (draw, chance)) in stream.pair(pair as u64).into_iter().zip(chances).enumerate() {
+                let unit = unit(draw);
+                // An exponential number is no smaller than the one it is made of, so that most need no logarithm.
+                if unit < moment * chance && enrolled.get(2 * pair + half) {
+                    let time = -libm::log(1.0 - unit) / chance;
+                    if time <= moment {
+                        drawn.push((time, 2 * pair + half));
+                    }
+                }
+            }
+        }
+        drawn
     }
 }
 
@@ -140,31 +150,40 @@ impl Availability for Index {
     fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
         up.clear();
         // A share such as 0.07 is a little more in binary, and would ask for one more of 100 clients.
-        let mut wanted = (self.share * enrolled.count() as f64 - 1e-9).ceil().max(0.0) as usize;
-        // Some clients may be all but impossible to draw: then fewer are up than wanted.
-        let most_draws = 20 * wanted + 1000;
-        let mut stream = Stream::of_round(self.seed, "up", number);
-        for _ in 0..most_draws {
-            if wanted == 0 {
-                break;
-            }
-            let idx = (self.law.draw(&mut stream) * self.n_clients as f64) as usize;
-            if enrolled.get(idx) && !up.get(idx) {
-                up.set(idx, true);
-                wanted -= 1;
-            }
+        let wanted = (self.share * enrolled.count() as f64 - 1e-9).ceil().max(0.0) as usize;
+        if wanted == 0 {
+            return;
         }
+        // Some clients may be all but impossible to draw: then fewer are up than wanted.
+        let most_draws = 20.0 * wanted as f64 + 1000.0;
+        let soon = most_draws.min(LONGER * self.last_full);
+        let mut drawn = self.drawn_by(soon, number, enrolled);
+        if drawn.len() < wanted && soon < most_draws {
+            drawn = self.drawn_by(most_draws, number, enrolled);
+        }
+        if drawn.len() >= wanted {
+            let (_, &mut (full, _), _) = drawn.select_nth_unstable_by(wanted - 1, |one, other| {
+                one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
+            });
+            drawn.truncate(wanted);
+            self.last_full = full;
+        }
+        drawn.into_iter().for_each(|(_, idx)| up.set(idx, true));
     }
 }
+
+/// How much longer than the last round a round is likely to take at most.
+const LONGER: f64 = 1.2;
 
 stateless!(Index);
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::Stream;
+    use ebb_round::{Bits, Stream};
 
     use super::Law;
-    use crate::availability::tests::{long_run, refused, rounds};
+    use crate::availability::law::tests::draw;
+    use crate::availability::tests::{all, build, long_run, refused, rounds};
 
     const N_ROUNDS: u32 = 20_000;
 
@@ -193,7 +212,8 @@ mod tests {
     fn clients_are_up_as_often_as_was_published() {
         check("law = \"beta\"", &[(0, 0.735), (9, 0.432), (19, 0.177), (49, 0.003)], 22.5);
         let gamma = check("law = \"gamma\"", &[(9, 0.935), (19, 0.077)], 13.5);
-        assert!(gamma.iter().all(|&share| share <= gamma[9]), "{gamma:?}");
+        // The next best, its neighbour, is behind by a ten-thousandth: less than the error, which is 0.0018 each.
+        assert!(gamma.iter().all(|&share| share <= gamma[9] + 0.0125), "{gamma:?}");
         let never = gamma.iter().filter(|&&share| share == 0.0).count();
         assert!((69..=73).contains(&never), "{never}");
         // The mode of the law, 0.9^0.1 / 1.2, is at 82.46.
@@ -201,25 +221,72 @@ mod tests {
         assert!(weibull.iter().all(|&share| share < 0.417 + 0.025), "{weibull:?}");
     }
 
+    /// As the program of FAST has it: draws again and again until enough clients are found.
+    fn drawn_again_and_again(law: Law, enrolled: &Bits, wanted: usize, stream: &mut Stream) -> Bits {
+        let mut up = Bits::new(enrolled.len());
+        while up.count() < wanted {
+            let idx = (draw(law, stream) * enrolled.len() as f64) as usize;
+            if enrolled.get(idx) {
+                up.set(idx, true);
+            }
+        }
+        up
+    }
+
     #[test]
-    fn single_draws_have_their_laws() {
-        let n = 500_000;
-        let mut stream = Stream::of_run(1, "test");
-        let mut share = |law: Law, from: f64, to: f64| {
-            let hits = (0..n).filter(|_| (from..to).contains(&law.draw(&mut stream))).count();
-            hits as f64 / f64::from(n)
-        };
-        let beta = Law::Beta { a: 1.0, b: 10.0 };
-        let weibull = Law::Weibull { shape: 10.0, scale: 1.0 / 1.2 };
-        for (found, chance) in [
-            (share(beta, 0.0, 0.01), 0.095_618),
-            (share(beta, 0.09, 0.1), 0.040_738),
-            (share(beta, 0.49, 0.5), 0.000_214),
-            // What is beyond the last client and drawn again: exp(-1.2^10).
-            (share(weibull, 1.0, f64::INFINITY), 0.002_046),
+    fn those_are_up_that_drawing_again_and_again_would_find() {
+        let n_clients = 12;
+        let mut enrolled = all(n_clients);
+        enrolled.set(1, false);
+        enrolled.set(8, false);
+        for (text, law) in [
+            ("law = \"beta\"\na = 1.0\nb = 3.0", Law::Beta { a: 1.0, b: 3.0 }),
+            ("law = \"beta\"\na = 2.0\nb = 1.5", Law::Beta { a: 2.0, b: 1.5 }),
+            ("law = \"gamma\"\nshape = 3.0\nscale = 0.2", Law::Gamma { shape: 3.0, scale: 0.2 }),
+            ("law = \"weibull\"\nshape = 2.0\nscale = 0.5", Law::Weibull { shape: 2.0, scale: 0.5 }),
         ] {
-            let error = (chance * (1.0 - chance) / f64::from(n)).sqrt();
-            assert!((found - chance).abs() < 5.0 * error, "{found} for {chance}");
+            let mut world = build("index", &format!("share = 0.4\n{text}"), n_clients).unwrap();
+            let mut stream = Stream::of_run(3, "test");
+            // How often two clients are up together; on the diagonal, how often each is.
+            let (mut found, mut expected) = (vec![[0_i32; 12]; 12], vec![[0_i32; 12]; 12]);
+            let count = |up: &Bits, pairs: &mut [[i32; 12]]| {
+                up.iter().for_each(|one| up.iter().for_each(|other| pairs[one][other] += 1));
+            };
+            let mut up = Bits::new(n_clients);
+            for number in 0..N_ROUNDS {
+                world.write(number, &enrolled, &mut up);
+                count(&up, &mut found);
+                count(&drawn_again_and_again(law, &enrolled, 4, &mut stream), &mut expected);
+            }
+            for (at, (&found, &expected)) in found.iter().flatten().zip(expected.iter().flatten()).enumerate()
+            {
+                let error = f64::from(found + expected).sqrt();
+                let apart = f64::from((found - expected).abs());
+                assert!(
+                    apart <= 5.0 * error,
+                    "{text}: clients {} and {}: {found}, {expected}",
+                    at / 12,
+                    at % 12
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_guessed_from_the_last_round_changes_nothing() {
+        let n_clients = 500;
+        let text = "law = \"beta\"\nshare = 0.3";
+        let mut long = build("index", text, n_clients).unwrap();
+        for number in 0..200 {
+            // Rounds with few clients and with all take turns, so the guess is often wrong, both ways.
+            let mut enrolled = all(n_clients);
+            (0..n_clients)
+                .filter(|idx| number % 3 != 0 && idx % 9 != 0)
+                .for_each(|idx| enrolled.set(idx, false));
+            let (mut up, mut fresh) = (Bits::new(n_clients), Bits::new(n_clients));
+            long.write(number, &enrolled, &mut up);
+            build("index", text, n_clients).unwrap().write(number, &enrolled, &mut fresh);
+            assert_eq!(up, fresh, "round {number}");
         }
     }
 

@@ -10,6 +10,7 @@ mod draws;
 pub mod dropout;
 pub mod index;
 pub mod labels;
+mod law;
 pub mod markov;
 pub mod min_separation;
 pub mod non_stationary;

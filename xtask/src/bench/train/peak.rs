@@ -12,7 +12,7 @@ const REPEATS: usize = 5;
 
 /// GFLOP/s that all threads reach together with the `gemm` crate, each on matrices of its own, at the side
 /// where that is most.
-pub(super) fn measure(threads: NonZeroUsize) -> Spread {
+pub(in crate::bench) fn measure(threads: NonZeroUsize) -> Spread {
     let at = |&side: &usize| Spread::of((0..REPEATS).map(|_| together(side, threads)));
     let by_median = |one: &Spread, two: &Spread| one.median.total_cmp(&two.median);
     SIDES.iter().map(at).max_by(by_median).expect("there are sides")

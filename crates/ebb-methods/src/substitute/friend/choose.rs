@@ -13,26 +13,25 @@ pub(super) struct Terms {
 }
 
 /// For each silent client, the active ones that stand in for it, the most alike first; fewer than wanted, or none, if
-/// it does not know more that have time. Pairs are served from the most alike on; of equals the lowest silent client,
+/// it does not know more that have time. `each_known` shows a silent client's pairs, in any order. Pairs are served from the most alike on; of equals the lowest silent client,
 /// then the lowest active one.
 pub(super) fn choose(
     n_silent: usize,
     n_active: usize,
     terms: Terms,
-    likeness: impl Fn(usize, usize) -> Option<f64>,
+    each_known: impl Fn(usize, &mut dyn FnMut(usize, f64)),
 ) -> Vec<Vec<usize>> {
     let mut chosen = vec![Vec::new(); n_silent];
     let mut stands_in = vec![0; n_active];
     let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
         let mut best: Option<Offer> = None;
-        for active in (0..n_active).filter(|&active| stands_in[active] < terms.max_stand_ins) {
-            if let Some(similarity) = likeness(silent, active) {
-                let offer = Offer { similarity, silent: Reverse(silent), active: Reverse(active) };
-                if best.as_ref().is_none_or(|best| offer > *best) && !chosen.contains(&active) {
-                    best = Some(offer);
-                }
+        each_known(silent, &mut |active, similarity| {
+            let offer = Offer { similarity, silent: Reverse(silent), active: Reverse(active) };
+            let better = best.as_ref().is_none_or(|best| offer > *best);
+            if better && stands_in[active] < terms.max_stand_ins && !chosen.contains(&active) {
+                best = Some(offer);
             }
-        }
+        });
         best
     };
     let mut offers: BinaryHeap<_> =
@@ -87,8 +86,9 @@ mod tests {
     /// Rows are silent clients, columns active ones; a negative number: never met.
     fn check(likeness: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
         let n_active = likeness.first().map_or(0, |row| row.len());
-        let found = choose(likeness.len(), n_active, Terms { friends, max_stand_ins }, |silent, active| {
-            Some(likeness[silent][active]).filter(|&value| value >= 0.0)
+        let found = choose(likeness.len(), n_active, Terms { friends, max_stand_ins }, |silent, show| {
+            let known = likeness[silent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
+            known.for_each(|(active, &value)| show(active, value));
         });
         assert_eq!(found, expected, "{likeness:?}");
     }

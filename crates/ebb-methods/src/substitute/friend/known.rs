@@ -110,12 +110,6 @@ impl Known {
         (met > 0).then(|| Likeness { similarity: self.mean[pair], met, last_met: self.last_met[pair] })
     }
 
-    /// The means of a slot with all slots before it, and how often they met.
-    pub(super) fn before(&self, slot: usize) -> (&[f64], &[u32]) {
-        let first = slot * slot.saturating_sub(1) / 2;
-        (&self.mean[first..first + slot], &self.met[first..first + slot])
-    }
-
     /// What it holds, for the record.
     pub(super) fn acquaintance(&self) -> Acquaintance {
         let mut pairs = Vec::new();

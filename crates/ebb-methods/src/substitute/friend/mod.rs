@@ -16,8 +16,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use ebb_round::gram::{Pairs, gram};
 use ebb_round::sketch::sketches;
 use ebb_round::{
-    Acquaintance, Answer, Bits, ClientId, Contribution, Hold, Loader, Notes, Returns, Round, Saver, State,
-    StateError, Substitution, vectors,
+    Acquaintance, Answer, Bits, Contribution, Hold, Loader, Notes, Returns, Round, Saver, State, StateError,
+    Substitution, vectors,
 };
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
@@ -188,22 +188,28 @@ impl Friend {
         let wanted = self.races.as_ref().map(|races| {
             // Those that may be friends stand side by side, so that whole tiles of pairs are wanted, or none of a tile.
             rows.sort_by_key(|(slot, _)| (races.order(*slot), *slot));
-            let before = |row: usize| {
-                let mut before = Bits::new(row);
-                (0..row).for_each(|col| before.set(col, races.compared(rows[row].0, rows[col].0)));
-                before
-            };
-            (0..rows.len()).map(before).collect::<Vec<_>>()
+            let places = places(rows.iter().map(|(slot, _)| *slot), self.known.n_slots());
+            let mut wanted: Vec<_> = (0..rows.len()).map(Bits::new).collect();
+            for (row, (slot, _)) in rows.iter().enumerate() {
+                for other in races.candidates(*slot).filter_map(|candidate| places[candidate]) {
+                    wanted[row.max(other)].set(row.min(other), true);
+                }
+            }
+            wanted
         });
         let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::These(wanted));
         let updates: Vec<_> = rows.iter().map(|(_, answer)| answer.update.delta.model.as_slice()).collect();
         let similarity = similarities(&self.table, round, &updates, pairs);
+        let half_life = self.table.half_life.map(Positive::get);
         let mut n_pairs = 0;
+        let mut learn = |row: usize, col: usize| {
+            self.known.learn(rows[row].0, rows[col].0, similarity(row, col), round.number, half_life);
+            n_pairs += 1;
+        };
         for row in 0..rows.len() {
-            for col in (0..row).filter(|&col| wanted.as_ref().is_none_or(|wanted| wanted[row].get(col))) {
-                let half_life = self.table.half_life.map(Positive::get);
-                self.known.learn(rows[row].0, rows[col].0, similarity(row, col), round.number, half_life);
-                n_pairs += 1;
+            match &wanted {
+                None => (0..row).for_each(|col| learn(row, col)),
+                Some(wanted) => wanted[row].iter().for_each(|col| learn(row, col)),
             }
         }
         n_pairs
@@ -213,29 +219,32 @@ impl Friend {
     fn substitute(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
         let fresh = &returns.fresh;
         let silent = self.table.cover.silent(round, returns);
-        let slots: Vec<_> = fresh.iter().map(|answer| self.known.slot(answer.client)).collect();
-        let likeness = |silent: ClientId, active: usize| {
-            let (of, slot) = (self.known.slot(silent)?, slots[active]?);
-            Some((self.known.likeness(of, slot)?, of, slot))
+        let slots: Vec<_> = fresh.iter().filter_map(|answer| self.known.slot(answer.client)).collect();
+        let places = places(slots.iter().copied(), self.known.n_slots());
+        let likeness = |of: usize, active: usize| self.known.likeness(of, slots[active]);
+        let each_candidate = |of: usize, show: &mut dyn FnMut(usize, f64)| {
+            let Some(races) = &self.races else { return };
+            for active in races.candidates(of).filter_map(|candidate| places[candidate]) {
+                likeness(of, active).into_iter().for_each(|likeness| show(active, likeness.similarity));
+            }
         };
-        // Who has no candidate there takes the best of all it met.
-        let racing: Vec<bool> = silent
-            .iter()
-            .map(|&client| {
-                let Some(races) = &self.races else { return false };
-                (0..fresh.len()).any(|active| {
-                    likeness(client, active).is_some_and(|(_, of, slot)| races.is_candidate(of, slot))
-                })
-            })
-            .collect();
         let terms = Terms {
             friends: self.table.friends.get(),
             max_stand_ins: self.table.max_stand_ins.map_or(usize::MAX, |most| most.get() as usize),
         };
-        let chosen = choose(silent.len(), fresh.len(), terms, |at, active| {
-            let (likeness, of, slot) = likeness(silent[at], active)?;
-            let out = racing[at] && self.races.as_ref().is_some_and(|races| !races.is_candidate(of, slot));
-            (!out).then_some(likeness.similarity)
+        let chosen = choose(silent.len(), fresh.len(), terms, |at, show| {
+            let Some(of) = self.known.slot(silent[at]) else { return };
+            let mut any = false;
+            each_candidate(of, &mut |active, similarity| {
+                any = true;
+                show(active, similarity);
+            });
+            if !any {
+                // Without races, and where no candidate is there, the best of all it met stands in.
+                for active in 0..fresh.len() {
+                    likeness(of, active).into_iter().for_each(|likeness| show(active, likeness.similarity));
+                }
+            }
         });
         let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, returns) } else { None };
         let mut stand_ins = Vec::new();
@@ -243,7 +252,10 @@ impl Friend {
         for (&client, friends) in silent.iter().zip(&chosen) {
             let alike: Vec<_> = friends
                 .iter()
-                .map(|&active| likeness(client, active).expect("only those it met are chosen").0)
+                .map(|&active| {
+                    let met = self.known.slot(client).and_then(|of| likeness(of, active));
+                    met.expect("only those it met are chosen")
+                })
                 .collect();
             let says: Vec<_> =
                 alike.iter().map(|likeness| self.table.similarity.say(likeness.similarity)).collect();
@@ -266,6 +278,13 @@ impl Friend {
         }
         stand_ins
     }
+}
+
+/// At each slot, the place it has in a list of slots.
+fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usize>> {
+    let mut places = vec![None; n_slots];
+    slots.enumerate().for_each(|(at, slot)| places[slot] = Some(at));
+    places
 }
 
 impl Similarity {

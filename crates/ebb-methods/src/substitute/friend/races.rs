@@ -127,14 +127,9 @@ impl Races {
         }
     }
 
-    /// Whether a slot may still be the friend of another.
-    pub(super) fn is_candidate(&self, of: usize, slot: usize) -> bool {
-        self.candidates[of].get(slot)
-    }
-
-    /// Whether a pair is compared: one may still be the friend of the other.
-    pub(super) fn compared(&self, one: usize, other: usize) -> bool {
-        self.is_candidate(one, other) || self.is_candidate(other, one)
+    /// The slots that may still be the friend of another.
+    pub(super) fn candidates(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        self.candidates[of].iter()
     }
 
     /// Where a slot stands in an order that puts those next to each other that may be friends.
@@ -155,30 +150,22 @@ impl Races {
         let thetas: Vec<f64> =
             (0..=number + 1).map(|t| self.settings.theta(self.n_clients, self.n_rounds, beta, t)).collect();
         self.theta = thetas[number as usize + 1];
-        let taken: Vec<_> = known.taken().collect();
-        let mut best = vec![f64::NEG_INFINITY; known.n_slots()];
-        each_met(known, &taken, |low, high, similarity| {
-            for (of, slot) in [(low, high), (high, low)] {
-                if self.candidates[of].get(slot) {
-                    best[of] = best[of].max(similarity);
+        // Similarities are from 0 to 1, so that nobody can lag by more.
+        if self.theta > 1.0 {
+            return;
+        }
+        for of in known.taken() {
+            let lag = lags(known, of, &self.candidates[of]);
+            let dropped = lag.into_iter().filter(|&(slot, lag)| {
+                let t = number + 1 - known.since(of).max(known.since(slot));
+                match self.settings.theta {
+                    Form::Paper => lag >= thetas[t as usize],
+                    Form::OfficialCode => lag > thetas[t as usize],
                 }
-            }
-        });
-        let form = self.settings.theta;
-        each_met(known, &taken, |low, high, similarity| {
-            let t = number + 1 - known.since(low).max(known.since(high));
-            let theta = thetas[t as usize];
-            for (of, slot) in [(low, high), (high, low)] {
-                let lag = best[of] - similarity;
-                let too_far = match form {
-                    Form::Paper => lag >= theta,
-                    Form::OfficialCode => lag > theta,
-                };
-                if too_far {
-                    self.candidates[of].set(slot, false);
-                }
-            }
-        });
+            });
+            let dropped: Vec<_> = dropped.map(|(slot, _)| slot).collect();
+            dropped.into_iter().for_each(|slot| self.candidates[of].set(slot, false));
+        }
     }
 
     /// The chance that two clients answer in the same round.
@@ -204,16 +191,13 @@ impl Races {
     }
 }
 
-/// Every pair of slots that met, with its mean.
-fn each_met(known: &Known, taken: &[usize], mut see: impl FnMut(usize, usize, f64)) {
-    for (at, &high) in taken.iter().enumerate() {
-        let (means, met) = known.before(high);
-        for &low in &taken[..at] {
-            if met[low] > 0 {
-                see(low, high, means[low]);
-            }
-        }
-    }
+/// By how much each candidate that a slot met lags behind the best of them.
+fn lags(known: &Known, of: usize, candidates: &Bits) -> Vec<(usize, f64)> {
+    let met = candidates.iter().filter_map(|slot| Some((slot, known.likeness(of, slot)?.similarity)));
+    let mut lags: Vec<_> = met.collect();
+    let best = lags.iter().map(|(_, similarity)| *similarity).fold(f64::NEG_INFINITY, f64::max);
+    lags.iter_mut().for_each(|(_, value)| *value = best - *value);
+    lags
 }
 
 impl State for Races {
@@ -316,14 +300,18 @@ mod tests {
         (races, known)
     }
 
+    /// Whether a slot may still be the friend of another.
+    fn may_be(races: &Races, of: usize, slot: usize) -> bool {
+        races.candidates(of).any(|candidate| candidate == slot)
+    }
+
     #[test]
     fn whoever_lags_is_dropped_and_the_best_never_is() {
         let (races, known) = raced(60);
-        assert!(races.is_candidate(0, 1) && races.is_candidate(1, 0));
-        assert!(!races.compared(0, 2) || races.is_candidate(2, 0), "only client 2 still races for 0");
-        assert!(!races.is_candidate(0, 3) && !races.is_candidate(1, 2));
+        assert!(may_be(&races, 0, 1) && may_be(&races, 1, 0));
+        assert!(!may_be(&races, 0, 2) && !may_be(&races, 0, 3) && !may_be(&races, 1, 2));
         // To client 2 all are equally unlike: none lags.
-        assert_eq!((0..4).filter(|&slot| races.is_candidate(2, slot)).count(), 3);
+        assert_eq!(races.candidates(2).count(), 3);
         assert_eq!(races.mean_candidates(&known), 8.0 / 4.0);
     }
 
@@ -332,13 +320,10 @@ mod tests {
         let (mut races, mut known) = raced(60);
         let gone = known.keep_only(|client| client.idx() != 1);
         races.let_go(&gone, &known);
-        assert_eq!((0..4).filter(|&slot| races.is_candidate(0, slot)).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(races.candidates(0).collect::<Vec<_>>(), [2, 3]);
         let (slot, _) = known.admit(ClientId::new(9), 60);
         races.admit(slot, &known);
-        assert!(
-            races.is_candidate(slot, 3) && races.is_candidate(3, slot),
-            "a newcomer may be anybody's friend"
-        );
+        assert!(may_be(&races, slot, 3) && may_be(&races, 3, slot), "a newcomer may be anybody's friend");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The worked example of four clients, and what must hold whatever the answers are.
 
 use ebb_round::roles::{scaled, weighted_sum};
-use ebb_round::{RoundNo, Stream};
+use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Facts, Tree};
 
 use super::*;

@@ -1,0 +1,82 @@
+//! Clients that are away for some rounds, whatever their availability says: a region without power, a firmware that fails.
+
+use ebb_round::{Bits, RoundNo};
+use ebb_settings::{Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+/// Some clients, from the beginning of a round until that of another. They stay in the run, and in the objective.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Outage {
+    from: RoundNo,
+    until: RoundNo,
+    clients: Vec<u32>,
+}
+
+/// Whether every outage has clients there are, and rounds.
+pub(crate) fn check(outages: &[Outage], settings: &Settings<'_>) -> Result<(), SettingsError> {
+    let n_clients = settings.facts().n_clients;
+    for (at, outage) in outages.iter().enumerate() {
+        let error =
+            |key: &str, message: String| Err(settings.error(&format!("outages[{at}].{key}"), message));
+        if outage.from >= outage.until {
+            return error("until", format!("not after from = {}; give a later round", outage.from));
+        }
+        if let Some(client) = outage.clients.iter().find(|&&client| client as usize >= n_clients) {
+            let last = n_clients.saturating_sub(1);
+            return error("clients", format!("there is no client {client}; they are 0 to {last}"));
+        }
+    }
+    Ok(())
+}
+
+/// Takes out whoever is away in this round.
+pub(crate) fn take_out(outages: &[Outage], number: RoundNo, up: &mut Bits) {
+    for outage in outages.iter().filter(|outage| (outage.from..outage.until).contains(&number)) {
+        let n_known = up.len();
+        let idxs = outage.clients.iter().map(|&client| client as usize);
+        idxs.filter(|&idx| idx < n_known).for_each(|idx| up.set(idx, false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    #[test]
+    fn whoever_is_away_is_down_for_just_these_rounds() {
+        let outages = [
+            Outage { from: 2, until: 4, clients: vec![0, 1] },
+            Outage { from: 3, until: 5, clients: vec![1, 2] },
+        ];
+        let away = |number| {
+            let mut up = Bits::new(4);
+            up.fill_words(|_| u64::MAX);
+            take_out(&outages, number, &mut up);
+            (0..4).filter(|&idx| !up.get(idx)).collect::<Vec<_>>()
+        };
+        let found: Vec<_> = (1..6).map(away).collect();
+        assert_eq!(found, [vec![], vec![0, 1], vec![0, 1, 2], vec![1, 2], vec![]]);
+    }
+
+    #[test]
+    fn wrong_outages_are_answered_with_the_remedy() {
+        for (outage, expected) in [
+            (
+                Outage { from: 3, until: 3, clients: vec![0] },
+                "outages[0].until: not after from = 3; give a later round",
+            ),
+            (
+                Outage { from: 3, until: 4, clients: vec![9] },
+                "outages[0].clients: there is no client 9; they are 0 to 4",
+            ),
+        ] {
+            let tree = Tree::parse("[world]", "a.toml").unwrap();
+            let facts = Facts { seed: 1, n_clients: 5, n_rounds: 9 };
+            let error = check(&[outage], &tree.table("world", facts)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

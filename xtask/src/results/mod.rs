@@ -1,0 +1,67 @@
+//! Studies: runs the grids of a paper and writes what came out beside what was published.
+
+mod fdms;
+mod study;
+
+use std::error::Error;
+
+use crate::{cargo, workspace};
+
+/// Which study, and whether to run what is missing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    what: What,
+    /// Run the grids first, as far as they are not finished
+    #[arg(long)]
+    run: bool,
+    /// At most so many runs of each grid
+    #[arg(long, requires = "run")]
+    at_most: Option<u32>,
+}
+
+/// A study.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum What {
+    /// FL-FDMS: friends stand in for the silent
+    Fdms,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let (folder, grids) = match args.what {
+        What::Fdms => ("fdms", fdms::GRIDS),
+    };
+    if args.run {
+        for grid in grids {
+            play(folder, grid, args.at_most)?;
+        }
+    }
+    let page = workspace().join("docs/results").join(folder).with_extension("md");
+    std::fs::create_dir_all(page.parent().expect("docs/results"))?;
+    let text = match args.what {
+        What::Fdms => fdms::write()?,
+    };
+    std::fs::write(&page, text)?;
+    println!("wrote {}", page.strip_prefix(workspace())?.display());
+    Ok(())
+}
+
+/// Runs what is left of a grid.
+fn play(folder: &str, grid: &str, at_most: Option<u32>) -> Result<(), Box<dyn Error>> {
+    let file = format!("experiments/{folder}/{grid}.toml");
+    let mut command = cargo();
+    command.current_dir(workspace()).args([
+        "run",
+        "--release",
+        "--package",
+        "ebbflow",
+        "--",
+        "compare",
+        &file,
+    ]);
+    command.args(["--out", &format!("runs/{folder}/{grid}")]);
+    if let Some(at_most) = at_most {
+        command.args(["--at-most", &at_most.to_string()]);
+    }
+    let status = command.status()?;
+    if status.success() { Ok(()) } else { Err(format!("{file} ended with {status}").into()) }
+}

@@ -1,0 +1,151 @@
+//! The figures of a finished grid, and what they say of a claim.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+
+use ebb_record::stats::{self, Estimate};
+
+/// The rows of a grid's CSV.
+#[derive(Debug)]
+pub(super) struct Study {
+    rows: Vec<BTreeMap<String, String>>,
+}
+
+/// Which rows: a method, and the value of the key that varies, if one does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which<'a> {
+    pub(super) method: &'a str,
+    pub(super) vary: Option<(&'a str, &'a str)>,
+}
+
+impl Study {
+    /// Reads a CSV; one that is not there has no rows.
+    pub(super) fn read(path: &Path) -> Result<Study, Box<dyn Error>> {
+        if !path.exists() {
+            return Ok(Study { rows: Vec::new() });
+        }
+        let mut reader = csv::Reader::from_path(path)?;
+        let rows = reader.deserialize().collect::<Result<_, _>>()?;
+        Ok(Study { rows })
+    }
+
+    /// A column, by seed.
+    pub(super) fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
+        let is_it = |row: &&BTreeMap<String, String>| {
+            let is = |key: &str, value: &str| row.get(key).is_some_and(|found| found == value);
+            is("method", which.method) && which.vary.is_none_or(|(key, value)| is(key, value))
+        };
+        let number = |row: &BTreeMap<String, String>, key: &str| row.get(key)?.parse::<f64>().ok();
+        let value = |row| Some((number(row, "seed")? as u32, number(row, column)?));
+        self.rows.iter().filter(is_it).filter_map(value).collect()
+    }
+}
+
+/// The mean over seeds, as a cell of a table.
+pub(super) fn cell(values: &BTreeMap<u32, f64>) -> String {
+    let values: Vec<_> = values.values().copied().collect();
+    match (stats::mean(&values), stats::deviation(&values)) {
+        (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3}"),
+        (Some(mean), None) => format!("{mean:.3}"),
+        _ => "not run".to_owned(),
+    }
+}
+
+/// What a claim that `one` is above `other` comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The whole interval is on the claim's side.
+    Held,
+    /// The interval holds what would make no difference.
+    Tied,
+    /// The whole interval is on the other side.
+    Reversed,
+    /// Too few runs.
+    NotRun,
+}
+
+impl Verdict {
+    /// For the claim that a difference is above `least`.
+    pub(super) fn of(difference: Option<Estimate>, least: f64) -> Verdict {
+        match difference.and_then(|one| one.interval()) {
+            None => Verdict::NotRun,
+            Some((low, _)) if low > least => Verdict::Held,
+            Some((_, high)) if high < least => Verdict::Reversed,
+            Some(_) => Verdict::Tied,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Verdict::Held => "held",
+            Verdict::Tied => "tied",
+            Verdict::Reversed => "reversed",
+            Verdict::NotRun => "not run",
+        }
+    }
+}
+
+/// The mean difference over the seeds that both have.
+pub(super) fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> Option<Estimate> {
+    let both = one.iter().filter_map(|(seed, one)| Some((*one, *other.get(seed)?)));
+    let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
+    stats::paired_difference(&ones, &others)
+}
+
+/// A difference in points of accuracy, with its interval.
+pub(super) fn points(difference: Option<Estimate>) -> String {
+    match difference.map(|one| (one.mean, one.interval())) {
+        None => "not run".to_owned(),
+        Some((mean, None)) => format!("{:+.2}", 100.0 * mean),
+        Some((mean, Some((low, high)))) => {
+            format!("{:+.2} ({:+.2} to {:+.2})", 100.0 * mean, 100.0 * low, 100.0 * high)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(values: &[f64]) -> BTreeMap<u32, f64> {
+        (1..).zip(values.iter().copied()).collect()
+    }
+
+    #[test]
+    fn a_claim_is_judged_by_the_whole_interval() {
+        let check = |one: &[f64], other: &[f64], least, expected| {
+            assert_eq!(Verdict::of(difference(&seeds(one), &seeds(other)), least), expected);
+        };
+        check(&[0.9, 0.91, 0.92], &[0.8, 0.82, 0.81], 0.0, Verdict::Held);
+        check(&[0.8, 0.82, 0.81], &[0.9, 0.91, 0.92], 0.0, Verdict::Reversed);
+        check(&[0.9, 0.7, 0.8], &[0.8, 0.8, 0.81], 0.0, Verdict::Tied);
+        check(&[0.9, 0.91, 0.92], &[0.91, 0.92, 0.93], -0.02, Verdict::Held);
+        check(&[0.9], &[0.8], 0.0, Verdict::NotRun);
+        check(&[], &[], 0.0, Verdict::NotRun);
+    }
+
+    #[test]
+    fn only_seeds_that_both_have_are_compared() {
+        let mut other = seeds(&[0.5, 0.6, 0.9]);
+        other.remove(&3);
+        let found = difference(&seeds(&[0.6, 0.7, 0.0]), &other).unwrap();
+        assert!((found.mean - 0.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_grids_csv_is_read_by_method_value_and_seed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(
+            &path,
+            "method,x.y,seed,accuracy@20\na,0.3,1,0.5\na,0.5,1,0.6\na,0.5,2,\nb,0.5,1,0.7\n",
+        )
+        .unwrap();
+        let study = Study::read(&path).unwrap();
+        let of = |method, value| study.column(Which { method, vary: Some(("x.y", value)) }, "accuracy@20");
+        assert_eq!(of("a", "0.5"), BTreeMap::from([(1, 0.6)]));
+        assert_eq!(of("b", "0.5"), BTreeMap::from([(1, 0.7)]));
+        assert!(Study::read(&folder.path().join("none.csv")).unwrap().rows.is_empty());
+    }
+}
