@@ -102,6 +102,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
                 settings.lay_over(example(method.role, method.name, method.example));
             }
         }
+        settings.lay_over(named);
         subjects.push(Subject {
             name: format!("recipe {}", recipe.name),
             settings,

@@ -114,11 +114,11 @@ fn friends_go_with_other_methods() {
     let combinations = [
         (
             "friend and fedprox",
-            "[local]\nkind = \"fedprox\"\nmu = 0.1\nrate = 0.1\nsteps = 3\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+            "[local]\nkind = \"fedprox\"\nmu = 0.1\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
         ),
         (
             "friend and scaffold",
-            "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+            "[local]\nkind = \"scaffold\"\n[server]\nkind = \"scaffold\"\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
         ),
         (
             "friend in a cohort",

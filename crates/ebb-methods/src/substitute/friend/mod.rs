@@ -34,8 +34,8 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
     example: "similarity = \"cosine\"       # or distance\n\
               friends = 1                 # how many are averaged\n\
               max_stand_ins = 4           # for how many one may stand in; without it, for all\n\
-              half_life = 50.0            # after how many rounds a meeting counts half; without it, never\n\
               cover = \"asked\"             # or objective\n\
+              # half_life = 50.0          # after how many rounds a meeting counts half; without it, never\n\
               # sketch = { buckets = 4096 }  # compare short sketches of the updates\n\
               # races = { theta = \"paper\" }  # stop comparing pairs that lag behind",
     build: |settings| {
