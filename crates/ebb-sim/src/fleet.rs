@@ -23,6 +23,9 @@ pub struct SimFleet {
     backend: Box<dyn Backend>,
     seed: u64,
     number: RoundNo,
+    /// Virtual time: when the round began, and now.
+    began_s: f64,
+    now_s: f64,
     up: Bits,
     busy: Bits,
     memories: Memories,
@@ -31,10 +34,27 @@ pub struct SimFleet {
 
 /// An answer that will arrive in a later round.
 struct UnderWay {
-    /// `None`: when the client is next up.
-    arrives: Option<RoundNo>,
+    arrives: Arrives,
     client: ClientId,
     update: Update,
+}
+
+impl UnderWay {
+    /// Whether anybody remembers having asked for it.
+    fn is_remembered(&self, number: RoundNo) -> bool {
+        self.update.base.saturating_add(MOST_LATE) >= number
+    }
+}
+
+/// When an answer arrives.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Arrives {
+    /// In this round, as a script has it.
+    In(RoundNo),
+    /// In the round that is open at this time.
+    At(f64),
+    /// So long after the beginning of the first round in which its client is up.
+    WhenUp(f64),
 }
 
 /// What will come of an order.
@@ -42,9 +62,8 @@ struct Fate {
     steps: NonZeroU32,
     finish_s: f64,
     reply: Reply,
-    late: u32,
-    /// Whether it is late until the client is up again.
-    when_up: bool,
+    /// When it arrives, unless in this round.
+    late: Option<Arrives>,
 }
 
 impl SimFleet {
@@ -63,6 +82,8 @@ impl SimFleet {
             backend,
             seed,
             number: 0,
+            began_s: 0.0,
+            now_s: 0.0,
             up: Bits::default(),
             busy: Bits::default(),
             memories: Memories::default(),
@@ -88,17 +109,23 @@ impl SimFleet {
         let upload_s = self.world.link.upload_s(self.number, client, order.job.global.bytes());
         let window_s = self.window_s(wait);
         let took_s = |steps: NonZeroU32| speed.train_s(client, steps.get()) + upload_s;
-        let (steps, finish_s, late) = match self.world.after_deadline {
+        let (steps, finish_s) = match self.world.after_deadline {
             // What was cut to fit does fit, whatever the last digit of a sum says.
             AfterDeadline::Cut => {
                 let steps = speed.steps_within(client, planned, window_s - upload_s)?;
-                (steps, took_s(steps).min(window_s), 0)
+                (steps, took_s(steps).min(window_s))
             }
-            AfterDeadline::Late => (planned, took_s(planned), rounds_late(took_s(planned), window_s)?),
+            AfterDeadline::Late => (planned, took_s(planned)),
         };
-        let late = reply.late().max(late);
+        let late = if when_up {
+            Some(Arrives::WhenUp(finish_s))
+        } else if reply.late() > 0 {
+            Some(Arrives::In(self.number.saturating_add(reply.late())))
+        } else {
+            (finish_s > window_s).then_some(Arrives::At(self.now_s + finish_s))
+        };
         let finish_s = if up { finish_s } else { self.world.patience_s };
-        Some(Fate { steps, finish_s, late, reply, when_up })
+        Some(Fate { steps, finish_s, late, reply })
     }
 
     /// Whether clients that are down answer when they are next up.
@@ -109,6 +136,7 @@ impl SimFleet {
     /// Whether a client gets the job in this round.
     fn reached(&self, client: ClientId, wait: Wait) -> bool {
         let comes = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
+        let comes = comes && !self.world.is_away(self.number, client);
         !self.busy.get(client.idx()) && (self.up.get(client.idx()) || comes)
     }
 
@@ -120,9 +148,9 @@ impl SimFleet {
         }
     }
 
-    /// When the round closes; answers that would come after are marked late by a round.
+    /// How long the round is open; answers that would come after that are marked late.
     fn close(&self, orders: &[Order], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
-        let on_time = |fate: &&Fate| fate.late == 0 && !fate.when_up;
+        let on_time = |fate: &&Fate| fate.late.is_none();
         let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
         // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
         let waited_for = |order: &&Order| {
@@ -136,51 +164,74 @@ impl SimFleet {
             && let Some(&closes_s) = times.get(wanted.saturating_sub(1))
         {
             for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
-                fate.late = fate.late.max(1);
+                fate.late.get_or_insert(Arrives::At(self.now_s + fate.finish_s));
             }
             return closes_s;
         }
-        // Where nobody was there to be asked, the server waits for somebody until the deadline.
+        // Where nobody was there to be asked, the server waits until the deadline; without one, for what is under way.
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
         let window_s = if n_waited_for == 0 { self.world.deadline_s } else { self.window_s(wait) };
-        if all_answered || window_s.is_infinite() { slowest_s } else { window_s }
-    }
-
-    /// Whether an answer arrives in this round.
-    fn is_due(&self, one: &UnderWay) -> bool {
-        match one.arrives {
-            Some(round) => round <= self.number,
-            None => self.up.get(one.client.idx()),
+        match (all_answered, window_s.is_infinite()) {
+            (false, false) => window_s,
+            (false, true) if times.is_empty() => self.next_arrival_s(),
+            _ => slowest_s,
         }
     }
 
-    /// Whether anybody remembers having asked for an answer.
-    fn is_remembered(&self, one: &UnderWay) -> bool {
-        one.update.base.saturating_add(MOST_LATE) >= self.number
+    /// How long it is until the next answer that is under way arrives; 0 if there is none.
+    fn next_arrival_s(&self) -> f64 {
+        let times_s = self.under_way.iter().filter_map(|one| match one.arrives {
+            Arrives::At(time_s) => Some(time_s - self.now_s),
+            Arrives::In(_) | Arrives::WhenUp(_) => None,
+        });
+        times_s.min_by(f64::total_cmp).map_or(0.0, |time_s| time_s.max(0.0))
     }
 
-    /// Passes on what was sent in earlier rounds and arrives in this one.
-    fn deliver_late(&mut self, sink: &mut dyn Sink) -> Result<u64, FleetError> {
+    /// Lets those that are up again begin the work they were given while they were down.
+    fn begin_when_up(&mut self) {
+        for one in &mut self.under_way {
+            if let Arrives::WhenUp(takes_s) = one.arrives
+                && self.up.get(one.client.idx())
+            {
+                one.arrives = Arrives::At(self.now_s + takes_s);
+                self.world.availability.took_part(self.number, one.client);
+            }
+        }
+    }
+
+    /// Whether the client of an answer under way has still to do with it.
+    fn is_busy(&self, one: &UnderWay) -> bool {
+        match one.arrives {
+            // What a script lets arrive in a round does so before the round's orders.
+            Arrives::In(round) => round > self.number,
+            Arrives::At(time_s) => time_s > self.now_s,
+            Arrives::WhenUp(_) => true,
+        }
+    }
+
+    /// Whether an answer arrives in this round, which closes at this time.
+    fn is_due(&self, one: &UnderWay, closes_s: f64) -> bool {
+        match one.arrives {
+            Arrives::In(round) => round <= self.number,
+            Arrives::At(time_s) => time_s <= closes_s,
+            Arrives::WhenUp(_) => false,
+        }
+    }
+
+    /// Passes on what was sent in earlier rounds and arrives in this one, which closes at this time.
+    fn deliver_late(&mut self, closes_s: f64, sink: &mut dyn Sink) -> Result<u64, FleetError> {
         let (mut due, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.under_way).into_iter().partition(|one| self.is_due(one));
-        self.under_way = later.into_iter().filter(|one| self.is_remembered(one)).collect();
+            std::mem::take(&mut self.under_way).into_iter().partition(|one| self.is_due(one, closes_s));
+        self.under_way = later;
+        due.retain(|one| one.is_remembered(self.number));
         due.sort_by_key(|one| (one.client, one.update.base));
         let mut bytes_up = 0;
         for one in due {
-            if one.arrives.is_none() {
-                self.world.availability.took_part(self.number, one.client);
-            }
             bytes_up += one.update.delta.bytes();
             sink.offer(one.client, one.update)?;
         }
         Ok(bytes_up)
     }
-}
-
-/// In how many rounds from now, each as long as the window, an answer arrives; `None`: too late for anybody to use it.
-fn rounds_late(finish_s: f64, window_s: f64) -> Option<u32> {
-    let late = if finish_s <= window_s { 0.0 } else { (finish_s / window_s).ceil() - 1.0 };
-    (late <= f64::from(MOST_LATE)).then_some(late as u32)
 }
 
 /// The engine forgets what it asked for after as many rounds.
@@ -190,10 +241,17 @@ impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
         self.number = number;
         self.world.take_roll(number, self.task.as_ref(), census);
+        self.began_s = self.now_s;
         self.up = census.up().clone();
-        // What arrives in this round does so before the round's orders, so it leaves its client free.
+        // Whoever leaves takes its work along, and nobody begins what nobody remembers.
+        let (number, enrolled) = (self.number, census.enrolled());
+        self.under_way.retain(|one| {
+            let begun = !matches!(one.arrives, Arrives::WhenUp(_));
+            enrolled.get(one.client.idx()) && (begun || one.is_remembered(number))
+        });
+        self.begin_when_up();
         census.set_busy(|busy| {
-            for one in self.under_way.iter().filter(|one| !self.is_due(one) && self.is_remembered(one)) {
+            for one in self.under_way.iter().filter(|one| self.is_busy(one)) {
                 busy.set(one.client.idx(), true);
             }
         });
@@ -222,13 +280,19 @@ impl Fleet for SimFleet {
                 probes.insert(client, measured);
             }
         }
+        self.now_s += spent.elapsed_s;
         Ok((probes, spent))
     }
 
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
-        let mut spent = Spent { bytes_up: self.deliver_late(sink)?, ..Spent::default() };
         let mut fates: Vec<_> = orders.iter().map(|order| self.fate(order, wait)).collect();
-        spent.elapsed_s = self.close(orders, &mut fates, wait);
+        let mut elapsed_s = self.close(orders, &mut fates, wait);
+        if let Some(round_s) = self.world.availability.round_s() {
+            // The next round begins when the recording has it begin.
+            elapsed_s = elapsed_s.max(round_s - (self.now_s - self.began_s));
+        }
+        let closes_s = self.now_s + elapsed_s;
+        let mut spent = Spent { elapsed_s, bytes_up: self.deliver_late(closes_s, sink)?, ..Spent::default() };
 
         let mut assignments = Vec::new();
         let mut promised = Vec::new();
@@ -253,21 +317,21 @@ impl Fleet for SimFleet {
         backend.train(task.as_ref(), rule.as_ref(), *seed, &assignments, &mut |at, trained| {
             let (client, fate) = (assignments[at].client, &promised[at]);
             let Some(mut trained) = trained else { return Ok(()) };
-            if !fate.when_up {
+            if !matches!(fate.late, Some(Arrives::WhenUp(_))) {
                 world.availability.took_part(*number, client);
             }
             if let Some(memory) = trained.memory {
                 memories.note(client, *number, memory);
             }
             fate.reply.garble(&mut trained.update);
-            if fate.late > 0 || fate.when_up {
-                let arrives = (!fate.when_up).then_some(number.saturating_add(fate.late));
+            if let Some(arrives) = fate.late {
                 under_way.push(UnderWay { arrives, client, update: trained.update });
                 return Ok(());
             }
             spent.bytes_up += trained.update.delta.bytes();
             sink.offer(client, trained.update)
         })?;
+        self.now_s = closes_s;
         Ok(spent)
     }
 
@@ -292,16 +356,14 @@ impl Fleet for SimFleet {
     }
 }
 
-/// What a saved answer has in place of a round, if it arrives when its client is next up.
-const WHEN_UP: RoundNo = RoundNo::MAX;
-
 impl State for SimFleet {
     fn save(&self, to: &mut Saver) {
         to.section("availability", |to| self.world.availability.save(to));
         to.section("memories", |to| self.memories.save(to));
+        to.f64("now_s", self.now_s);
         to.u64("under_way", self.under_way.len() as u64);
         for one in &self.under_way {
-            to.u64("arrives", u64::from(one.arrives.unwrap_or(WHEN_UP)));
+            one.arrives.save(to);
             to.u64("client", u64::from(one.client.number()));
             one.update.save("update", to);
         }
@@ -310,12 +372,36 @@ impl State for SimFleet {
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         from.section("availability", |from| self.world.availability.load(from))?;
         from.section("memories", |from| self.memories.load(from))?;
+        self.now_s = from.f64("now_s")?;
         self.under_way.clear();
         for _ in 0..from.u64("under_way")? {
-            let arrives = Some(from.u32("arrives")?).filter(|&round| round != WHEN_UP);
+            let arrives = Arrives::load(from)?;
             let client = ClientId::new(from.u32("client")? as usize);
             self.under_way.push(UnderWay { arrives, client, update: Update::load("update", from)? });
         }
         Ok(())
+    }
+}
+
+impl Arrives {
+    fn save(self, to: &mut Saver) {
+        let (kind, round, time_s) = match self {
+            Arrives::In(round) => (0, round, 0.0),
+            Arrives::At(time_s) => (1, 0, time_s),
+            Arrives::WhenUp(takes_s) => (2, 0, takes_s),
+        };
+        to.u64("arrives", kind);
+        to.u64("round", u64::from(round));
+        to.f64("time_s", time_s);
+    }
+
+    fn load(from: &mut Loader<'_>) -> Result<Arrives, StateError> {
+        let (kind, round, time_s) = (from.u64("arrives")?, from.u32("round")?, from.f64("time_s")?);
+        match kind {
+            0 => Ok(Arrives::In(round)),
+            1 => Ok(Arrives::At(time_s)),
+            2 => Ok(Arrives::WhenUp(time_s)),
+            _ => Err(from.error("arrives", "is none of the ways to arrive")),
+        }
     }
 }

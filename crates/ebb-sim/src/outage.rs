@@ -1,6 +1,6 @@
 //! Clients that are away for some rounds, whatever their availability says: a region without power, a firmware that fails.
 
-use ebb_round::{Bits, RoundNo};
+use ebb_round::{Bits, ClientId, RoundNo};
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,12 @@ pub(crate) fn check(outages: &[Outage], settings: &Settings<'_>) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// Whether an outage has a client in this round.
+pub(crate) fn is_away(outages: &[Outage], number: RoundNo, client: ClientId) -> bool {
+    let mut now = outages.iter().filter(|outage| (outage.from..outage.until).contains(&number));
+    now.any(|outage| outage.clients.contains(&client.number()))
 }
 
 /// Takes out whoever is away in this round.

@@ -103,7 +103,7 @@ pub(crate) enum WhenWaitedFor {
     /// They come, and the round takes all the run's patience.
     #[default]
     Always,
-    /// They do the work when they are next up, and it arrives in that round; the round does not wait for them.
+    /// They do the work when they are next up; no round waits for them.
     NextUp,
     /// They do not come.
     Never,
@@ -220,6 +220,15 @@ impl World {
         if deadline_s.is_finite() && table.patience_s.is_some_and(|patience| patience.get() < deadline_s) {
             return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
         }
+        if let Some(round_s) = availability.round_s()
+            && deadline_s.is_finite()
+            && deadline_s > round_s
+        {
+            let message = format!(
+                "longer than the {round_s} seconds from round to round; give less, or a longer round_s"
+            );
+            return Err(settings.error("deadline_s", message));
+        }
         let an_hour_s: f64 = 3600.0;
         let patience_s = table.patience_s.map_or_else(
             || if deadline_s.is_finite() { an_hour_s.max(deadline_s) } else { an_hour_s },
@@ -258,6 +267,11 @@ impl World {
             self.availability.write(number, enrolled, up);
             outage::take_out(&self.outages, number, up);
         });
+    }
+
+    /// Whether an outage keeps a client from coming, even if it is waited for.
+    pub(crate) fn is_away(&self, number: RoundNo, client: ClientId) -> bool {
+        outage::is_away(&self.outages, number, client)
     }
 
     /// When a round closes, in seconds; infinite if there is no deadline.

@@ -390,11 +390,12 @@ fn heard_and_sent(trial: &mut Trial, number: RoundNo, wait: Wait) -> (Vec<(usize
 
 #[test]
 fn whose_answer_is_under_way_takes_no_second_job() {
-    // Twelve seconds of work in rounds of 4.8: the answer comes in the next round but one.
+    // Twelve seconds of work in rounds of 4.8: the answer comes in the next round but one, and leaves the client free for
+    // the one after.
     let mut late = fleet("deadline_s = 4.8\nafter_deadline = \"late\"");
     let all = |base| vec![(0, base), (1, base), (2, base)];
     for (number, heard, sent) in
-        [(0, vec![], 12), (1, vec![], 0), (2, all(0), 12), (3, vec![], 0), (4, all(2), 12)]
+        [(0, vec![], 12), (1, vec![], 0), (2, all(0), 0), (3, vec![], 12), (4, vec![], 0), (5, all(3), 0)]
     {
         assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
         assert_eq!(late.census.up().count(), 3, "being up does not depend on what was asked");
@@ -406,10 +407,10 @@ fn whose_answer_is_under_way_takes_no_second_job() {
     {
         assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
     }
-    // Late until it is up. Waited for again, it still has the first job.
+    // Late until it is up, and busy with that job then. Waited for again, it still has the first job.
     let mut late = fleet("when_waited_for = \"next-up\"\nscript = [[], [], [0], [0, 1]]");
     for (number, heard, sent) in
-        [(0, vec![], 12), (1, vec![], 0), (2, vec![(0, 0), (0, 2)], 4), (3, vec![(0, 3), (1, 0), (1, 3)], 8)]
+        [(0, vec![], 12), (1, vec![], 0), (2, vec![(0, 0)], 0), (3, vec![(0, 3), (1, 0)], 4)]
     {
         // The orders in which they are heard: late ones first.
         let (mut found, found_sent) = heard_and_sent(&mut late, number, Wait::Everyone);
@@ -478,4 +479,65 @@ fn a_saved_fleet_knows_who_is_busy() {
         assert_eq!(played, play(&mut again, number, Wait::Deadline, None), "round {number}");
         assert_eq!(whole.census.busy(), again.census.busy(), "round {number}");
     }
+}
+
+#[test]
+fn a_late_answer_arrives_when_it_is_done_however_short_the_rounds_are() {
+    // Client 0 takes 12 seconds, the others 4: rounds last 5 with it and 4 while it is busy.
+    let quick = "{ client = 1, steps = 2 }, { client = 2, steps = 2 }";
+    let script = vec![format!("[0, {quick}]"); 8].join(", ");
+    let mut trial = fleet(&format!("deadline_s = 5.0\nafter_deadline = \"late\"\nscript = [{script}]"));
+    let mut closed_s = 0.0;
+    for (number, closes_s, late) in [
+        (0, 5.0, false),
+        (1, 9.0, false),
+        (2, 13.0, true),
+        (3, 18.0, false),
+        (4, 22.0, false),
+        (5, 26.0, true),
+    ] {
+        let (heard, spent) = play(&mut trial, number, Wait::Deadline, None);
+        closed_s += spent.elapsed_s;
+        assert_eq!(closed_s, closes_s, "round {number}");
+        assert_eq!(heard.iter().any(|(client, _)| *client == 0), late, "round {number}");
+    }
+}
+
+#[test]
+fn whoever_leaves_takes_its_work_along() {
+    let world = "deadline_s = 4.8\nafter_deadline = \"late\"\ndepartures = [{ round = 1, clients = [1] }]";
+    let mut trial = fleet(world);
+    let heard: Vec<_> = (0..3).flat_map(|number| play(&mut trial, number, Wait::Deadline, None).0).collect();
+    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn whoever_is_away_does_not_come_even_if_it_is_waited_for() {
+    let world = "patience_s = 500.0\noutages = [{ from = 0, until = 1, clients = [1] }]";
+    let mut trial = fleet(world);
+    let (heard, spent) = play(&mut trial, 0, Wait::Everyone, None);
+    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!((spent.elapsed_s, spent.bytes_down), (500.0, 8));
+    assert_eq!(play(&mut trial, 1, Wait::Everyone, None).0.len(), 3);
+}
+
+#[test]
+fn rounds_begin_when_a_recording_has_them_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.csv");
+    std::fs::write(&file, "client,from,to\n0,0,1000\n1,0,100\n2,0,1000\n").unwrap();
+    let availability = |deadline: &str| {
+        let file = file.display();
+        format!("{deadline}availability = {{ kind = \"trace\", file = \"{file}\", round_s = 60.0 }}")
+    };
+    let mut trial = fleet(&availability("deadline_s = 30.0\n"));
+    for (number, n_heard) in [(0, 3), (1, 3), (2, 2)] {
+        let (heard, spent) = play(&mut trial, number, Wait::Deadline, None);
+        assert_eq!((heard.len(), spent.elapsed_s), (n_heard, 60.0), "round {number}");
+    }
+    let error = try_fleet(&availability("deadline_s = 90.0\n")).err().unwrap().to_string();
+    assert!(
+        error.contains("world.deadline_s = 90.0: longer than the 60 seconds from round to round"),
+        "{error}"
+    );
 }

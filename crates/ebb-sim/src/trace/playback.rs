@@ -255,6 +255,10 @@ impl Recorded {
 }
 
 impl Availability for Recorded {
+    fn round_s(&self) -> Option<f64> {
+        Some(self.round_s)
+    }
+
     fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         self.playback.write(f64::from(number) * self.round_s, up);
     }
