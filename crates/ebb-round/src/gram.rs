@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Bits;
 
-/// Coordinates in a chunk: the rows of a tile stay in the nearest cache.
-const CHUNK: usize = 512;
+/// Coordinates in a chunk: long enough to be copied fast, and short enough for blocks of them to stay in the second cache.
+const CHUNK: usize = 1024;
 
 /// Additions that go on side by side.
 const LANES: usize = 16;
@@ -20,17 +20,14 @@ const LANES: usize = 16;
 /// Rows and columns of a tile of pairs whose sums are held in registers.
 const TILE: (usize, usize) = (4, 6);
 
-/// The most vectors in a block, a multiple of both sides of a tile: two blocks' chunks stay in the second cache.
-const BLOCK: usize = 120;
+/// The most vectors in the only block, and in one of several, of which two are worked on at a time.
+const BLOCK: (usize, usize) = (120, 84);
 
 /// Coordinates that one thread takes at a time, if there are few vectors.
 const PART: usize = 1 << 16;
 
 /// The most inner products that are kept several times over, once for each part.
 const KEPT: usize = 1 << 25;
-
-/// How many vectors ahead the one lies that is called for while another is copied.
-const AHEAD: usize = 2;
 
 /// One chunk of one vector, filled up with zeros.
 type Row = [f32; CHUNK];
@@ -127,7 +124,7 @@ pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threa
     }
     let n = vectors.len();
     let chunks = chunks(ranges);
-    let n_blocks = n.div_ceil(BLOCK).max(1);
+    let n_blocks = if n <= BLOCK.0 { 1 } else { n.div_ceil(BLOCK.1) };
     let block = n.div_ceil(n_blocks).next_multiple_of(TILE.0 * TILE.1 / 2).max(1);
     let len = chunks.len() * CHUNK;
     let n_parts = (len / PART).min(KEPT / (n * n).max(1)).clamp(1, 64);
@@ -247,24 +244,9 @@ fn block_row(
     products
 }
 
-#[cfg(target_arch = "x86_64")]
-fn prefetch(from: &f32) {
-    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    // SAFETY: every x86-64 processor has the instruction, and it may be told any address.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(from).cast()) }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch(_from: &f32) {}
-
 /// Copies a chunk of a block of vectors; where there are none, zeros.
 fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
     for (row, to) in to.iter_mut().enumerate() {
-        // Each vector lies on pages of its own, so that a processor does not guess what comes next.
-        if let Some(soon) = vectors.get(first + row + AHEAD) {
-            let lines = chunk.iter().flat_map(|stretch| soon[stretch.clone()].chunks(16));
-            lines.for_each(|line| prefetch(&line[0]));
-        }
         let mut filled = 0;
         if let Some(vector) = vectors.get(first + row) {
             for stretch in chunk {
