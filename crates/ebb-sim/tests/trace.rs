@@ -395,6 +395,15 @@ fn settings_are_checked() {
     assert_eq!(played, [[0], [0], [1], [1], [0], [0]]);
 }
 
+#[test]
+fn a_recording_of_days_is_repeated_after_whole_days() {
+    let seen = |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().seen(0);
+    assert_eq!(seen("a,100,200\na,90000,200000\n"), (0.0, 259_200.0));
+    assert_eq!(seen("a,100,200\na,90000,172800\n"), (0.0, 172_800.0));
+    assert_eq!(seen("a,100,86400\n"), (0.0, 86_400.0));
+    assert_eq!(seen("a,90000,100000\n"), (86_400.0, 100_000.0));
+}
+
 /// A file of FLASH. Without it the test is skipped, but never in CI.
 fn flash(name: &str) -> Option<Trace> {
     if env::var_os(DATA_VARIABLE).is_some() {

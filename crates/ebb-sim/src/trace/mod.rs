@@ -9,7 +9,8 @@
 //! | `seen_from`, `seen_to` | optional: from when until when the client was watched, the same in all of its rows |
 //!
 //! Without the last two, everybody was watched from the midnight (multiple of 86,400 s) before the first interval of
-//! the file until the end of its last. Rows may stand in any order. Other columns mean nothing.
+//! the file until the end of its last; where that is more than a day, until the midnight after it. Rows may stand in any
+//! order. Other columns mean nothing.
 //!
 //! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
 //! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first

@@ -390,11 +390,14 @@ fn apart(
     Ok(apart)
 }
 
-/// From the midnight before the first interval to the end of the last.
+/// From the midnight before the first interval to the end of the last; where that is more than a day, to the midnight
+/// after it, so that nights stay nights when it is repeated.
 fn span(kept: &[Kept]) -> Option<[f64; 2]> {
     let first = kept.iter().map(|one| one.from_s).min_by(f64::total_cmp)?;
     let last = kept.iter().map(|one| one.to_s).max_by(f64::total_cmp)?;
-    Some([libm::floor(first / DAY_S) * DAY_S, last])
+    let midnight = libm::floor(first / DAY_S) * DAY_S;
+    let n_days = (last - midnight) / DAY_S;
+    Some([midnight, if n_days > 1.0 { midnight + libm::ceil(n_days) * DAY_S } else { last }])
 }
 
 const LEAST_GAP: f64 = 10.0;
