@@ -404,6 +404,85 @@ fn a_recording_of_days_is_repeated_after_whole_days() {
     assert_eq!(seen("a,90000,100000\n"), (86_400.0, 100_000.0));
 }
 
+/// Rows of four clients over seven days, each up for about twenty minutes of most hours; those that `in_ms` picks, by
+/// number and day, are in milliseconds.
+fn week(in_ms: impl Fn(usize, u32) -> bool) -> String {
+    let mut stream = Stream::of_run(1, "week");
+    let mut rows = String::new();
+    for client in 0..4 {
+        for hour in 0..7 * 24 {
+            let from = hour * 3600 + stream.below(1200) as u32;
+            let to = from + 120 + stream.below(2200) as u32;
+            let unit = if in_ms(rows.lines().count(), hour / 24) { 1000 } else { 1 };
+            rows += &format!("c{client},{},{}\n", from * unit, to * unit);
+        }
+    }
+    rows
+}
+
+#[test]
+fn rows_in_milliseconds_are_refused_wherever_they_stand() {
+    let refused = |name: &str, rows: &str, line: usize| {
+        let error = read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap_err();
+        let expected = format!("at: line {line}: client ");
+        assert!(error.starts_with(&expected) && error.contains("another unit"), "{name}: {error}");
+        assert!(error.ends_with("give seconds throughout, or check_units = false if they are"), "{error}");
+        let meant = Reading { check_units: false, repair: true, ..REFUSE };
+        read(name, &format!("client,from,to\n{rows}"), &meant).unwrap();
+        // What overlaps only because of its unit is not joined.
+        assert!(read(name, &format!("client,from,to\n{rows}"), &REPAIR).is_err());
+    };
+    for at in [5, 50, 100, 167, 400, 671] {
+        refused("one-row.csv", &week(|row, _| row == at), at + 2);
+    }
+    for tenths in [1, 3, 5, 6] {
+        // The first rows would be early in milliseconds too.
+        refused("tenths.csv", &week(|row, _| row >= 40 && row % 10 < tenths), 42);
+    }
+    for day in 1..7_u32 {
+        refused("one-day.csv", &week(|_, own| own == day), 24 * day as usize + 2);
+    }
+}
+
+#[test]
+fn late_rows_and_long_rows_are_no_other_unit() {
+    let taken = |name: &str, rows: &str| {
+        read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
+    };
+    taken("week.csv", &week(|_, _| false));
+    // A dense first day, then now and then a row for a year, one of them for nine hours and one for a week.
+    let mut rows: String =
+        (0..600).map(|at| format!("c{},{},{}\n", at % 30, at * 144, at * 144 + 600)).collect();
+    for day in (5..365).step_by(9) {
+        let length = if day == 14 {
+            7 * 86_400
+        } else if day == 203 {
+            32_000
+        } else {
+            900
+        };
+        rows += &format!("c{},{},{}\n", day % 30, day * 86_400, day * 86_400 + length);
+    }
+    taken("year.csv", &rows);
+    // A year with a row a week, of seconds to days.
+    let mut stream = Stream::of_run(2, "year");
+    let sparse: String = (0..52)
+        .map(|week| {
+            let from = week * 604_800 + stream.below(86_400) as u32;
+            format!("c{},{from},{}\n", week % 3, from + 10_u32.pow(1 + stream.below(5) as u32))
+        })
+        .collect();
+    taken("sparse.csv", &sparse);
+    // One phone that is never unplugged.
+    taken("long.csv", &(week(|_, _| false) + "d,0,31000000\n"));
+    if let Some(flash) = flash("flash-ready-1000.csv.gz") {
+        let rows: String = (0..flash.n_clients())
+            .flat_map(|idx| flash.intervals(idx).map(move |(from, to)| format!("c{idx},{from},{to}\n")))
+            .collect();
+        taken("flash.csv", &rows);
+    }
+}
+
 /// A file of FLASH. Without it the test is skipped, but never in CI.
 fn flash(name: &str) -> Option<Trace> {
     if env::var_os(DATA_VARIABLE).is_some() {

@@ -113,6 +113,15 @@ pub enum Wrong {
         /// How many times as large the larger are.
         ratio: f64,
     },
+    /// Some intervals' times seem to be in another unit.
+    MixedRows {
+        /// How many intervals are far beyond the others, and how many others there are.
+        n_intervals: (usize, usize),
+        /// How many times as late they begin.
+        later: f64,
+        /// How many times as long they are.
+        longer: f64,
+    },
     /// The client is none of those listed.
     Unknown {
         /// How many are.
@@ -203,6 +212,15 @@ impl fmt::Display for Wrong {
                 write!(f, "its times seem to be in another unit: {larger} of {all} clients, ")?;
                 write!(f, "this one among them, have times about {ratio:.0} times as large as the others; ")?;
                 write!(f, "give seconds throughout, or check_units = false if they are")
+            }
+            Wrong::MixedRows { n_intervals: (far, others), later, longer } => {
+                let all = far + others;
+                write!(f, "its times seem to be in another unit: {far} of {all} intervals, ")?;
+                write!(
+                    f,
+                    "this one among them, are about {later:.0} times as late and {longer:.0} times as long "
+                )?;
+                write!(f, "as the others; give seconds throughout, or check_units = false if they are")
             }
             Wrong::Unknown { n_known } => {
                 write!(f, "is none of the {n_known} known clients; correct it or leave it out")

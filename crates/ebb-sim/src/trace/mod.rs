@@ -14,7 +14,7 @@
 //!
 //! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
 //! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first
-//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are clients of which
+//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are times of which
 //! some seem to be in milliseconds: see [`Reading::check_units`].
 //!
 //! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale

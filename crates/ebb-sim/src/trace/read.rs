@@ -14,9 +14,16 @@ use super::{DAY_S, Repairs, Trace, TraceError, Wrong};
 pub struct Reading<'r> {
     /// Whether to drop or join intervals that are wrong, instead of refusing the file.
     pub repair: bool,
-    /// Whether to refuse files in which some clients seem to be in milliseconds: ordered by their middle times,
-    /// clients fall into two groups with a factor of ten between them, and both the times and the lengths of
-    /// intervals are between 200 and 5,000 times as large in one as in the other, comparing medians.
+    /// Whether to refuse files in which some times seem to be in milliseconds.
+    ///
+    /// Some clients, if ordered by their middle times they fall into two groups with a factor of ten between them, and
+    /// both the times and the lengths of intervals are between 200 and 5,000 times as large in one as in the other,
+    /// comparing medians.
+    ///
+    /// Some intervals, if they begin more than 20 times as late as half of all, or a quarter of all, end, are more than
+    /// 20 times as long as the others, and both factors together are at least 200 x 200, comparing medians. Late alone
+    /// or long alone is no other unit. This is not asked where the file says when clients were watched: there, whatever
+    /// lies outside is refused.
     pub check_units: bool,
     /// The clients there can be, in order; without it, those that occur.
     pub clients: Option<&'r [String]>,
@@ -43,12 +50,16 @@ impl Trace {
                 .then(one.from_s.total_cmp(&other.from_s))
                 .then(one.row.cmp(&other.row))
         });
-        let kept = apart(&rows, kept, reading, &mut repairs)?;
         // Clients that were watched over one span of time have one clock.
         let one_clock = seen.as_ref().is_some_and(|seen| seen.windows(2).all(|pair| pair[0] == pair[1]));
         if reading.check_units && !form.known() && !one_clock {
-            check_units(&rows, &kept)?;
+            check_clients_units(&rows, &kept)?;
+            if seen.is_none() {
+                check_rows_units(&rows, &kept)?;
+            }
         }
+        // Not before: what overlaps because of its unit is not to be joined.
+        let kept = apart(&rows, kept, reading, &mut repairs)?;
         let seen = match seen {
             Some(seen) => seen,
             None => vec![
@@ -404,7 +415,7 @@ const LEAST_GAP: f64 = 10.0;
 const MILLISECONDS: std::ops::RangeInclusive<f64> = 200.0..=5000.0;
 
 /// Refuses a file in which some clients seem to be in another unit than the others.
-fn check_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
+fn check_clients_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
     // Middle time and middle length of each client that is ever up.
     let mut middles: Vec<(f64, f64, usize)> = kept
         .chunk_by(|one, other| one.client_idx == other.client_idx)
@@ -428,10 +439,45 @@ fn check_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
     Err(rows.wrong(row, Wrong::MixedUnits { n_clients: (larger.len(), smaller.len()), ratio: times }))
 }
 
+/// How many times as late and as long intervals in another unit are at least.
+const LEAST_TIMES: f64 = 20.0;
+/// What both come to together; milliseconds come to about a million.
+const LEAST_PRODUCT: f64 = 200.0 * 200.0;
+/// Of fewer intervals nobody can tell what is usual.
+const LEAST_USUAL: usize = 10;
+
+/// Refuses a file in which some intervals seem to be in another unit than the others.
+fn check_rows_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
+    // A quarter tells where more than half are in milliseconds.
+    for part in [2, 4] {
+        let Some(end_s) = smallest_part(kept.iter().map(|one| one.to_s), part) else { continue };
+        let (far, usual): (Vec<&Kept>, Vec<&Kept>) =
+            kept.iter().partition(|one| one.from_s > LEAST_TIMES * end_s);
+        if usual.len() < LEAST_USUAL || far.is_empty() {
+            continue;
+        }
+        let length = |group: &[&Kept]| median(group.iter().map(|one| one.to_s - one.from_s));
+        let later = median(far.iter().map(|one| one.from_s)) / end_s;
+        let longer = length(&far) / length(&usual);
+        if longer >= LEAST_TIMES && later * longer >= LEAST_PRODUCT {
+            let row = far.iter().map(|one| one.row).min().expect("some are far");
+            let n_intervals = (far.len(), usual.len());
+            return Err(rows.wrong(row, Wrong::MixedRows { n_intervals, later, longer }));
+        }
+    }
+    Ok(())
+}
+
 fn median(values: impl Iterator<Item = f64>) -> f64 {
+    smallest_part(values, 2).expect("there are values")
+}
+
+/// The value that one in `part` are smaller than; `None`: there are no values.
+fn smallest_part(values: impl Iterator<Item = f64>, part: usize) -> Option<f64> {
     let mut values: Vec<_> = values.collect();
-    let middle = values.len() / 2;
-    *values.select_nth_unstable_by(middle, |one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal)).1
+    let at = values.len() / part;
+    let compare = |one: &f64, other: &f64| one.partial_cmp(other).unwrap_or(Ordering::Equal);
+    (at < values.len()).then(|| *values.select_nth_unstable_by(at, compare).1)
 }
 
 /// A file that has no rows is told as such; remedies for tables of other kinds do not help.
