@@ -483,6 +483,31 @@ fn late_rows_and_long_rows_are_no_other_unit() {
     }
 }
 
+#[test]
+fn times_beyond_what_can_be_told_apart_are_refused() {
+    let refused = |rest: &str, n_rounds, expected: &str| {
+        let path = file("times.csv", b"client,from,to\n0,0,10\n");
+        let text = format!("[world.availability]\nfile = '{}'\n{rest}", path.display());
+        let tree = Tree::parse(&text, "a.toml").unwrap();
+        let facts = Facts { seed: 9, n_clients: 1, n_rounds };
+        let error = (ENTRY.build)(&tree.table("world.availability", facts)).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let after = "s, more than 1e12; give less, or fewer rounds";
+    refused("round_s = 1e308", 100, &format!("the run would end after inf {after}"));
+    refused(
+        "round_s = 1e11",
+        100,
+        &format!("availability.round_s = 100000000000.0: the run would end after 1e13 {after}"),
+    );
+    refused("round_s = 600.0\ntime_scale = 1e300", 9, "availability.time_scale = 1000000000000000");
+    refused(
+        "round_s = 600.0\nstart_s = 1e300",
+        9,
+        "more than a hundred years, which no recording has; give less",
+    );
+}
+
 /// A file of FLASH. Without it the test is skipped, but never in CI.
 fn flash(name: &str) -> Option<Trace> {
     if env::var_os(DATA_VARIABLE).is_some() {

@@ -35,7 +35,7 @@ use std::ops::Range;
 pub use ebb_train::read::Place;
 pub use error::{TraceError, Wrong};
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
-pub use read::Reading;
+pub use read::{HUNDRED_YEARS_S, Reading};
 pub use recorder::Recorder;
 
 use spans::Spans;

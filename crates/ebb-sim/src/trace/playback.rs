@@ -5,7 +5,7 @@ use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
 use ebb_train::read::find_file;
 use serde::{Deserialize, Serialize};
 
-use super::{DAY_S, Reading, Trace};
+use super::{DAY_S, HUNDRED_YEARS_S, Reading, Trace};
 use crate::availability::Availability;
 
 /// The registry's line.
@@ -234,6 +234,7 @@ impl Recorded {
     fn build(settings: &Settings<'_>) -> Result<Recorded, SettingsError> {
         let table: Table = settings.parse()?;
         let file = find_file(settings, "file", &table.file)?;
+        check_times(settings, &table)?;
         let reading = Reading { repair: table.repair, check_units: table.check_units, clients: None };
         let trace =
             Trace::read(&file, &reading).map_err(|error| settings.error("file", error.to_string()))?;
@@ -252,6 +253,24 @@ impl Recorded {
         let playback = Playback::new(trace, rules, settings.facts().seed);
         Ok(Recorded { playback, round_s: table.round_s.get() })
     }
+}
+
+/// Thirty thousand years; beyond it times would lose their thousandths of a second.
+const MOST_S: f64 = 1e12;
+
+/// Refuses settings with which the run would leave the times that can be told apart.
+fn check_times(settings: &Settings<'_>, table: &Table) -> Result<(), SettingsError> {
+    if table.start_s.is_some_and(|start_s| start_s.get() > HUNDRED_YEARS_S) {
+        return Err(settings.error("start_s", "more than a hundred years, which no recording has; give less"));
+    }
+    let run_s = f64::from(settings.facts().n_rounds.max(1)) * table.round_s.get();
+    for (key, end_s) in [("round_s", run_s), ("time_scale", run_s * table.time_scale.get())] {
+        if end_s > MOST_S {
+            let message = format!("the run would end after {end_s:e} s, more than {MOST_S:e}");
+            return Err(settings.error(key, message + "; give less, or fewer rounds"));
+        }
+    }
+    Ok(())
 }
 
 impl Availability for Recorded {

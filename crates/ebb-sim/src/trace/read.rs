@@ -80,7 +80,8 @@ impl Trace {
 /// FLASH's charging times end within the third day, but for one interval on the sixth.
 const FLASH_CHARGING_ENDS_S: f64 = 3.0 * DAY_S;
 
-const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
+/// No recording is later, in seconds.
+pub const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
 
 /// How a file names its columns, and so what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
