@@ -260,6 +260,11 @@ impl World {
         });
     }
 
+    /// What the user should know of it, a line each: say, what of a recording was not taken as it is.
+    pub fn notes(&self) -> &[String] {
+        self.availability.notes()
+    }
+
     /// When a round closes, in seconds; infinite if there is no deadline.
     pub fn deadline_s(&self) -> f64 {
         self.deadline_s

@@ -7,13 +7,13 @@ use std::{env, fs, io};
 use ebb_round::{Bits, ClientId, Stream};
 use ebb_settings::{DATA_VARIABLE, Facts, Tree};
 use ebb_sim::Availability;
-use ebb_sim::trace::{After, Beyond, ENTRY, Playback, Reading, Recorder, Repairs, Rules, Trace};
+use ebb_sim::trace::{After, Beyond, ENTRY, Numbering, Playback, Reading, Recorder, Repairs, Rules, Trace};
 use ebb_train::read::data_folder;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-const REFUSE: Reading<'_> = Reading { repair: false, check_units: true, clients: None };
-const REPAIR: Reading<'_> = Reading { repair: true, ..REFUSE };
+const REFUSE: Reading = Reading { repair: false, check_units: true, numbering: Numbering::InOrder };
+const REPAIR: Reading = Reading { repair: true, ..REFUSE };
 
 /// Writes a file for one test.
 fn file(name: &str, content: &[u8]) -> PathBuf {
@@ -22,7 +22,7 @@ fn file(name: &str, content: &[u8]) -> PathBuf {
     path
 }
 
-fn read(name: &str, content: &str, reading: &Reading<'_>) -> Result<Trace, String> {
+fn read(name: &str, content: &str, reading: &Reading) -> Result<Trace, String> {
     let path = file(name, content.as_bytes());
     Trace::read(&path, reading).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "at"))
 }
@@ -38,10 +38,6 @@ fn clients_are_numbered_as_they_occur_and_rows_may_stand_in_any_order() {
     assert_eq!(all(&trace), [vec![(10.0, 20.0), (40.0, 60.0)], vec![(0.0, 5.5)], vec![]]);
     assert_eq!(trace.seen(2), (0.0, 60.0));
     assert_eq!(trace.repairs(), Repairs { n_read: 3, ..Repairs::default() });
-
-    let known = ["never", "a", "c", "b"].map(str::to_owned);
-    let trace = read("known.csv", text, &Reading { clients: Some(&known), ..REFUSE }).unwrap();
-    assert_eq!(all(&trace), [vec![], vec![(0.0, 5.5)], vec![], vec![(10.0, 20.0), (40.0, 60.0)]]);
 }
 
 #[test]
@@ -220,15 +216,6 @@ fn times_out_of_those_watched_are_refused() {
 }
 
 #[test]
-fn clients_that_are_not_listed_are_refused() {
-    let known = ["a".to_owned(), "c".to_owned()];
-    let error =
-        read("unknown.csv", "client,from,to\na,1,2\nb,1,2\n", &Reading { clients: Some(&known), ..REFUSE });
-    let expected = "at: line 3: client \"b\": is none of the 2 known clients; correct it or leave it out";
-    assert_eq!(error.unwrap_err(), expected);
-}
-
-#[test]
 fn milliseconds_beside_seconds_are_refused() {
     let hours = |client: &str, unit: u32| -> String {
         (0..24)
@@ -395,13 +382,65 @@ fn settings_are_checked() {
     assert_eq!(played, [[0], [0], [1], [1], [0], [0]]);
 }
 
+/// A file with this below its line of names, played to so many clients for a few rounds of a second.
+fn played(name: &str, rows: &str, rest: &str, n_clients: usize) -> Result<Vec<Vec<usize>>, String> {
+    let path = file(name, format!("client,from,to\n{rows}").as_bytes());
+    let text = format!("file = '{}'\nround_s = 1.0\n{rest}", path.display());
+    let mut world =
+        availability(&text, n_clients).map_err(|error| error.replace(path.to_str().unwrap(), "at"))?;
+    Ok((0..6).map(|number| who_is_up(world.as_mut(), number, n_clients)).collect())
+}
+
 #[test]
-fn a_recording_of_days_is_repeated_after_whole_days() {
-    let seen = |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().seen(0);
-    assert_eq!(seen("a,100,200\na,90000,200000\n"), (0.0, 259_200.0));
-    assert_eq!(seen("a,100,200\na,90000,172800\n"), (0.0, 172_800.0));
-    assert_eq!(seen("a,100,86400\n"), (0.0, 86_400.0));
-    assert_eq!(seen("a,90000,100000\n"), (86_400.0, 100_000.0));
+fn whole_numbers_are_clients_of_the_run() {
+    let plays = |rows: &str, rest: &str, n_clients, expected: &[&[usize]]| {
+        assert_eq!(played("numbers.csv", rows, rest, n_clients).unwrap(), expected, "{rows}{rest}");
+    };
+    let rows = "4,0,1\n1,1,2\n4,2,3\n0,3,6\n";
+    // Clients 2 and 3 do not occur.
+    plays(rows, "", 5, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    plays(rows, "clients = \"by-number\"", 5, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    plays(rows, "clients = \"in-order\"", 3, &[&[0], &[1], &[0], &[2], &[2], &[2]]);
+    plays(rows, "beyond_clients = \"down\"", 9, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    // As tables of fractions write them.
+    plays("1.0,0,3\n0.0,3,6\n", "", 2, &[&[1], &[1], &[1], &[0], &[0], &[0]]);
+    // Names are in order, unless all are numbers.
+    plays("4,0,3\nb,3,6\n", "", 2, &[&[0], &[0], &[0], &[1], &[1], &[1]]);
+}
+
+#[test]
+fn numbers_that_no_client_of_the_run_has_are_refused() {
+    let refused = |rows: &str, rest: &str, n_clients, expected: &str| {
+        let error = played("unknown.csv", rows, rest, n_clients).unwrap_err();
+        assert!(error.ends_with(expected), "{error}");
+    };
+    let number = "correct it, leave it out, or number clients as they occur with clients = \"in-order\"";
+    refused(
+        "1,0,1\n99,0,1\n5,1,2\n",
+        "",
+        5,
+        &format!("at: line 3: client \"99\": is none of the 5 clients of the run, 0 to 4; {number}"),
+    );
+    refused(
+        "-1,0,1\n",
+        "",
+        1,
+        &format!("at: line 2: client \"-1\": is none of the 1 clients of the run, 0 to 0; {number}"),
+    );
+    refused(
+        "1,0,1\nb,0,1\n",
+        "clients = \"by-number\"",
+        5,
+        "at: line 3: client \"b\": expected a whole number, as clients = \"by-number\" says; correct it, or give \
+         clients = \"in-order\"",
+    );
+    refused(
+        "4,0,1\n1,1,2\n",
+        "beyond_clients = \"error\"",
+        5,
+        "beyond_clients = \"error\": the recording has no client 0, nor 2 others below 4; give \"repeat\" or \"down\", \
+         by which they are never up",
+    );
 }
 
 /// Rows of four clients over seven days, each up for about twenty minutes of most hours; those that `in_ms` picks, by
@@ -481,6 +520,15 @@ fn late_rows_and_long_rows_are_no_other_unit() {
             .collect();
         taken("flash.csv", &rows);
     }
+}
+
+#[test]
+fn a_recording_of_days_is_repeated_after_whole_days() {
+    let seen = |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().seen(0);
+    assert_eq!(seen("a,100,200\na,90000,200000\n"), (0.0, 259_200.0));
+    assert_eq!(seen("a,100,200\na,90000,172800\n"), (0.0, 172_800.0));
+    assert_eq!(seen("a,100,86400\n"), (0.0, 86_400.0));
+    assert_eq!(seen("a,90000,100000\n"), (86_400.0, 100_000.0));
 }
 
 #[test]

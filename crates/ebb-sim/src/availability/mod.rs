@@ -33,6 +33,11 @@ pub trait Availability: State + Send {
     /// Writes who is up. Bits of clients that are not enrolled do not matter.
     fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
 
+    /// What the user should know of it, a line each.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
     /// Tells it of a client that did work in a round. Only worlds that depend on selection by definition listen.
     fn took_part(&mut self, _number: RoundNo, _client: ClientId) {}
 }

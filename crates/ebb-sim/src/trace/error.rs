@@ -122,9 +122,11 @@ pub enum Wrong {
         /// How many times as long they are.
         longer: f64,
     },
-    /// The client is none of those listed.
+    /// The client is no whole number, but should be.
+    NoWholeNumber,
+    /// The client's number is none of the run's.
     Unknown {
-        /// How many are.
+        /// How many clients the run has.
         n_known: usize,
     },
 }
@@ -222,8 +224,17 @@ impl fmt::Display for Wrong {
                 )?;
                 write!(f, "as the others; give seconds throughout, or check_units = false if they are")
             }
+            Wrong::NoWholeNumber => {
+                write!(f, "expected a whole number, as clients = \"by-number\" says; ")?;
+                write!(f, "correct it, or give clients = \"in-order\"")
+            }
             Wrong::Unknown { n_known } => {
-                write!(f, "is none of the {n_known} known clients; correct it or leave it out")
+                let last = n_known.saturating_sub(1);
+                write!(
+                    f,
+                    "is none of the {n_known} clients of the run, 0 to {last}; correct it, leave it out, "
+                )?;
+                write!(f, "or number clients as they occur with clients = \"in-order\"")
             }
         }
     }
