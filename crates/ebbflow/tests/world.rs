@@ -70,6 +70,37 @@ fn an_exported_world_plays_again() {
     assert_eq!(played["up_by_round"], replayed["up_by_round"]);
 }
 
+#[test]
+fn a_trace_is_exported_as_csv_or_not_at_all() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", DATA);
+    for name in ["trace.parquet", "trace", "trace.csv.gz"] {
+        let file = place.path().join(name);
+        let file = file.to_str().unwrap();
+        let error = fail(&["world", &config, "--rounds", "5", "--json", "--export", file]);
+        let expected = format!("--export {file}: traces are written as CSV; give a name that ends in .csv");
+        assert!(error.contains(&expected), "{error}");
+        assert!(!Path::new(file).exists());
+    }
+    let file = place.path().join("trace.csv");
+    let words = [
+        "world",
+        &config,
+        "--rounds",
+        "5",
+        "--json",
+        "--round-s",
+        "1e300",
+        "--export",
+        file.to_str().unwrap(),
+    ];
+    let error = fail(&words);
+    assert!(
+        error.contains("--round-s 1e300: 5 rounds would take more than a hundred years; give less"),
+        "{error}"
+    );
+}
+
 /// Every availability, work and link, and what else `[world]` can hold, with settings for 20 clients in five clusters.
 /// `TRACE` and `MEMBERS` stand for files that a test writes.
 const WORLDS: &[&str] = &[

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme};
 use ebb_round::Census;
 use ebb_settings::{Facts, Tree};
-use ebb_sim::trace::Recorder;
+use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
 use ebb_sim::{Participation, Roll, World};
 use ebb_train::data;
 use serde_json::json;
@@ -38,6 +38,9 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if !(args.round_s > 0.0 && args.round_s.is_finite()) {
         return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
     }
+    if let Some(file) = &args.export {
+        check_ending(file)?;
+    }
     let played = Played::new(&tree, args)?;
     if let Some(file) = &args.export {
         played.export(file, args.round_s)?;
@@ -53,6 +56,16 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     say("")?;
     files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))?;
     args.export.iter().try_for_each(|file| say(&format!("{:<7}  {}", "trace", file.display())))
+}
+
+/// Refuses a name that promises another format than the one that is written.
+fn check_ending(file: &Path) -> Result<(), CliError> {
+    if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
+        return Ok(());
+    }
+    let file = file.display();
+    let message = format!("--export {file}: traces are written as CSV; give a name that ends in .csv");
+    Err(CliError::Usage(message))
 }
 
 /// Below `runs`, named after the configuration.
@@ -88,7 +101,14 @@ impl Played {
 
     /// Writes who was up when, as a trace whose rounds are so long.
     fn export(&self, file: &Path, round_s: f64) -> Result<(), CliError> {
-        let trace = self.recorder.clone().finish(f64::from(self.n_rounds) * round_s);
+        let ends_s = f64::from(self.n_rounds) * round_s;
+        if ends_s > HUNDRED_YEARS_S {
+            let rounds = count(u64::from(self.n_rounds), "round");
+            let message =
+                format!("--round-s {round_s:e}: {rounds} would take more than a hundred years; give less");
+            return Err(CliError::Usage(message));
+        }
+        let trace = self.recorder.clone().finish(ends_s);
         let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
         let mut text = Vec::new();
         trace.write(&mut text).expect("memory takes it");
