@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, say, write_file, write_picture};
+use crate::output::{Columns, bold, count, note, say, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -31,6 +31,8 @@ struct Played {
     /// For each client in the picture, its number and what it was in each round.
     drawn: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
+    /// What there is to say of the world.
+    notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if args.json {
         return say(&played.json().to_string());
     }
+    played.notes.iter().for_each(|line| note(&format!("world: {line}")));
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     let theme = if args.dark { Theme::Dark } else { Theme::Light };
     // Files first: whoever reads the output may stop reading.
@@ -82,6 +85,7 @@ impl Played {
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        let notes = world.notes().to_vec();
         let mut roll = Roll::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
         let n_drawn = task.n_clients().min(MOST_DRAWN);
@@ -96,7 +100,7 @@ impl Played {
             recorder.note(f64::from(number) * args.round_s, &up);
             drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
         }
-        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder })
+        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder, notes })
     }
 
     /// Writes who was up when, as a trace whose rounds are so long.
