@@ -25,7 +25,8 @@ fn unknown_recipe() {
         "recipe = \"fedavgg\"",
         &[],
         "DIR/a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? \
-         known: full, dropout, zero-update, fedavg, fedprox, scaffold",
+         known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, \
+         fedprox, scaffold",
     );
 }
 
