@@ -91,6 +91,11 @@ impl SimFleet {
         }
     }
 
+    /// The world that is played.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
     /// What comes of asking a client; `None`: silence.
     fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
         let client = order.client;

@@ -274,6 +274,11 @@ impl World {
         outage::is_away(&self.outages, number, client)
     }
 
+    /// What the user should know of it, a line each: say, what of a recording was not taken as it is.
+    pub fn notes(&self) -> &[String] {
+        self.availability.notes()
+    }
+
     /// When a round closes, in seconds; infinite if there is no deadline.
     pub fn deadline_s(&self) -> f64 {
         self.deadline_s

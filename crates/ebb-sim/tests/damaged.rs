@@ -11,7 +11,7 @@ use std::path::Path;
 
 use ebb_round::{Bits, ClientId, Stream};
 use ebb_settings::{Facts, Tree, find};
-use ebb_sim::trace::{Playback, Reading, Rules, Trace};
+use ebb_sim::trace::{Numbering, Playback, Reading, Rules, Trace};
 use ebb_sim::{World, link};
 use ebb_train::data;
 use flate2::Compression;
@@ -32,6 +32,7 @@ fn targets() -> Vec<Target> {
     let mut traces = texts(&[
         "client,from,to\na,10,20\n\"b, c\",,\na,30,40.5\nd,5,6\n",
         "client,from,to,seen_from,seen_to\r\na,10,20,0,50\r\n\r\n\"b\",,,0,50\r\na,30,40.5,0,50\r\n",
+        "client,from,to\n3,10,20\n0,0,5\n3,30,40\n1.0,5,6\n",
         "device,ready_start,ready_end\n0,5,9\n1,,\n0,-5,7\n2,4,4\n",
         "device,ready_start,ready_end,trace_start,trace_end\n0,5,9,0,86400\n1,,,,\n0,7,11,0,86400\n",
     ]);
@@ -56,13 +57,18 @@ fn targets() -> Vec<Target> {
     ]
 }
 
-/// As it is and repaired; what can be read can be played.
+/// As it is, repaired and by number; what can be read can be played.
 fn read_trace(path: &Path) -> Result<(), String> {
-    let [whole, repaired] = [false, true].map(|repair| {
-        let trace = Trace::read(path, &Reading { repair, ..Reading::default() });
+    let [whole, repaired, numbered] = [
+        (false, Numbering::InOrder),
+        (true, Numbering::InOrder),
+        (true, Numbering::ByNumberIfWhole { n_clients: 100 }),
+    ]
+    .map(|(repair, numbering)| {
+        let trace = Trace::read(path, &Reading { repair, numbering, ..Reading::default() });
         trace.map(play).map_err(|error| error.to_string())
     });
-    whole.and(repaired)
+    whole.and(repaired).and(numbered)
 }
 
 fn play(trace: Trace) {

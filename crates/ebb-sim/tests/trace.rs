@@ -7,13 +7,13 @@ use std::{env, fs, io};
 use ebb_round::{Bits, ClientId, Stream};
 use ebb_settings::{DATA_VARIABLE, Facts, Tree};
 use ebb_sim::Availability;
-use ebb_sim::trace::{After, Beyond, ENTRY, Playback, Reading, Recorder, Repairs, Rules, Trace};
+use ebb_sim::trace::{After, Beyond, ENTRY, Numbering, Playback, Reading, Recorder, Repairs, Rules, Trace};
 use ebb_train::read::data_folder;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-const REFUSE: Reading<'_> = Reading { repair: false, check_units: true, clients: None };
-const REPAIR: Reading<'_> = Reading { repair: true, ..REFUSE };
+const REFUSE: Reading = Reading { repair: false, check_units: true, numbering: Numbering::InOrder };
+const REPAIR: Reading = Reading { repair: true, ..REFUSE };
 
 /// Writes a file for one test.
 fn file(name: &str, content: &[u8]) -> PathBuf {
@@ -22,7 +22,7 @@ fn file(name: &str, content: &[u8]) -> PathBuf {
     path
 }
 
-fn read(name: &str, content: &str, reading: &Reading<'_>) -> Result<Trace, String> {
+fn read(name: &str, content: &str, reading: &Reading) -> Result<Trace, String> {
     let path = file(name, content.as_bytes());
     Trace::read(&path, reading).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "at"))
 }
@@ -38,10 +38,6 @@ fn clients_are_numbered_as_they_occur_and_rows_may_stand_in_any_order() {
     assert_eq!(all(&trace), [vec![(10.0, 20.0), (40.0, 60.0)], vec![(0.0, 5.5)], vec![]]);
     assert_eq!(trace.seen(2), (0.0, 60.0));
     assert_eq!(trace.repairs(), Repairs { n_read: 3, ..Repairs::default() });
-
-    let known = ["never", "a", "c", "b"].map(str::to_owned);
-    let trace = read("known.csv", text, &Reading { clients: Some(&known), ..REFUSE }).unwrap();
-    assert_eq!(all(&trace), [vec![], vec![(0.0, 5.5)], vec![], vec![(10.0, 20.0), (40.0, 60.0)]]);
 }
 
 #[test]
@@ -220,15 +216,6 @@ fn times_out_of_those_watched_are_refused() {
 }
 
 #[test]
-fn clients_that_are_not_listed_are_refused() {
-    let known = ["a".to_owned(), "c".to_owned()];
-    let error =
-        read("unknown.csv", "client,from,to\na,1,2\nb,1,2\n", &Reading { clients: Some(&known), ..REFUSE });
-    let expected = "at: line 3: client \"b\": is none of the 2 known clients; correct it or leave it out";
-    assert_eq!(error.unwrap_err(), expected);
-}
-
-#[test]
 fn milliseconds_beside_seconds_are_refused() {
     let hours = |client: &str, unit: u32| -> String {
         (0..24)
@@ -393,6 +380,180 @@ fn settings_are_checked() {
     let mut world = availability(&format!("file = '{}'\nround_s = 5.0", path.display()), 2).unwrap();
     let played: Vec<_> = (0..6).map(|number| who_is_up(world.as_mut(), number, 2)).collect();
     assert_eq!(played, [[0], [0], [1], [1], [0], [0]]);
+}
+
+/// A file with this below its line of names, played to so many clients for a few rounds of a second.
+fn played(name: &str, rows: &str, rest: &str, n_clients: usize) -> Result<Vec<Vec<usize>>, String> {
+    let path = file(name, format!("client,from,to\n{rows}").as_bytes());
+    let text = format!("file = '{}'\nround_s = 1.0\n{rest}", path.display());
+    let mut world =
+        availability(&text, n_clients).map_err(|error| error.replace(path.to_str().unwrap(), "at"))?;
+    Ok((0..6).map(|number| who_is_up(world.as_mut(), number, n_clients)).collect())
+}
+
+#[test]
+fn whole_numbers_are_clients_of_the_run() {
+    let plays = |rows: &str, rest: &str, n_clients, expected: &[&[usize]]| {
+        assert_eq!(played("numbers.csv", rows, rest, n_clients).unwrap(), expected, "{rows}{rest}");
+    };
+    let rows = "4,0,1\n1,1,2\n4,2,3\n0,3,6\n";
+    // Clients 2 and 3 do not occur.
+    plays(rows, "", 5, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    plays(rows, "clients = \"by-number\"", 5, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    plays(rows, "clients = \"in-order\"", 3, &[&[0], &[1], &[0], &[2], &[2], &[2]]);
+    plays(rows, "beyond_clients = \"down\"", 9, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
+    // As tables of fractions write them.
+    plays("1.0,0,3\n0.0,3,6\n", "", 2, &[&[1], &[1], &[1], &[0], &[0], &[0]]);
+    // Names are in order, unless all are numbers.
+    plays("4,0,3\nb,3,6\n", "", 2, &[&[0], &[0], &[0], &[1], &[1], &[1]]);
+}
+
+#[test]
+fn numbers_that_no_client_of_the_run_has_are_refused() {
+    let refused = |rows: &str, rest: &str, n_clients, expected: &str| {
+        let error = played("unknown.csv", rows, rest, n_clients).unwrap_err();
+        assert!(error.ends_with(expected), "{error}");
+    };
+    let number = "correct it, leave it out, or number clients as they occur with clients = \"in-order\"";
+    refused(
+        "1,0,1\n99,0,1\n5,1,2\n",
+        "",
+        5,
+        &format!("at: line 3: client \"99\": is none of the 5 clients of the run, 0 to 4; {number}"),
+    );
+    refused(
+        "-1,0,1\n",
+        "",
+        1,
+        &format!("at: line 2: client \"-1\": is none of the 1 clients of the run, 0 to 0; {number}"),
+    );
+    refused(
+        "1,0,1\nb,0,1\n",
+        "clients = \"by-number\"",
+        5,
+        "at: line 3: client \"b\": expected a whole number, as clients = \"by-number\" says; correct it, or give \
+         clients = \"in-order\"",
+    );
+    refused(
+        "4,0,1\n1,1,2\n",
+        "beyond_clients = \"error\"",
+        5,
+        "beyond_clients = \"error\": the recording has no client 0, nor 2 others below 4; give \"repeat\" or \"down\", \
+         by which they are never up",
+    );
+}
+
+/// Rows of four clients over seven days, each up for about twenty minutes of most hours; those that `in_ms` picks, by
+/// number and day, are in milliseconds.
+fn week(in_ms: impl Fn(usize, u32) -> bool) -> String {
+    let mut stream = Stream::of_run(1, "week");
+    let mut rows = String::new();
+    for client in 0..4 {
+        for hour in 0..7 * 24 {
+            let from = hour * 3600 + stream.below(1200) as u32;
+            let to = from + 120 + stream.below(2200) as u32;
+            let unit = if in_ms(rows.lines().count(), hour / 24) { 1000 } else { 1 };
+            rows += &format!("c{client},{},{}\n", from * unit, to * unit);
+        }
+    }
+    rows
+}
+
+#[test]
+fn rows_in_milliseconds_are_refused_wherever_they_stand() {
+    let refused = |name: &str, rows: &str, line: usize| {
+        let error = read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap_err();
+        let expected = format!("at: line {line}: client ");
+        assert!(error.starts_with(&expected) && error.contains("another unit"), "{name}: {error}");
+        assert!(error.ends_with("give seconds throughout, or check_units = false if they are"), "{error}");
+        let meant = Reading { check_units: false, repair: true, ..REFUSE };
+        read(name, &format!("client,from,to\n{rows}"), &meant).unwrap();
+        // What overlaps only because of its unit is not joined.
+        assert!(read(name, &format!("client,from,to\n{rows}"), &REPAIR).is_err());
+    };
+    for at in [5, 50, 100, 167, 400, 671] {
+        refused("one-row.csv", &week(|row, _| row == at), at + 2);
+    }
+    for tenths in [1, 3, 5, 6] {
+        // The first rows would be early in milliseconds too.
+        refused("tenths.csv", &week(|row, _| row >= 40 && row % 10 < tenths), 42);
+    }
+    for day in 1..7_u32 {
+        refused("one-day.csv", &week(|_, own| own == day), 24 * day as usize + 2);
+    }
+}
+
+#[test]
+fn late_rows_and_long_rows_are_no_other_unit() {
+    let taken = |name: &str, rows: &str| {
+        read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
+    };
+    taken("week.csv", &week(|_, _| false));
+    // A dense first day, then now and then a row for a year, one of them for nine hours and one for a week.
+    let mut rows: String =
+        (0..600).map(|at| format!("c{},{},{}\n", at % 30, at * 144, at * 144 + 600)).collect();
+    for day in (5..365).step_by(9) {
+        let length = if day == 14 {
+            7 * 86_400
+        } else if day == 203 {
+            32_000
+        } else {
+            900
+        };
+        rows += &format!("c{},{},{}\n", day % 30, day * 86_400, day * 86_400 + length);
+    }
+    taken("year.csv", &rows);
+    // A year with a row a week, of seconds to days.
+    let mut stream = Stream::of_run(2, "year");
+    let sparse: String = (0..52)
+        .map(|week| {
+            let from = week * 604_800 + stream.below(86_400) as u32;
+            format!("c{},{from},{}\n", week % 3, from + 10_u32.pow(1 + stream.below(5) as u32))
+        })
+        .collect();
+    taken("sparse.csv", &sparse);
+    // One phone that is never unplugged.
+    taken("long.csv", &(week(|_, _| false) + "d,0,31000000\n"));
+    if let Some(flash) = flash("flash-ready-1000.csv.gz") {
+        let rows: String = (0..flash.n_clients())
+            .flat_map(|idx| flash.intervals(idx).map(move |(from, to)| format!("c{idx},{from},{to}\n")))
+            .collect();
+        taken("flash.csv", &rows);
+    }
+}
+
+#[test]
+fn a_recording_of_days_is_repeated_after_whole_days() {
+    let seen = |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().seen(0);
+    assert_eq!(seen("a,100,200\na,90000,200000\n"), (0.0, 259_200.0));
+    assert_eq!(seen("a,100,200\na,90000,172800\n"), (0.0, 172_800.0));
+    assert_eq!(seen("a,100,86400\n"), (0.0, 86_400.0));
+    assert_eq!(seen("a,90000,100000\n"), (86_400.0, 100_000.0));
+}
+
+#[test]
+fn times_beyond_what_can_be_told_apart_are_refused() {
+    let refused = |rest: &str, n_rounds, expected: &str| {
+        let path = file("times.csv", b"client,from,to\n0,0,10\n");
+        let text = format!("[world.availability]\nfile = '{}'\n{rest}", path.display());
+        let tree = Tree::parse(&text, "a.toml").unwrap();
+        let facts = Facts { seed: 9, n_clients: 1, n_rounds };
+        let error = (ENTRY.build)(&tree.table("world.availability", facts)).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let after = "s, more than 1e12; give less, or fewer rounds";
+    refused("round_s = 1e308", 100, &format!("the run would end after inf {after}"));
+    refused(
+        "round_s = 1e11",
+        100,
+        &format!("availability.round_s = 100000000000.0: the run would end after 1e13 {after}"),
+    );
+    refused("round_s = 600.0\ntime_scale = 1e300", 9, "availability.time_scale = 1000000000000000");
+    refused(
+        "round_s = 600.0\nstart_s = 1e300",
+        9,
+        "more than a hundred years, which no recording has; give less",
+    );
 }
 
 /// A file of FLASH. Without it the test is skipped, but never in CI.

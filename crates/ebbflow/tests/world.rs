@@ -70,6 +70,81 @@ fn an_exported_world_plays_again() {
     assert_eq!(played["up_by_round"], replayed["up_by_round"]);
 }
 
+#[test]
+fn a_trace_is_exported_as_csv_or_not_at_all() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", DATA);
+    for name in ["trace.parquet", "trace", "trace.csv.gz"] {
+        let file = place.path().join(name);
+        let file = file.to_str().unwrap();
+        let error = fail(&["world", &config, "--rounds", "5", "--json", "--export", file]);
+        let expected = format!("--export {file}: traces are written as CSV; give a name that ends in .csv");
+        assert!(error.contains(&expected), "{error}");
+        assert!(!Path::new(file).exists());
+    }
+    let file = place.path().join("trace.csv");
+    let words = [
+        "world",
+        &config,
+        "--rounds",
+        "5",
+        "--json",
+        "--round-s",
+        "1e300",
+        "--export",
+        file.to_str().unwrap(),
+    ];
+    let error = fail(&words);
+    assert!(
+        error.contains("--round-s 1e300: 5 rounds would take more than a hundred years; give less"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_not_taken_as_recorded_is_noted() {
+    let place = tempfile::tempdir().unwrap();
+    let trace = write(place.path(), "t.csv", "client,from,to\n0,0,1200\n0,600,1800\n3,5,5\n3,600,1200\n");
+    let world =
+        format!("[world.availability]\nkind = \"trace\"\nfile = \"{trace}\"\nround_s = 600.0\nrepair = true");
+    let repaired = format!("{trace}: 4 intervals read, 1 dropped that have no length, 1 joined that overlap");
+    let missing = format!("{trace}: clients 1 and 2 do not occur and are never up");
+    let config = |rest: &str| {
+        format!(
+            "recipe = \"dropout\"\n[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
+             epochs = 1\nbatch = 5\n{world}\n{rest}"
+        )
+    };
+    let out = |name: &str| place.path().join(name).display().to_string();
+    let run = write(place.path(), "run.toml", &config(""));
+    let said = said_aside(&["run", &run, "--out", &out("run")]);
+    assert!(said.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{said}");
+    assert!(!said_aside(&["run", &run, "--quiet", "--out", &out("quiet")]).contains("world: "));
+    let said = said_aside(&["world", &run, "--rounds", "2", "--out", &out("world")]);
+    assert!(said.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{said}");
+    let grid = write(
+        place.path(),
+        "grid.toml",
+        &config("[grid]\nseeds = [1, 2]\nrecipes = [\"dropout\", \"full\"]"),
+    );
+    let said = said_aside(&["compare", &grid, "--out", &out("grid")]);
+    assert_eq!(said.matches(&repaired).count(), 1, "{said}");
+    let names: String = (0..21).map(|name| format!("n{name},0,600\n")).collect();
+    fs::write(&trace, format!("client,from,to\n{names}")).unwrap();
+    let said = said_aside(&["world", &run, "--rounds", "2", "--out", &out("more")]);
+    let expected =
+        format!("world: {trace}: of 21 clients the first 20 play, in the order in which they occur\n");
+    assert_eq!(said, expected);
+}
+
+/// Runs the program, which must succeed, and gives what it says beside its output.
+fn said_aside(words: &[&str]) -> String {
+    let output = common::run(words);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{words:?} failed:\n{said}");
+    said
+}
+
 /// Every availability, work and link, and what else `[world]` can hold, with settings for 20 clients in five clusters.
 /// `TRACE` and `MEMBERS` stand for files that a test writes.
 const WORLDS: &[&str] = &[

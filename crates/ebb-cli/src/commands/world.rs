@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme};
 use ebb_round::Census;
 use ebb_settings::{Facts, Tree};
-use ebb_sim::trace::Recorder;
+use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
 use ebb_sim::{Participation, Roll, World};
 use ebb_train::data;
 use serde_json::json;
@@ -15,7 +15,9 @@ use serde_json::json;
 use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, folder_for, say, say_files, theme, write_file, write_picture};
+use crate::output::{
+    Columns, bold, count, folder_for, note, say, say_files, theme, write_file, write_picture,
+};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -31,12 +33,17 @@ struct Played {
     /// For each client in the picture, its number and what it was in each round.
     drawn: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
+    /// What there is to say of the world.
+    notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
     if !(args.round_s > 0.0 && args.round_s.is_finite()) {
         return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
+    }
+    if let Some(file) = &args.export {
+        check_ending(file)?;
     }
     let played = Played::new(&tree, args)?;
     if let Some(file) = &args.export {
@@ -45,6 +52,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if args.json {
         return say(&played.json().to_string());
     }
+    played.notes.iter().for_each(|line| note(&format!("world: {line}")));
     let folder = args.out.clone().unwrap_or_else(|| folder_for("world", &args.file));
     // Files first: whoever reads the output may stop reading.
     let files = played.write(&folder, theme(args.dark))?;
@@ -52,6 +60,16 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     say("")?;
     say_files(&files)?;
     args.export.iter().try_for_each(|file| say(&format!("{:<7}  {}", "trace", file.display())))
+}
+
+/// Refuses a name that promises another format than the one that is written.
+fn check_ending(file: &Path) -> Result<(), CliError> {
+    if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
+        return Ok(());
+    }
+    let file = file.display();
+    let message = format!("--export {file}: traces are written as CSV; give a name that ends in .csv");
+    Err(CliError::Usage(message))
 }
 
 impl Played {
@@ -62,6 +80,7 @@ impl Played {
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        let notes = world.notes().to_vec();
         let mut roll = Roll::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
         let n_drawn = task.n_clients().min(MOST_DRAWN);
@@ -76,12 +95,19 @@ impl Played {
             recorder.note(f64::from(number) * args.round_s, &up);
             drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
         }
-        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder })
+        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder, notes })
     }
 
     /// Writes who was up when, as a trace whose rounds are so long.
     fn export(&self, file: &Path, round_s: f64) -> Result<(), CliError> {
-        let trace = self.recorder.clone().finish(f64::from(self.n_rounds) * round_s);
+        let ends_s = f64::from(self.n_rounds) * round_s;
+        if ends_s > HUNDRED_YEARS_S {
+            let rounds = count(u64::from(self.n_rounds), "round");
+            let message =
+                format!("--round-s {round_s:e}: {rounds} would take more than a hundred years; give less");
+            return Err(CliError::Usage(message));
+        }
+        let trace = self.recorder.clone().finish(ends_s);
         let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
         let mut text = Vec::new();
         trace.write(&mut text).expect("memory takes it");

@@ -203,15 +203,17 @@ impl Grid {
     }
 
     /// Checks that every cell's settings can be used, before the first is run, and gives what there is to say of
-    /// their data.
+    /// their data and their worlds.
     pub(crate) fn check(&self, registry: &Registry) -> Result<Vec<String>, CliError> {
         let (mut seen, mut notes) = (Vec::new(), Vec::new());
         for cell in &self.cells {
             // Seeds change nothing about what is valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
                 let run = Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
-                for note in run.task.notes() {
-                    let note = format!("data, seed {}: {note}", cell.seed);
+                let data = run.task.notes().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
+                // What is noted of a recording is so with any seed.
+                let world = run.fleet.world().notes().iter().map(|note| format!("world: {note}"));
+                for note in data.chain(world) {
                     if !notes.contains(&note) {
                         notes.push(note);
                     }

@@ -38,6 +38,11 @@ pub trait Availability: State + Send {
         None
     }
 
+    /// What the user should know of it, a line each.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
     /// Tells it of a client that did work in a round. Only worlds that depend on selection by definition listen.
     fn took_part(&mut self, _number: RoundNo, _client: ClientId) {}
 }

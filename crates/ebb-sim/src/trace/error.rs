@@ -113,9 +113,20 @@ pub enum Wrong {
         /// How many times as large the larger are.
         ratio: f64,
     },
-    /// The client is none of those listed.
+    /// Some intervals' times seem to be in another unit.
+    MixedRows {
+        /// How many intervals are far beyond the others, and how many others there are.
+        n_intervals: (usize, usize),
+        /// How many times as late they begin.
+        later: f64,
+        /// How many times as long they are.
+        longer: f64,
+    },
+    /// The client is no whole number, but should be.
+    NoWholeNumber,
+    /// The client's number is none of the run's.
     Unknown {
-        /// How many are.
+        /// How many clients the run has.
         n_known: usize,
     },
 }
@@ -204,8 +215,26 @@ impl fmt::Display for Wrong {
                 write!(f, "this one among them, have times about {ratio:.0} times as large as the others; ")?;
                 write!(f, "give seconds throughout, or check_units = false if they are")
             }
+            Wrong::MixedRows { n_intervals: (far, others), later, longer } => {
+                let all = far + others;
+                write!(f, "its times seem to be in another unit: {far} of {all} intervals, ")?;
+                write!(
+                    f,
+                    "this one among them, are about {later:.0} times as late and {longer:.0} times as long "
+                )?;
+                write!(f, "as the others; give seconds throughout, or check_units = false if they are")
+            }
+            Wrong::NoWholeNumber => {
+                write!(f, "expected a whole number, as clients = \"by-number\" says; ")?;
+                write!(f, "correct it, or give clients = \"in-order\"")
+            }
             Wrong::Unknown { n_known } => {
-                write!(f, "is none of the {n_known} known clients; correct it or leave it out")
+                let last = n_known.saturating_sub(1);
+                write!(
+                    f,
+                    "is none of the {n_known} clients of the run, 0 to {last}; correct it, leave it out, "
+                )?;
+                write!(f, "or number clients as they occur with clients = \"in-order\"")
             }
         }
     }

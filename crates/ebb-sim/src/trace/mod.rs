@@ -4,16 +4,17 @@
 //!
 //! | column | meaning |
 //! |---|---|
-//! | `client` | a number or a name; clients are numbered in the order in which they first occur |
+//! | `client` | a number or a name; which client of the run it is says [`Numbering`] |
 //! | `from`, `to` | seconds; the client is up from `from` on until just before `to`; both empty: it exists, no more |
 //! | `seen_from`, `seen_to` | optional: from when until when the client was watched, the same in all of its rows |
 //!
 //! Without the last two, everybody was watched from the midnight (multiple of 86,400 s) before the first interval of
-//! the file until the end of its last. Rows may stand in any order. Other columns mean nothing.
+//! the file until the end of its last; where that is more than a day, until the midnight after it. Rows may stand in any
+//! order. Other columns mean nothing.
 //!
 //! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
 //! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first
-//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are clients of which
+//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are times of which
 //! some seem to be in milliseconds: see [`Reading::check_units`].
 //!
 //! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale
@@ -34,7 +35,7 @@ use std::ops::Range;
 pub use ebb_train::read::Place;
 pub use error::{TraceError, Wrong};
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
-pub use read::Reading;
+pub use read::{HUNDRED_YEARS_S, Numbering, Reading};
 pub use recorder::Recorder;
 
 use spans::Spans;
@@ -52,6 +53,10 @@ pub struct Trace {
     /// When each client was watched, never without length; its intervals lie within.
     seen: Spans,
     repairs: Repairs,
+    /// Whether clients have the numbers that the file gives them.
+    by_number: bool,
+    /// Numbers below the largest that the file does not name, ascending.
+    missing: Vec<usize>,
 }
 
 /// What was read, and what of it was not taken as it is.
@@ -87,6 +92,16 @@ impl Trace {
     /// What was repaired when the trace was read.
     pub fn repairs(&self) -> Repairs {
         self.repairs
+    }
+
+    /// Whether clients have the numbers that the file gives them, and not those of their order.
+    pub fn by_number(&self) -> bool {
+        self.by_number
+    }
+
+    /// Clients that the file does not name though it names a later one, ascending. They are never up.
+    pub fn missing(&self) -> &[usize] {
+        &self.missing
     }
 
     /// From when until when a client was watched, in seconds.
@@ -151,6 +166,13 @@ impl Trace {
     }
 }
 
+impl Repairs {
+    /// Whether anything was not taken as it is.
+    pub fn any(&self) -> bool {
+        *self != Repairs { n_read: self.n_read, ..Repairs::default() }
+    }
+}
+
 impl fmt::Debug for Trace {
     /// The size only: there may be millions of intervals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,7 +213,8 @@ mod tests {
             starts.push(intervals.len());
         }
         let seen = Spans::new(vec![[0.0, ends_s]; clients.len()]);
-        Trace { starts, intervals: Spans::new(intervals), seen, repairs: Repairs::default() }
+        let (intervals, repairs) = (Spans::new(intervals), Repairs::default());
+        Trace { starts, intervals, seen, repairs, by_number: false, missing: Vec::new() }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
 use ebb_train::read::find_file;
 use serde::{Deserialize, Serialize};
 
-use super::{DAY_S, Reading, Trace};
+use super::{DAY_S, HUNDRED_YEARS_S, Numbering, Reading, Trace};
 use crate::availability::Availability;
 
 /// The registry's line.
@@ -16,6 +16,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
 round_s = 600.0                 # from the beginning of a round to that of the next
 # time_scale = 1.0              # seconds of the recording in a second of the run
 # start_s = 0.0                 # the second of the recording at which the run begins; its first without it
+# clients = \"by-number\"         # client 7 of the file is client 7 of the run; or in-order, as they first occur
 # beyond_clients = \"repeat\"     # clients that the recording does not have: repeat, down or error
 # beyond_end = \"repeat\"         # before its beginning and after its end: repeat or down
 # repair = false                # drop or join intervals that are wrong instead of refusing the file
@@ -49,7 +50,8 @@ impl Default for Rules {
 pub enum Beyond {
     /// The trace's clients play more than one part each, in turns. In all but its first part a client is ahead of its
     /// trace by a number of days drawn from the seed, so that nights stay nights, and goes on from its first day after
-    /// its last; it is ahead by any time, where it was watched for less than two days.
+    /// its last; it is ahead by any time, where it was watched for less than two days. A client that the trace misses
+    /// is missed in all of its parts.
     #[default]
     Repeat,
     /// They are never up.
@@ -207,6 +209,8 @@ struct Table {
     #[serde(default = "one")]
     time_scale: Positive,
     start_s: Option<NonNegative>,
+    /// Without it, by number where all clients of one's own file are whole numbers.
+    clients: Option<Which>,
     #[serde(default)]
     beyond_clients: Beyond,
     #[serde(default)]
@@ -215,6 +219,14 @@ struct Table {
     repair: bool,
     #[serde(default = "yes")]
     check_units: bool,
+}
+
+/// Which client of the recording is which of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Which {
+    ByNumber,
+    InOrder,
 }
 
 fn one() -> Positive {
@@ -228,21 +240,28 @@ fn yes() -> bool {
 struct Recorded {
     playback: Playback,
     round_s: f64,
+    notes: Vec<String>,
 }
 
 impl Recorded {
     fn build(settings: &Settings<'_>) -> Result<Recorded, SettingsError> {
         let table: Table = settings.parse()?;
         let file = find_file(settings, "file", &table.file)?;
-        let reading = Reading { repair: table.repair, check_units: table.check_units, clients: None };
+        check_times(settings, &table)?;
+        let n_clients = settings.facts().n_clients;
+        let numbering = match table.clients {
+            None => Numbering::ByNumberIfWhole { n_clients },
+            Some(Which::ByNumber) => Numbering::ByNumber { n_clients },
+            Some(Which::InOrder) => Numbering::InOrder,
+        };
+        let reading = Reading { repair: table.repair, check_units: table.check_units, numbering };
         let trace =
             Trace::read(&file, &reading).map_err(|error| settings.error("file", error.to_string()))?;
-        let (n_known, n_clients) = (trace.n_clients(), settings.facts().n_clients);
-        if table.beyond_clients == Beyond::Error && n_clients > n_known {
-            let message = format!("the recording has {n_known} clients, but the data has {n_clients}");
-            let message = message + "; give \"repeat\" or \"down\", or fewer";
-            return Err(settings.error("beyond_clients", message));
+        settings.resolve("clients", if trace.by_number() { "by-number" } else { "in-order" });
+        if table.beyond_clients == Beyond::Error {
+            check_clients(settings, &trace)?;
         }
+        let notes = notes(&trace, &table.file, n_clients);
         let rules = Rules {
             time_scale: table.time_scale.get(),
             start_s: table.start_s.map(NonNegative::get),
@@ -250,8 +269,71 @@ impl Recorded {
             beyond_end: table.beyond_end,
         };
         let playback = Playback::new(trace, rules, settings.facts().seed);
-        Ok(Recorded { playback, round_s: table.round_s.get() })
+        Ok(Recorded { playback, round_s: table.round_s.get(), notes })
     }
+}
+
+/// Thirty thousand years; beyond it times would lose their thousandths of a second.
+const MOST_S: f64 = 1e12;
+
+/// Refuses settings with which the run would leave the times that can be told apart.
+fn check_times(settings: &Settings<'_>, table: &Table) -> Result<(), SettingsError> {
+    if table.start_s.is_some_and(|start_s| start_s.get() > HUNDRED_YEARS_S) {
+        return Err(settings.error("start_s", "more than a hundred years, which no recording has; give less"));
+    }
+    let run_s = f64::from(settings.facts().n_rounds.max(1)) * table.round_s.get();
+    for (key, end_s) in [("round_s", run_s), ("time_scale", run_s * table.time_scale.get())] {
+        if end_s > MOST_S {
+            let message = format!("the run would end after {end_s:e} s, more than {MOST_S:e}");
+            return Err(settings.error(key, message + "; give less, or fewer rounds"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a recording that does not have all clients of the run.
+fn check_clients(settings: &Settings<'_>, trace: &Trace) -> Result<(), SettingsError> {
+    let (n_known, n_clients) = (trace.n_clients(), settings.facts().n_clients);
+    if n_clients > n_known {
+        let message = format!("the recording has {n_known} clients, but the data has {n_clients}");
+        return Err(settings.error("beyond_clients", message + "; give \"repeat\" or \"down\", or fewer"));
+    }
+    if let Some((first, others)) = trace.missing().split_first() {
+        let others = match others.len() {
+            0 => String::new(),
+            1 => format!(", nor 1 other below {}", n_known - 1),
+            n_others => format!(", nor {n_others} others below {}", n_known - 1),
+        };
+        let message = format!("the recording has no client {first}{others}");
+        let remedy = "; give \"repeat\" or \"down\", by which they are never up";
+        return Err(settings.error("beyond_clients", message + remedy));
+    }
+    Ok(())
+}
+
+/// What of the recording is not played as it was recorded.
+fn notes(trace: &Trace, file: &str, n_clients: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    if trace.repairs().any() {
+        notes.push(format!("{file}: {}", trace.repairs()));
+    }
+    let missing = match trace.missing() {
+        [] => None,
+        [one] => Some(format!("client {one} does not occur and is never up")),
+        [one, other] => Some(format!("clients {one} and {other} do not occur and are never up")),
+        [first, others @ ..] => {
+            let (n_others, last) = (others.len(), trace.n_clients() - 1);
+            Some(format!("client {first} and {n_others} others below {last} do not occur and are never up"))
+        }
+    };
+    notes.extend(missing.map(|missing| format!("{file}: {missing}")));
+    let n_known = trace.n_clients();
+    if n_known > n_clients {
+        let message =
+            format!("of {n_known} clients the first {n_clients} play, in the order in which they occur");
+        notes.push(format!("{file}: {message}"));
+    }
+    notes
 }
 
 impl Availability for Recorded {
@@ -261,6 +343,10 @@ impl Availability for Recorded {
 
     fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         self.playback.write(f64::from(number) * self.round_s, up);
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 }
 

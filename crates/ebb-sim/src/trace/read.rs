@@ -1,7 +1,6 @@
 //! Reads a trace from a table, and checks it.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use ebb_train::read::{Column, Meant, Place, ReadError, Table, TableForm, table, table_names};
@@ -11,30 +10,55 @@ use super::{DAY_S, Repairs, Trace, TraceError, Wrong};
 
 /// How a trace is to be read.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading<'r> {
+pub struct Reading {
     /// Whether to drop or join intervals that are wrong, instead of refusing the file.
     pub repair: bool,
-    /// Whether to refuse files in which some clients seem to be in milliseconds: ordered by their middle times,
-    /// clients fall into two groups with a factor of ten between them, and both the times and the lengths of
-    /// intervals are between 200 and 5,000 times as large in one as in the other, comparing medians.
+    /// Whether to refuse files in which some times seem to be in milliseconds.
+    ///
+    /// Some clients, if ordered by their middle times they fall into two groups with a factor of ten between them, and
+    /// both the times and the lengths of intervals are between 200 and 5,000 times as large in one as in the other,
+    /// comparing medians.
+    ///
+    /// Some intervals, if they begin more than 20 times as late as half of all, or a quarter of all, end, are more than
+    /// 20 times as long as the others, and both factors together are at least 200 x 200, comparing medians. Late alone
+    /// or long alone is no other unit. This is not asked where the file says when clients were watched: there, whatever
+    /// lies outside is refused.
     pub check_units: bool,
-    /// The clients there can be, in order; without it, those that occur.
-    pub clients: Option<&'r [String]>,
+    /// Which client of the file is which of the trace.
+    pub numbering: Numbering,
 }
 
-impl Default for Reading<'_> {
+impl Default for Reading {
     fn default() -> Self {
-        Reading { repair: false, check_units: true, clients: None }
+        Reading { repair: false, check_units: true, numbering: Numbering::default() }
     }
+}
+
+/// Which client of a file is which of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Numbering {
+    /// In the order in which they first occur.
+    #[default]
+    InOrder,
+    /// Client 7 of the file is client 7 of the trace. Others than these, from 0 on, are refused.
+    ByNumber {
+        /// How many there can be.
+        n_clients: usize,
+    },
+    /// By number if the file is no one of FLASH and all of its clients are whole numbers; else in order.
+    ByNumberIfWhole {
+        /// How many there can be.
+        n_clients: usize,
+    },
 }
 
 impl Trace {
     /// Reads a trace of one of the forms that [this module](super) describes.
-    pub fn read(file: &Path, reading: &Reading<'_>) -> Result<Trace, TraceError> {
+    pub fn read(file: &Path, reading: &Reading) -> Result<Trace, TraceError> {
         let form = Form::of(file)?;
         let rows = Rows::read(file, form)?;
         let mut repairs = Repairs::default();
-        let clients = number_clients(&rows, reading.clients, &mut repairs)?;
+        let clients = number_clients(&rows, reading.numbering, &mut repairs)?;
         let seen = watched(&rows, &clients)?;
         let mut kept = check(&rows, &clients, seen.as_ref(), reading, &mut repairs)?;
         kept.sort_by(|one, other| {
@@ -43,12 +67,16 @@ impl Trace {
                 .then(one.from_s.total_cmp(&other.from_s))
                 .then(one.row.cmp(&other.row))
         });
-        let kept = apart(&rows, kept, reading, &mut repairs)?;
         // Clients that were watched over one span of time have one clock.
         let one_clock = seen.as_ref().is_some_and(|seen| seen.windows(2).all(|pair| pair[0] == pair[1]));
         if reading.check_units && !form.known() && !one_clock {
-            check_units(&rows, &kept)?;
+            check_clients_units(&rows, &kept)?;
+            if seen.is_none() {
+                check_rows_units(&rows, &kept)?;
+            }
         }
+        // Not before: what overlaps because of its unit is not to be joined.
+        let kept = apart(&rows, kept, reading, &mut repairs)?;
         let seen = match seen {
             Some(seen) => seen,
             None => vec![
@@ -62,14 +90,16 @@ impl Trace {
             starts[client_idx + 1] += starts[client_idx];
         }
         let intervals = Spans::new(kept.iter().map(|one| [one.from_s, one.to_s]).collect());
-        Ok(Trace { starts, intervals, seen: Spans::new(seen), repairs })
+        let (by_number, missing) = (clients.by_number, clients.missing());
+        Ok(Trace { starts, intervals, seen: Spans::new(seen), repairs, by_number, missing })
     }
 }
 
 /// FLASH's charging times end within the third day, but for one interval on the sixth.
 const FLASH_CHARGING_ENDS_S: f64 = 3.0 * DAY_S;
 
-const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
+/// No recording is later, in seconds.
+pub const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
 
 /// How a file names its columns, and so what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,13 +260,45 @@ struct Clients {
     /// For each name its number; `None`: left out.
     of_name: Vec<Option<usize>>,
     n_clients: usize,
+    by_number: bool,
+}
+
+impl Clients {
+    /// Those that have a number, but do not occur.
+    fn missing(&self) -> Vec<usize> {
+        let mut occurs = vec![false; self.n_clients];
+        self.of_name.iter().flatten().for_each(|&client_idx| occurs[client_idx] = true);
+        (0..self.n_clients).filter(|&client_idx| !occurs[client_idx]).collect()
+    }
 }
 
 fn number_clients(
     rows: &Rows<'_>,
-    known: Option<&[String]>,
+    numbering: Numbering,
     repairs: &mut Repairs,
 ) -> Result<Clients, TraceError> {
+    let usable = usable(rows)?;
+    let n_most = match numbering {
+        Numbering::InOrder => None,
+        Numbering::ByNumber { n_clients } => Some(n_clients),
+        Numbering::ByNumberIfWhole { n_clients } => {
+            let whole = || rows.names.iter().all(|name| whole_number(name).is_some());
+            (!rows.form.known() && whole()).then_some(n_clients)
+        }
+    };
+    let of_name = match n_most {
+        Some(n_most) => by_number(rows, &usable, n_most)?,
+        None => in_order(&usable),
+    };
+    repairs.clients_left_out = of_name.iter().filter(|number| number.is_none()).count();
+    let Some(&last) = of_name.iter().flatten().max() else {
+        return Err(TraceError::NeverUp { file: rows.file.to_owned() });
+    };
+    Ok(Clients { of_name, n_clients: last + 1, by_number: n_most.is_some() })
+}
+
+/// For each name, whether any of its rows can be used.
+fn usable(rows: &Rows<'_>) -> Result<Vec<bool>, TraceError> {
     let mut usable = vec![false; rows.names.len()];
     for row in 0..rows.n_rows {
         if rows.name(row).is_empty() {
@@ -245,29 +307,37 @@ fn number_clients(
         let place = rows.places[row] as usize;
         usable[place] = usable[place] || !rows.unusable(row)?;
     }
+    Ok(usable)
+}
+
+/// Names stand in the order in which they first occur.
+fn in_order(usable: &[bool]) -> Vec<Option<usize>> {
+    let mut next = 0..;
+    usable.iter().map(|&usable| if usable { next.next() } else { None }).collect()
+}
+
+fn by_number(rows: &Rows<'_>, usable: &[bool], n_most: usize) -> Result<Vec<Option<usize>>, TraceError> {
     let mut of_name = vec![None; rows.names.len()];
-    if let Some(known) = known {
-        let numbers: BTreeMap<_, _> =
-            known.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
-        for row in 0..rows.n_rows {
-            let Some(&number) = numbers.get(rows.name(row)) else {
-                return Err(rows.wrong(row, Wrong::Unknown { n_known: known.len() }));
-            };
-            of_name[rows.places[row] as usize] = Some(number);
+    for row in 0..rows.n_rows {
+        let place = rows.places[row] as usize;
+        if !usable[place] || of_name[place].is_some() {
+            continue;
         }
-        return Ok(Clients { of_name, n_clients: known.len() });
+        let Some(number) = whole_number(rows.name(row)) else {
+            return Err(rows.wrong(row, Wrong::NoWholeNumber));
+        };
+        let known = usize::try_from(number).ok().filter(|&number| number < n_most);
+        of_name[place] = Some(known.ok_or_else(|| rows.wrong(row, Wrong::Unknown { n_known: n_most }))?);
     }
-    let mut n_clients = 0;
-    // Names stand in the order in which they first occur.
-    for (number, _) in of_name.iter_mut().zip(&usable).filter(|(_, usable)| **usable) {
-        *number = Some(n_clients);
-        n_clients += 1;
-    }
-    repairs.clients_left_out = of_name.len() - n_clients;
-    if n_clients == 0 {
-        return Err(TraceError::NeverUp { file: rows.file.to_owned() });
-    }
-    Ok(Clients { of_name, n_clients })
+    Ok(of_name)
+}
+
+/// The number that a name is; 7.0 is one too, as tables of fractions write 7.
+fn whole_number(name: &str) -> Option<i128> {
+    let (whole, fraction) = name.trim().split_once('.').unwrap_or((name.trim(), "0"));
+    let written =
+        !whole.starts_with('+') && !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
+    whole.parse().ok().filter(|_| written)
 }
 
 /// When each client was watched, if that is known before its intervals are.
@@ -326,7 +396,7 @@ fn check(
     rows: &Rows<'_>,
     clients: &Clients,
     seen: Option<&Vec<[f64; 2]>>,
-    reading: &Reading<'_>,
+    reading: &Reading,
     repairs: &mut Repairs,
 ) -> Result<Vec<Kept>, TraceError> {
     let repair = reading.repair || rows.form.known();
@@ -369,7 +439,7 @@ fn check_size(rows: &Rows<'_>, row: usize, time_s: f64) -> Result<(), TraceError
 fn apart(
     rows: &Rows<'_>,
     kept: Vec<Kept>,
-    reading: &Reading<'_>,
+    reading: &Reading,
     repairs: &mut Repairs,
 ) -> Result<Vec<Kept>, TraceError> {
     let repair = reading.repair || rows.form.known();
@@ -390,18 +460,21 @@ fn apart(
     Ok(apart)
 }
 
-/// From the midnight before the first interval to the end of the last.
+/// From the midnight before the first interval to the end of the last; where that is more than a day, to the midnight
+/// after it, so that nights stay nights when it is repeated.
 fn span(kept: &[Kept]) -> Option<[f64; 2]> {
     let first = kept.iter().map(|one| one.from_s).min_by(f64::total_cmp)?;
     let last = kept.iter().map(|one| one.to_s).max_by(f64::total_cmp)?;
-    Some([libm::floor(first / DAY_S) * DAY_S, last])
+    let midnight = libm::floor(first / DAY_S) * DAY_S;
+    let n_days = (last - midnight) / DAY_S;
+    Some([midnight, if n_days > 1.0 { midnight + libm::ceil(n_days) * DAY_S } else { last }])
 }
 
 const LEAST_GAP: f64 = 10.0;
 const MILLISECONDS: std::ops::RangeInclusive<f64> = 200.0..=5000.0;
 
 /// Refuses a file in which some clients seem to be in another unit than the others.
-fn check_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
+fn check_clients_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
     // Middle time and middle length of each client that is ever up.
     let mut middles: Vec<(f64, f64, usize)> = kept
         .chunk_by(|one, other| one.client_idx == other.client_idx)
@@ -425,10 +498,45 @@ fn check_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
     Err(rows.wrong(row, Wrong::MixedUnits { n_clients: (larger.len(), smaller.len()), ratio: times }))
 }
 
+/// How many times as late and as long intervals in another unit are at least.
+const LEAST_TIMES: f64 = 20.0;
+/// What both come to together; milliseconds come to about a million.
+const LEAST_PRODUCT: f64 = 200.0 * 200.0;
+/// Of fewer intervals nobody can tell what is usual.
+const LEAST_USUAL: usize = 10;
+
+/// Refuses a file in which some intervals seem to be in another unit than the others.
+fn check_rows_units(rows: &Rows<'_>, kept: &[Kept]) -> Result<(), TraceError> {
+    // A quarter tells where more than half are in milliseconds.
+    for part in [2, 4] {
+        let Some(end_s) = smallest_part(kept.iter().map(|one| one.to_s), part) else { continue };
+        let (far, usual): (Vec<&Kept>, Vec<&Kept>) =
+            kept.iter().partition(|one| one.from_s > LEAST_TIMES * end_s);
+        if usual.len() < LEAST_USUAL || far.is_empty() {
+            continue;
+        }
+        let length = |group: &[&Kept]| median(group.iter().map(|one| one.to_s - one.from_s));
+        let later = median(far.iter().map(|one| one.from_s)) / end_s;
+        let longer = length(&far) / length(&usual);
+        if longer >= LEAST_TIMES && later * longer >= LEAST_PRODUCT {
+            let row = far.iter().map(|one| one.row).min().expect("some are far");
+            let n_intervals = (far.len(), usual.len());
+            return Err(rows.wrong(row, Wrong::MixedRows { n_intervals, later, longer }));
+        }
+    }
+    Ok(())
+}
+
 fn median(values: impl Iterator<Item = f64>) -> f64 {
+    smallest_part(values, 2).expect("there are values")
+}
+
+/// The value that one in `part` are smaller than; `None`: there are no values.
+fn smallest_part(values: impl Iterator<Item = f64>, part: usize) -> Option<f64> {
     let mut values: Vec<_> = values.collect();
-    let middle = values.len() / 2;
-    *values.select_nth_unstable_by(middle, |one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal)).1
+    let at = values.len() / part;
+    let compare = |one: &f64, other: &f64| one.partial_cmp(other).unwrap_or(Ordering::Equal);
+    (at < values.len()).then(|| *values.select_nth_unstable_by(at, compare).1)
 }
 
 /// A file that has no rows is told as such; remedies for tables of other kinds do not help.

@@ -47,6 +47,8 @@ impl Recorder {
             repairs: Repairs { n_read: self.over.len(), ..Repairs::default() },
             intervals: Spans::new(self.over.into_iter().map(|(_, span)| span).collect()),
             seen: Spans::new(vec![[begins_s, ends_s]; n_clients]),
+            by_number: false,
+            missing: Vec::new(),
         })
     }
 }
