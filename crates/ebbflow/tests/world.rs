@@ -287,32 +287,31 @@ fn two_recipes_see_the_same_world() {
     }
 }
 
+/// What a world is called, and its example as a configuration.
+fn listed() -> Vec<(&'static str, String)> {
+    fn kind(table: &str, name: &'static str, example: &str) -> (&'static str, String) {
+        (name, format!("[world.{table}]\nkind = \"{name}\"\n{example}"))
+    }
+    let availabilities = ebb_sim::availability::ALL.iter();
+    let works = ebb_sim::work::ALL.iter().map(|entry| kind("work", entry.name, entry.example));
+    let links = ebb_sim::link::ALL.iter().map(|entry| kind("link", entry.name, entry.example));
+    let parts = ebb_sim::PARTS.iter().map(|(name, _, example)| (*name, format!("[world]\n{example}")));
+    let all = availabilities.map(|entry| kind("availability", entry.name, entry.example));
+    all.chain(works).chain(links).chain(parts).collect()
+}
+
 #[test]
 fn worlds_are_listed_with_an_example_each() {
     let list = succeed(&["list", "worlds"]);
-    for name in [
-        "always",
-        "bernoulli",
-        "dropout",
-        "index",
-        "markov",
-        "cyclic",
-        "periodic",
-        "non-stationary",
-        "tau-max",
-        "min-separation",
-        "labels",
-        "adversarial",
-        "trace",
-        "complete",
-        "failure",
-        "flex",
-        "stragglers",
-        "churn",
-    ] {
-        assert!(list.contains(&format!("  {name} ")), "{name}: {list}");
+    for (name, example) in listed() {
+        let indented: String = example.trim_end().lines().map(|line| format!("      {line}\n")).collect();
+        let start = list.find(&format!("\n  {name} ")).unwrap_or_else(|| panic!("{name}: {list}"));
+        let below = list[start + 1..].split_once('\n').unwrap().1;
+        assert!(below.starts_with(&indented), "{name}: {list}");
         assert!(succeed(&["describe", name]).contains("In a configuration:"), "{name}");
     }
+    // The list of everything stays short.
+    assert!(!succeed(&["list"]).contains("      [world"));
 }
 
 #[test]
