@@ -17,7 +17,7 @@ use crate::speed::Speed;
 use crate::work::{self, WorkLaw};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 5] = [
+pub const PARTS: [(&str, &str, &str); 6] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -32,6 +32,11 @@ pub const PARTS: [(&str, &str, &str); 5] = [
         "membership",
         "who arrives and who leaves, by a schedule",
         "arrivals = [{ round = 10, clients = [3, 4] }, { round = 30, clients = [5, 6, 7], every = 5 }]\ndepartures = [{ round = 20, clients = [0] }]",
+    ),
+    (
+        "members",
+        "who was in from which round to which, as recorded in a file",
+        "members = \"/home/me/members.csv\"   # columns client, joined, left; the last empty for those that stay",
     ),
     (
         "churn",

@@ -128,6 +128,7 @@ fn every_kind_of_world_is_compared() {
             "script" => "script = ",
             "speed" => "speed_spread = ",
             "membership" => "arrivals = ",
+            "members" => "members = ",
             "churn" => "[world.churn]",
             "outages" => "outages = ",
             other => panic!("WORLDS may lack {other}; add it, and here by what it is known"),
