@@ -161,7 +161,7 @@ pub(crate) struct WorldArgs {
     /// Folder for the table and the pictures [default: runs/world-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Also write who was up when, as a trace (CSV) that can be played again
+    /// Also write who was up when, as a trace (CSV) that can be played again, and beside it who was in
     #[arg(long, value_name = "FILE")]
     pub(crate) export: Option<PathBuf>,
     /// Seconds from round to round in the exported trace

@@ -392,3 +392,49 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
     let error = fail(&["show", out, "--plot", "a.gif"]);
     assert!(error.contains("--plot a.gif: the ending says the format; give .svg or .png"), "{error}");
 }
+
+#[test]
+fn an_exported_world_has_the_same_members() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let up = "[world.availability]\nkind = \"bernoulli\"\nchance = 0.6\n";
+    let worlds = [
+        "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }, { round = 6, clients = [7] }]\n\
+         departures = [{ round = 3, clients = [7, 8] }]\n",
+        "[world.churn]\nfrom_start = 0.5\narrivals = 3.0\nlifetime = 2.0\n",
+    ];
+    let trace = place.join("a/trace.csv");
+    for world in worlds {
+        let world = format!("{world}{up}");
+        let config = write(place, "b.toml", &format!("{DATA}{world}"));
+        let (out, trace) = (place.join("out").display().to_string(), trace.display().to_string());
+        let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &trace]);
+        let members = trace.replace("trace.csv", "trace-members.csv");
+        assert!(said.contains(&format!("\nmembers  {members}\n")), "{said}");
+        // What is said to play it back does.
+        let (_, lines) =
+            said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
+        assert_eq!(lines.lines().count(), 2, "{said}");
+        let again = format!("[world]\n{lines}");
+        assert_agree(&rows(place, &world, "dropout", ""), &rows(place, &again, "dropout", ""), &ROLL, &world);
+        let played = json(&["world", &config, "--rounds", "8", "--json"]);
+        let config = write(place, "c.toml", &format!("{DATA}{again}"));
+        let replayed = json(&["world", &config, "--rounds", "8", "--json"]);
+        assert_eq!(played, replayed, "{world}");
+        fs::remove_file(members).unwrap();
+    }
+    // Where everybody is in from the start, there is nothing to say of members.
+    let config = write(place, "b.toml", &format!("{DATA}{up}"));
+    let (out, file) = (place.join("out").display().to_string(), trace.display().to_string());
+    let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
+    let (_, lines) = said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(lines.lines().count(), 1, "{said}");
+    assert!(!place.join("a/trace-members.csv").exists());
+    // Nobody is no table.
+    let config = write(place, "b.toml", &format!("{DATA}[world.churn]\nfrom_start = 0.0\narrivals = 0.0"));
+    let error = fail(&["world", &config, "--rounds", "8", "--json", "--export", &file]);
+    assert!(
+        error.contains("nobody is ever in, so there is nothing to play back; play more rounds"),
+        "{error}"
+    );
+}
