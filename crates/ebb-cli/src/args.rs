@@ -98,9 +98,9 @@ pub(crate) struct Resume {
 pub(crate) struct Show {
     /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
-    /// What the plot of a run goes along
-    #[arg(long, value_enum, default_value_t = Against::Rounds)]
-    pub(crate) against: Against,
+    /// What the plot of a run goes along [default: rounds]
+    #[arg(long, value_enum)]
+    pub(crate) against: Option<Against>,
     /// Also draw the plot of a run into this file; its ending says the format: .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,

@@ -438,3 +438,32 @@ fn an_exported_world_has_the_same_members() {
         "{error}"
     );
 }
+
+#[test]
+fn a_grid_has_no_plot_of_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\nbatch = 5\n\
+         [grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n"
+    );
+    let out = place.path().join("grid").display().to_string();
+    succeed(&["compare", &write(place.path(), "g.toml", &text), "--quiet", "--out", &out]);
+    let plot = place.path().join("a.svg").display().to_string();
+    let check = |words: &[&str], expected: &str| {
+        let error = fail(&[&["show", &out], words].concat());
+        let remedy = format!("{out} is a grid, and only runs are drawn; name one of the runs in {out}/cells");
+        assert!(error.contains(&format!("{expected}: {remedy}")), "{error}");
+        assert!(!Path::new(&plot).exists());
+    };
+    check(&["--against", "hours"], "--against hours");
+    check(&["--plot", &plot], &format!("--plot {plot}"));
+    check(&["--against", "hours", "--plot", &plot], &format!("--plot {plot}"));
+    check(&["--json", "--plot", &plot], &format!("--plot {plot}"));
+    // All commands make the folders that a file goes into.
+    let run = fs::read_dir(format!("{out}/cells")).unwrap().next().unwrap().unwrap().path();
+    let run = run.to_str().unwrap();
+    let folder = |name: &str| place.path().join("new").join(name).display().to_string();
+    succeed(&["show", run, "--plot", &folder("a/a.svg")]);
+    succeed(&["export", run, "--to", &folder("b/a.csv")]);
+    succeed(&["export", run, "--to", &folder("c/a.parquet")]);
+}
