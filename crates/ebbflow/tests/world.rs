@@ -467,3 +467,30 @@ fn a_grid_has_no_plot_of_its_own() {
     succeed(&["export", run, "--to", &folder("b/a.csv")]);
     succeed(&["export", run, "--to", &folder("c/a.parquet")]);
 }
+
+#[test]
+fn schedules_end_with_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "recipe = \"dropout\"\n[run]\nrounds = 6\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
+         epochs = 1\nbatch = 5\n[world]\narrivals = [{{ round = 5, clients = [3] }}]\n"
+    );
+    let config = write(place.path(), "a.toml", &text);
+    let folder = |name: &str| place.path().join(name).display().to_string();
+    let never = write(place.path(), "b.toml", &text.replace("round = 5", "round = 6"));
+    for words in [["run", &never], ["world", &never]] {
+        let error = fail(&words);
+        let expected = "world.arrivals[0].round = 6: client 3 arrives in round 6, but the last is round 5, so it \
+                        never happens; give an earlier round, or more to run.rounds";
+        assert!(error.contains(expected), "{error}");
+    }
+    // Fewer rounds of the same are no mistake, and what was begun can be repeated.
+    succeed(&["world", &config, "--rounds", "3", "--json"]);
+    succeed(&["world", &never, "--rounds", "9", "--json"]);
+    succeed(&["run", &config, "--quiet", "--set", "run.rounds=3", "--out", &folder("run")]);
+    succeed(&["run", &folder("run"), "--quiet", "--out", &folder("again")]);
+    succeed(&["world", &folder("run"), "--json"]);
+    let grid = text.replace("recipe = \"dropout\"\n", "")
+        + "[grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n[grid.vary]\n\"run.rounds\" = [2, 6]\n";
+    succeed(&["compare", &write(place.path(), "g.toml", &grid), "--quiet", "--out", &folder("grid")]);
+}

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::CliError;
 use crate::args::WorldArgs;
-use crate::assemble::{planned, read_to_look};
+use crate::assemble::{planned, read_to_look, scheduled_rounds};
 use crate::output::{Columns, bold, count, say, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
@@ -103,6 +103,8 @@ impl Played {
         let mut facts = Facts { seed: u64::from(seed), n_rounds, ..Facts::default() };
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
+        // Fewer rounds of a world are no other world.
+        facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let mut roll = Roll::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
