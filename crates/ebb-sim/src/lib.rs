@@ -17,6 +17,7 @@ mod script;
 mod speed;
 mod stays;
 pub mod trace;
+mod unreadable;
 pub mod work;
 mod world;
 

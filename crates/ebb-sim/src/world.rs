@@ -172,10 +172,13 @@ impl World {
         availability.meet(task)?;
         let churn = Churn::build(&settings.inner("churn"))?;
         let scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
-        if churn.is_some() && (scheduled || table.members.is_some()) {
+        if churn.is_some() && scheduled {
             return Err(
                 settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
             );
+        }
+        if churn.is_some() && table.members.is_some() {
+            return Err(settings.error("members", "[world.churn] says who is in; leave out one of them"));
         }
         if scheduled && table.members.is_some() {
             return Err(

@@ -494,3 +494,21 @@ fn schedules_end_with_the_run() {
         + "[grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n[grid.vary]\n\"run.rounds\" = [2, 6]\n";
     succeed(&["compare", &write(place.path(), "g.toml", &grid), "--quiet", "--out", &folder("grid")]);
 }
+
+#[test]
+fn members_are_said_once() {
+    let place = tempfile::tempdir().unwrap();
+    let check = |world: &str, expected: &str| {
+        let config = write(place.path(), "a.toml", &format!("{DATA}{world}"));
+        let error = fail(&["world", &config]);
+        assert!(error.contains(expected), "{error}");
+    };
+    check(
+        "[world]\nmembers = \"a.csv\"\n[world.churn]\narrivals = 1.0",
+        "world.members = \"a.csv\": [world.churn] says who is in; leave out one of them",
+    );
+    check(
+        "[world]\nmembers = \"a.csv\"\narrivals = [{ round = 1, clients = [0] }]",
+        "world.members = \"a.csv\": arrivals and departures are scheduled; leave out one of them",
+    );
+}

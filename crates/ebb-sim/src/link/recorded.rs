@@ -9,6 +9,7 @@ use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, find_file,
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
+use crate::unreadable::unreadable;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {
@@ -87,9 +88,9 @@ fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], Str
     }
 }
 
-fn read_numbers(file: &Path) -> Result<Rows, String> {
-    let meant = |name: &str| (name != "network_type").then_some(Meant::Number);
-    table(file, TableForm::default(), meant).map_err(|error| error.to_string())
+fn read_numbers(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
+    let meant = |name: &str| wanted.contains(&name).then_some(Meant::Number);
+    table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, wanted))
 }
 
 /// Whether all numbers of a column are right; `expected` says how they should be.
@@ -108,7 +109,7 @@ fn check_speeds(file: &Path, speeds: &[f64]) -> Result<(), String> {
 }
 
 fn means(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file)?;
+    let rows = read_numbers(file, &["up_mean", "up_sd"])?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
     check_speeds(file, means)?;
     check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
@@ -117,7 +118,7 @@ fn means(file: &Path) -> Result<Vec<Device>, String> {
 }
 
 fn measurements(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file)?;
+    let rows = read_numbers(file, &["device", "tcp_down"])?;
     let (devices, speeds) = (numbers(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
     check_speeds(file, speeds)?;
     let mut by_device: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
@@ -190,5 +191,26 @@ mod tests {
         let mean = logs.iter().sum::<f64>() / 20_000.0;
         let variance = logs.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.035 && (variance - 1.25).abs() < 0.06, "{mean} {variance}");
+    }
+
+    #[test]
+    fn remedies_are_those_of_such_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let check = |kind: &str, text: &str, expected: &str| {
+            std::fs::write(&file, text).unwrap();
+            let Err(error) = build(&format!("kind = \"{kind}\"\nfile = \"{}\"", file.display())) else {
+                panic!("it was taken")
+            };
+            assert!(error.ends_with(&format!("/a.csv: expected {expected}")), "{error}");
+        };
+        let empty = "at least one row below the columns' names, found none; give a table with the columns";
+        check("flash", "", &format!("{empty} up_mean, up_sd"));
+        check("mobiperf", "device,tcp_down\n", &format!("{empty} device, tcp_down"));
+        check(
+            "flash",
+            "up_mean,up_sd\n1,x\n",
+            "a number in line 2, column \"up_sd\", found \"x\"; correct the file",
+        );
     }
 }
