@@ -81,15 +81,36 @@ impl Link for Recorded {
 
 /// The numbers of a column, which must be there.
 fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
-    let column = rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column);
-    match column {
+    match column(rows, name) {
         Some(Column::Numbers(numbers)) => Ok(numbers),
-        _ => Err(format!("{}: expected a column {name}, found none; add it", file.display())),
+        _ => Err(missing(file, name)),
     }
 }
 
-fn read_numbers(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
-    let meant = |name: &str| wanted.contains(&name).then_some(Meant::Number);
+/// The names in a column, which must be there, row by row.
+fn names<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
+    match column(rows, name) {
+        Some(Column::Categories { places, names }) => {
+            Ok(places.iter().map(|&place| names[place as usize].trim()).collect())
+        }
+        _ => Err(missing(file, name)),
+    }
+}
+
+fn column<'t>(rows: &'t Rows, name: &str) -> Option<&'t Column> {
+    rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column)
+}
+
+fn missing(file: &Path, name: &str) -> String {
+    format!("{}: expected a column {name}, found none; add it", file.display())
+}
+
+/// Reads these columns: devices have names, all else is numbers.
+fn read(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
+    let meant = |name: &str| {
+        let meant = if name == "device" { Meant::Class } else { Meant::Number };
+        wanted.contains(&name).then_some(meant)
+    };
     table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, wanted))
 }
 
@@ -109,7 +130,7 @@ fn check_speeds(file: &Path, speeds: &[f64]) -> Result<(), String> {
 }
 
 fn means(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file, &["up_mean", "up_sd"])?;
+    let rows = read(file, &["up_mean", "up_sd"])?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
     check_speeds(file, means)?;
     check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
@@ -118,14 +139,20 @@ fn means(file: &Path) -> Result<Vec<Device>, String> {
 }
 
 fn measurements(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file, &["device", "tcp_down"])?;
-    let (devices, speeds) = (numbers(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
+    let rows = read(file, &["device", "tcp_down"])?;
+    let (devices, speeds) = (names(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
     check_speeds(file, speeds)?;
-    let mut by_device: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (device, speed) in devices.iter().zip(speeds) {
-        by_device.entry(device.to_bits()).or_default().push(*speed);
+    let mut by_device: BTreeMap<(u64, &str), Vec<f64>> = BTreeMap::new();
+    for (device, speed) in devices.into_iter().zip(speeds) {
+        by_device.entry(place_of(device)).or_default().push(*speed);
     }
     Ok(by_device.into_values().map(Device::Measured).collect())
+}
+
+/// Where a device stands among the others: numbers in their order, then names in theirs.
+fn place_of(device: &str) -> (u64, &str) {
+    let number = device.parse().ok().filter(|number: &f64| number.is_finite());
+    number.map_or((u64::MAX, device), |number| (number.to_bits(), ""))
 }
 
 #[cfg(test)]
@@ -211,6 +238,26 @@ mod tests {
             "flash",
             "up_mean,up_sd\n1,x\n",
             "a number in line 2, column \"up_sd\", found \"x\"; correct the file",
+        );
+    }
+
+    #[test]
+    fn phones_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let devices = |text: &str| {
+            std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
+            measurements(&file).unwrap()
+        };
+        let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
+        assert_eq!(
+            devices("b,x,1\na 7,x,2\nb,y,3\nnan,z,4\n"),
+            [measured(&[2.0]), measured(&[1.0, 3.0]), measured(&[4.0])]
+        );
+        // Numbers stand in their order, however they are written.
+        assert_eq!(
+            devices("10,x,1\n9,x,2\n9.0,x,3\na,x,4\n"),
+            [measured(&[2.0, 3.0]), measured(&[1.0]), measured(&[4.0])]
         );
     }
 }
