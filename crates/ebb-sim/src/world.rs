@@ -67,7 +67,7 @@ pub struct World {
 }
 
 /// Thirty years; beyond it virtual time would lose its seconds.
-const MOST_S: f64 = 1e9;
+pub(crate) const MOST_S: f64 = 1e9;
 
 /// One client in a thousand is then e^31 times slower than ordinary.
 const MOST_SPREAD: f64 = 10.0;

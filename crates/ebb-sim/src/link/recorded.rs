@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
 use crate::unreadable::unreadable;
+use crate::world::MOST_S;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {
@@ -53,7 +54,8 @@ struct Recorded {
     devices: Vec<Device>,
 }
 
-type Reader = fn(&Path) -> Result<Vec<Device>, String>;
+/// Reads a file in which a unit of speed is so many bits a second.
+type Reader = fn(&Path, f64) -> Result<Vec<Device>, String>;
 
 impl Recorded {
     fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
@@ -61,8 +63,8 @@ impl Recorded {
         settings.resolve("file", own.file.as_deref().unwrap_or(usual));
         settings.resolve("kbit_s", own.kbit_s.map_or(1.0, Positive::get));
         let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
-        let devices = read(&file).map_err(|message| settings.error("file", message))?;
         let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
+        let devices = read(&file, bits_per_s).map_err(|message| settings.error("file", message))?;
         Ok(Recorded { seed: settings.facts().seed, bits_per_s, devices })
     }
 }
@@ -125,23 +127,31 @@ fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -
     }
 }
 
-fn check_speeds(file: &Path, speeds: &[f64]) -> Result<(), String> {
-    check(file, speeds, |speed| speed > 0.0, "a speed above 0")
+/// Whether all speeds are above 0, and not so slow that time would lose its seconds.
+fn check_speeds(file: &Path, speeds: &[f64], bits_per_s: f64) -> Result<(), String> {
+    check(file, speeds, |speed| speed > 0.0, "a speed above 0")?;
+    let Some(row) = speeds.iter().position(|speed| seconds(1, speed * bits_per_s) > MOST_S) else {
+        return Ok(());
+    };
+    let (place, file) = (Place::of(file, TableForm::default(), row), file.display());
+    let expected = format!("a speed at which a byte takes at most {MOST_S} seconds");
+    let found = format!("{:e}", speeds[row]);
+    Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give more to kbit_s"))
 }
 
-fn means(file: &Path) -> Result<Vec<Device>, String> {
+fn means(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
     let rows = read(file, &["up_mean", "up_sd"])?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
-    check_speeds(file, means)?;
+    check_speeds(file, means, bits_per_s)?;
     check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
     let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
     Ok(means.iter().zip(deviations).map(device).collect())
 }
 
-fn measurements(file: &Path) -> Result<Vec<Device>, String> {
+fn measurements(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
     let rows = read(file, &["device", "tcp_down"])?;
     let (devices, speeds) = (names(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
-    check_speeds(file, speeds)?;
+    check_speeds(file, speeds, bits_per_s)?;
     let mut by_device: BTreeMap<(u64, &str), Vec<f64>> = BTreeMap::new();
     for (device, speed) in devices.into_iter().zip(speeds) {
         by_device.entry(place_of(device)).or_default().push(*speed);
@@ -247,7 +257,7 @@ mod tests {
         let file = folder.path().join("a.csv");
         let devices = |text: &str| {
             std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
-            measurements(&file).unwrap()
+            measurements(&file, 1e3).unwrap()
         };
         let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
         assert_eq!(
@@ -259,5 +269,35 @@ mod tests {
             devices("10,x,1\n9,x,2\n9.0,x,3\na,x,4\n"),
             [measured(&[2.0, 3.0]), measured(&[1.0]), measured(&[4.0])]
         );
+    }
+
+    #[test]
+    fn no_link_is_endlessly_slow() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let check = |text: &str, content: &str, expected: &str| {
+            std::fs::write(&file, content).unwrap();
+            let text = text.replace("FILE", file.to_str().unwrap());
+            let Err(error) = build(&text) else { panic!("it was taken: {text}") };
+            assert!(error.ends_with(expected), "{error}");
+        };
+        check(
+            "kind = \"log-normal\"\nmbit_s = 1e-320",
+            "",
+            "at 1e-320 Mbit/s a byte takes more than 1000000000 seconds; give more",
+        );
+        let slow = "found 1e-13; correct it, or give more to kbit_s";
+        let fast = "expected a speed at which a byte takes at most 1000000000 seconds in line";
+        check(
+            "kind = \"flash\"\nfile = \"FILE\"",
+            "up_mean,up_sd\n1,0\n1e-13,0\n",
+            &format!("/a.csv: {fast} 3, {slow}"),
+        );
+        check(
+            "kind = \"mobiperf\"\nfile = \"FILE\"\nkbit_s = 0.01",
+            "device,tcp_down\n0,1e-13\n",
+            &format!("/a.csv: {fast} 2, {slow}"),
+        );
+        assert!(build("kind = \"log-normal\"\nmbit_s = 1e-14").is_ok());
     }
 }
