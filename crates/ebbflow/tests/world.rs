@@ -512,3 +512,21 @@ fn members_are_said_once() {
         "world.members = \"a.csv\": arrivals and departures are scheduled; leave out one of them",
     );
 }
+
+#[test]
+fn figures_are_of_all_clients_and_all_rounds() {
+    let place = tempfile::tempdir().unwrap();
+    let members = write(place.path(), "members.csv", "client,joined,left\n0,0,\n1,3,4\n");
+    let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
+    let played = json(&["world", &config, "--rounds", "10", "--json"]);
+    assert_eq!(played["clients"].as_array().unwrap().len(), 20);
+    assert_eq!(played["clients"][19]["enrolled"], 0);
+    // One is up in ten rounds, one in one: 11 x 11 / (100 + 1).
+    let effective = played["effective_clients"].as_f64().unwrap();
+    assert!((effective - 121.0 / 101.0).abs() < 1e-9, "{effective}");
+    let out = place.path().join("out");
+    let said = succeed(&["world", &config, "--rounds", "10", "--out", out.to_str().unwrap()]);
+    assert!(said.starts_with("seed 1: 20 clients, 10 rounds\n"), "{said}");
+    assert!(said.contains("\neffective    1.2 of 20 clients\n"), "{said}");
+    assert_eq!(fs::read_to_string(out.join("clients.csv")).unwrap().lines().count(), 21);
+}

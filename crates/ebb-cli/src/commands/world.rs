@@ -107,7 +107,7 @@ impl Played {
         facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let mut roll = Roll::new(world, Arc::clone(&task));
-        let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
+        let (mut participation, mut recorder) = (Participation::of(task.n_clients()), Recorder::default());
         let mut stays = Stays::default();
         let n_drawn = task.n_clients().min(MOST_DRAWN);
         let mut drawn: Vec<_> = (0..n_drawn)
