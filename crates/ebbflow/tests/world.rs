@@ -105,6 +105,12 @@ const WORLDS: &[&str] = &[
     "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"never\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
     "[world]\nscript = [[0, 1, 2, 3, 4, 5, 6], [0, { client = 1, steps = 3 }, { client = 2, late = 3 }, 9], [0, 1, 2, 3]]\n\
      after_script = \"repeat\"",
+    // All at once.
+    "[world]\ndeadline_s = 1.5\nspeed_spread = 0.5\nafter_deadline = \"late\"\n\
+     outages = [{ from = 3, until = 6, clients = [0, 1] }]\n\
+     arrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }]\ndepartures = [{ round = 3, clients = [7, 8] }]\n\
+     [world.availability]\nkind = \"dropout\"\nratio = 0.4\nclusters = \"data\"\n[world.work]\nkind = \"flex\"\n\
+     [world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
 ];
 
 /// Kinds that depend by definition on whom a method asks.
