@@ -100,9 +100,9 @@ pub(crate) struct Resume {
 pub(crate) struct Show {
     /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
-    /// What the plot of a run goes along
-    #[arg(long, value_enum, default_value_t = Against::Rounds)]
-    pub(crate) against: Against,
+    /// What the plot of a run goes along [default: rounds]
+    #[arg(long, value_enum)]
+    pub(crate) against: Option<Against>,
     /// Also draw the plot of a run into this file; its ending says the format: .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
@@ -183,7 +183,7 @@ pub(crate) struct WorldArgs {
     /// Folder for the table and the pictures [default: runs/world-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Also write who was up when, as a trace (CSV) that can be played again
+    /// Also write who was up when, as a trace (CSV) that can be played again, and beside it who was in
     #[arg(long, value_name = "FILE")]
     pub(crate) export: Option<PathBuf>,
     /// Seconds from round to round in the exported trace

@@ -128,6 +128,16 @@ pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError
     Ok((first.or(run.seed).unwrap_or_else(first_seed), run.rounds))
 }
 
+/// How many rounds a world is made for: those that its own file plans. 0, which is unknown, where they were given
+/// otherwise: by a flag, a grid or in a record, which may play fewer.
+pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
+    let recorded = |file: &str| Path::new(file).file_name().is_some_and(|name| name == "settings.toml");
+    match tree.error("run.rounds", "").place {
+        Some(Place::File { file, .. }) if !tree.has("grid") && !recorded(&file) => n_rounds,
+        _ => 0,
+    }
+}
+
 /// Puts the seed given by a flag of its own in place.
 pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
     if let Some(seed) = seed {
@@ -154,7 +164,8 @@ impl Assembled {
         facts.n_rounds = run.rounds.get();
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
-        let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
+        let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
         let mut roles = registry.build(&tree, facts)?;
         if roles.substitution.needs_oracle_clusters() && task.oracle_cluster(ClientId::new(0)).is_none() {
             let message = "this data was not made in clusters, so nobody can know true friends; split it with \

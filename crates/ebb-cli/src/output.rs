@@ -23,10 +23,15 @@ pub(crate) fn note(line: &str) {
 
 /// Writes a picture or a table, and the folder it goes into.
 pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))?;
-    }
+    make_folder_of(file)?;
     std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
+}
+
+/// Makes the folder that a file goes into.
+pub(crate) fn make_folder_of(file: &Path) -> Result<(), CliError> {
+    file.parent().map_or(Ok(()), |folder| {
+        std::fs::create_dir_all(folder).map_err(|error| CliError::file("making", folder, error))
+    })
 }
 
 /// Writes a picture into a folder, for looking at and for scaling; says where.

@@ -15,7 +15,9 @@ mod outage;
 mod roll;
 mod script;
 mod speed;
+mod stays;
 pub mod trace;
+mod unreadable;
 pub mod work;
 mod world;
 
@@ -24,5 +26,6 @@ pub use fleet::SimFleet;
 pub use link::Link;
 pub use roll::{Participation, Roll, Taking};
 pub use script::{Reply, Sends};
+pub use stays::Stays;
 pub use work::WorkLaw;
 pub use world::{PARTS, World};

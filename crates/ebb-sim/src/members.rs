@@ -7,6 +7,7 @@ use ebb_settings::{Settings, SettingsError};
 use ebb_train::read::{Column, Meant, Place, Table, TableForm, find_file, table};
 
 use crate::membership::{Event, Membership};
+use crate::unreadable::unreadable;
 
 /// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`, the last empty for those that stay.
 /// Rows may stand in any order.
@@ -31,7 +32,7 @@ struct Stay {
 fn stays(file: &Path, n_clients: usize) -> Result<Vec<Stay>, String> {
     let wanted = ["client", "joined", "left"];
     let meant = |name: &str| wanted.contains(&name).then_some(Meant::Category);
-    let table = table(file, TableForm::default(), meant).map_err(|error| error.to_string())?;
+    let table = table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, &wanted))?;
     if let Some(missing) = wanted.iter().find(|name| table.columns.iter().all(|(own, _)| own != *name)) {
         return Err(format!("{}: expected a column {missing}, found none; add it", file.display()));
     }
@@ -165,6 +166,22 @@ pub(crate) mod tests {
             &[4, 0, 1],
             &[8, 9, 5],
             "row 1: client 0 joins in round 4, when it is in by row 3; correct one of them",
+        );
+    }
+
+    #[test]
+    fn remedies_are_those_of_such_a_file() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(outcome(text), Err(format!("at/a.csv: {expected}")));
+        };
+        let empty = "expected at least one row below the columns' names, found none; \
+                     give a table with the columns client, joined, left";
+        check("", empty);
+        check("client,joined,left\n", empty);
+        check("client,joined,left\n0,1\n", "expected 3 values in line 2, found 2; correct the file");
+        check(
+            "client,client,left\n0,1,2\n",
+            "expected columns of different names, found \"client\" twice; correct the file",
         );
     }
 }

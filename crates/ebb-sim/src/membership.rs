@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use ebb_round::{Census, ClientId, RoundNo};
-use ebb_settings::{Settings, SettingsError};
+use ebb_settings::{Facts, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,55 @@ impl Event {
         let round = move |at: usize| self.round.saturating_add(apart.saturating_mul(at as u32));
         self.clients.iter().enumerate().map(move |(at, &client)| (client, round(at)))
     }
+
+    /// Whether this event, the one at a place of its list, can be by itself.
+    fn check(&self, way: Way, at: usize, settings: &Settings<'_>) -> Result<(), SettingsError> {
+        let Facts { n_clients, n_rounds, .. } = settings.facts();
+        let (list, verb) = (way.list(), way.verb());
+        let wrong = |message: String| Err(settings.error(&format!("{list}[{at}].clients"), message));
+        if self.clients.is_empty() {
+            return wrong("this names nobody; name clients, or leave it out".to_owned());
+        }
+        if let Some(client) = self.clients.iter().find(|&&client| client as usize >= n_clients) {
+            let last = n_clients.saturating_sub(1);
+            return wrong(format!("there is no client {client}; they are 0 to {last}"));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(client) = self.clients.iter().find(|&&client| !seen.insert(client)) {
+            return wrong(format!("client {client} stands here twice; name it once"));
+        }
+        // Nobody may know how long the run is.
+        let Some(last) = n_rounds.checked_sub(1) else { return Ok(()) };
+        self.each().find(|&(_, round)| round > last).map_or(Ok(()), |(client, round)| {
+            let message = format!("client {client} {verb} in round {round}, but the last is round {last}");
+            let remedy = "so it never happens; give an earlier round, or more to run.rounds";
+            Err(settings.error(&format!("{list}[{at}].round"), format!("{message}, {remedy}")))
+        })
+    }
+}
+
+/// Which way a client goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    In,
+    Out,
+}
+
+impl Way {
+    /// The list that says so.
+    fn list(self) -> &'static str {
+        match self {
+            Way::In => "arrivals",
+            Way::Out => "departures",
+        }
+    }
+
+    fn verb(self) -> &'static str {
+        match self {
+            Way::In => "arrives",
+            Way::Out => "leaves",
+        }
+    }
 }
 
 /// All arrivals and departures of a run.
@@ -47,18 +96,12 @@ impl Membership {
         departures: Vec<Event>,
         settings: &Settings<'_>,
     ) -> Result<Membership, SettingsError> {
-        let n_clients = settings.facts().n_clients;
-        for (key, events) in [("arrivals", &arrivals), ("departures", &departures)] {
+        for (way, events) in [(Way::In, &arrivals), (Way::Out, &departures)] {
             for (at, event) in events.iter().enumerate() {
-                if let Some(client) = event.clients.iter().find(|&&client| client as usize >= n_clients) {
-                    let last = n_clients.saturating_sub(1);
-                    return Err(settings.error(
-                        &format!("{key}[{at}].clients"),
-                        format!("there is no client {client}; they are 0 to {last}"),
-                    ));
-                }
+                event.check(way, at, settings)?;
             }
         }
+        check_turns(&arrivals, &departures, settings)?;
         let newcomers = newcomers(&arrivals, &departures);
         Ok(Membership { arrivals, departures, newcomers })
     }
@@ -85,6 +128,46 @@ impl Membership {
     }
 }
 
+/// Whether every client comes and goes by turns, and not both in one round.
+fn check_turns(
+    arrivals: &[Event],
+    departures: &[Event],
+    settings: &Settings<'_>,
+) -> Result<(), SettingsError> {
+    let mut moves = Vec::new();
+    for (way, events) in [(Way::In, arrivals), (Way::Out, departures)] {
+        for (at, event) in events.iter().enumerate() {
+            moves.extend(event.each().map(|(client, round)| (client, round, way, at)));
+        }
+    }
+    moves.sort_unstable();
+    for pair in moves.windows(2) {
+        let [(before, since, from, by), (client, round, way, at)] = *pair else { continue };
+        if before != client || from != way && since != round {
+            continue;
+        }
+        let (by, verb) = (format!("{}[{by}]", from.list()), way.verb());
+        let why = match way {
+            _ if from != way => {
+                format!("in which it {} by {by}; give another round to one of them", from.verb())
+            }
+            Way::In => {
+                format!(
+                    "but it is in since round {since} by {by}; let it leave between, or leave out one of them"
+                )
+            }
+            Way::Out => {
+                format!(
+                    "but it is out since round {since} by {by}; let it arrive between, or leave out one of them"
+                )
+            }
+        };
+        let message = format!("client {client} {verb} in round {round}, {why}");
+        return Err(settings.error(&format!("{}[{at}].clients", way.list()), message));
+    }
+    Ok(())
+}
+
 fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
     let firsts = |events: &[Event]| {
         let mut first: BTreeMap<u32, RoundNo> = BTreeMap::new();
@@ -107,4 +190,95 @@ fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
 fn clients(events: &[Event], number: RoundNo) -> impl Iterator<Item = ClientId> + '_ {
     let now = events.iter().flat_map(Event::each).filter(move |(_, round)| *round == number);
     now.map(|(client, _)| ClientId::new(client as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::Tree;
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Schedule {
+        #[serde(default)]
+        arrivals: Vec<Event>,
+        #[serde(default)]
+        departures: Vec<Event>,
+    }
+
+    /// What is said of a schedule for 5 clients.
+    fn outcome(text: &str, n_rounds: u32) -> Result<(), String> {
+        let tree = Tree::parse(&format!("[world]\n{text}"), "a.toml").unwrap();
+        let settings = tree.table("world", Facts { seed: 1, n_clients: 5, n_rounds });
+        let Schedule { arrivals, departures } = settings.parse().unwrap();
+        Membership::new(arrivals, departures, &settings).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn schedules_that_can_be_are_taken() {
+        for text in [
+            "",
+            "arrivals = [{ round = 0, clients = [1] }, { round = 9, clients = [2, 3] }]",
+            "departures = [{ round = 2, clients = [1] }]\narrivals = [{ round = 3, clients = [1] }]",
+            "arrivals = [{ round = 6, clients = [1] }, { round = 2, clients = [1, 2] }]\n\
+             departures = [{ round = 8, clients = [1] }, { round = 4, clients = [2, 1], every = 1 }]",
+        ] {
+            assert_eq!(outcome(text, 10), Ok(()), "{text}");
+        }
+        assert_eq!(outcome("arrivals = [{ round = 10, clients = [1] }]", 0), Ok(()));
+    }
+
+    #[test]
+    fn schedules_that_cannot_be_are_refused() {
+        let check = |text: &str, expected: &str| {
+            let error = outcome(text, 10).unwrap_err();
+            assert!(error.ends_with(&format!(": world.{expected}")), "{text}: {error}");
+        };
+        check(
+            "arrivals = [{ round = 1, clients = [5] }]",
+            "arrivals[0].clients = [5]: there is no client 5; they are 0 to 4",
+        );
+        check(
+            "departures = [{ round = 1, clients = [] }]",
+            "departures[0].clients = []: this names nobody; name clients, or leave it out",
+        );
+        check(
+            "arrivals = [{ round = 1, clients = [0] }, { round = 2, clients = [3, 1, 3] }]",
+            "arrivals[1].clients = [3, 1, 3]: client 3 stands here twice; name it once",
+        );
+        check(
+            "arrivals = [{ round = 1, clients = [3] }, { round = 4, clients = [2, 3] }]",
+            "arrivals[1].clients = [2, 3]: client 3 arrives in round 4, but it is in since round 1 by \
+             arrivals[0]; let it leave between, or leave out one of them",
+        );
+        // Whichever stands first.
+        check(
+            "arrivals = [{ round = 4, clients = [2, 3] }, { round = 1, clients = [3] }]",
+            "arrivals[0].clients = [2, 3]: client 3 arrives in round 4, but it is in since round 1 by \
+             arrivals[1]; let it leave between, or leave out one of them",
+        );
+        check(
+            "departures = [{ round = 1, clients = [3] }, { round = 4, clients = [3] }]",
+            "departures[1].clients = [3]: client 3 leaves in round 4, but it is out since round 1 by \
+             departures[0]; let it arrive between, or leave out one of them",
+        );
+        check(
+            "departures = [{ round = 4, clients = [3] }]\narrivals = [{ round = 2, clients = [1, 2, 3], every = 1 }]",
+            "departures[0].clients = [3]: client 3 leaves in round 4, in which it arrives by arrivals[0]; \
+             give another round to one of them",
+        );
+        let remedy = "so it never happens; give an earlier round, or more to run.rounds";
+        check(
+            "arrivals = [{ round = 10, clients = [3] }]",
+            &format!(
+                "arrivals[0].round = 10: client 3 arrives in round 10, but the last is round 9, {remedy}"
+            ),
+        );
+        check(
+            "departures = [{ round = 6, clients = [1, 2, 3], every = 2 }]",
+            &format!(
+                "departures[0].round = 6: client 3 leaves in round 10, but the last is round 9, {remedy}"
+            ),
+        );
+    }
 }

@@ -100,12 +100,18 @@ impl Taking {
 }
 
 impl Participation {
+    /// Of so many clients, before the first round.
+    pub fn of(n_clients: usize) -> Participation {
+        Participation { clients: vec![Taking::default(); n_clients], up: Vec::new() }
+    }
+
     /// Counts a round.
     pub fn note(&mut self, census: &Census) {
         self.clients.resize(self.clients.len().max(census.len()), Taking::default());
         let (enrolled, up) = (census.enrolled(), census.up());
         for (idx, client) in self.clients.iter_mut().enumerate() {
-            client.note(enrolled.get(idx), up.get(idx));
+            let known = idx < census.len();
+            client.note(known && enrolled.get(idx), known && up.get(idx));
         }
         self.up.push(up.count() as u32);
     }
@@ -120,18 +126,18 @@ impl Participation {
         &self.up
     }
 
-    /// The share of all rounds of all clients in which they were up.
+    /// The share of all rounds of all clients in which they were up, of those in which they were in.
     pub fn share(&self) -> f64 {
         let sum =
             |of: fn(&Taking) -> u32| self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>();
         sum(|client| client.up) / sum(|client| client.enrolled).max(1.0)
     }
 
-    /// As many clients, always up alike, would be as uneven: the squared sum of shares over the sum of squares.
+    /// As many clients, always up alike, would be as uneven: the squared sum of rounds up over the sum of squares. All
+    /// rounds count, also those in which a client was not in.
     pub fn effective_clients(&self) -> f64 {
-        let shares = self.clients.iter().map(Taking::share);
-        let (sum, squares) =
-            shares.fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));
+        let rounds = self.clients.iter().map(|client| f64::from(client.up));
+        let (sum, squares) = rounds.fold((0.0, 0.0), |(sum, squares), up| (sum + up, squares + up * up));
         if squares > 0.0 { sum * sum / squares } else { 0.0 }
     }
 
@@ -228,5 +234,26 @@ mod tests {
         // 40,000 pairs: the standard error is 0.005.
         assert!(counted.lag_1().unwrap().abs() < 0.02 && (counted.share() - 0.3).abs() < 0.01);
         assert!((counted.effective_clients() - 20.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn all_clients_and_all_rounds_count() {
+        // Somebody in for one round counts for one round, and who never joins for none.
+        let mut expected = Participation::of(3);
+        assert_eq!((expected.clients().len(), expected.effective_clients()), (3, 0.0));
+        let mut census = Census::new();
+        for number in 0..10 {
+            census.enrol(ClientId::new(0), 1, 0);
+            match number {
+                4 => census.enrol(ClientId::new(1), 1, 4),
+                5 => census.leave(ClientId::new(1), 5),
+                _ => {}
+            }
+            census.set_up(|enrolled, up| (0..enrolled.len()).for_each(|idx| up.set(idx, true)));
+            expected.note(&census);
+        }
+        assert_eq!(expected.clients().len(), 3);
+        assert!((expected.effective_clients() - 121.0 / 101.0).abs() < 1e-12);
+        assert_eq!(expected.share(), 1.0);
     }
 }

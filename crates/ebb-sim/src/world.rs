@@ -17,7 +17,7 @@ use crate::speed::Speed;
 use crate::work::{self, WorkLaw};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 5] = [
+pub const PARTS: [(&str, &str, &str); 6] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -32,6 +32,11 @@ pub const PARTS: [(&str, &str, &str); 5] = [
         "membership",
         "who arrives and who leaves, by a schedule",
         "arrivals = [{ round = 10, clients = [3, 4] }, { round = 30, clients = [5, 6, 7], every = 5 }]\ndepartures = [{ round = 20, clients = [0] }]",
+    ),
+    (
+        "members",
+        "who was in from which round to which, as recorded in a file",
+        "members = \"/home/me/members.csv\"   # columns client, joined, left; the last empty for those that stay",
     ),
     (
         "churn",
@@ -62,7 +67,7 @@ pub struct World {
 }
 
 /// Thirty years; beyond it virtual time would lose its seconds.
-const MOST_S: f64 = 1e9;
+pub(crate) const MOST_S: f64 = 1e9;
 
 /// One client in a thousand is then e^31 times slower than ordinary.
 const MOST_SPREAD: f64 = 10.0;
@@ -167,10 +172,13 @@ impl World {
         availability.meet(task)?;
         let churn = Churn::build(&settings.inner("churn"))?;
         let scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
-        if churn.is_some() && (scheduled || table.members.is_some()) {
+        if churn.is_some() && scheduled {
             return Err(
                 settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
             );
+        }
+        if churn.is_some() && table.members.is_some() {
+            return Err(settings.error("members", "[world.churn] says who is in; leave out one of them"));
         }
         if scheduled && table.members.is_some() {
             return Err(

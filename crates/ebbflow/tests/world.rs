@@ -180,6 +180,12 @@ const WORLDS: &[&str] = &[
     "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"never\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
     "[world]\nscript = [[0, 1, 2, 3, 4, 5, 6], [0, { client = 1, steps = 3 }, { client = 2, late = 3 }, 9], [0, 1, 2, 3]]\n\
      after_script = \"repeat\"",
+    // All at once.
+    "[world]\ndeadline_s = 1.5\nspeed_spread = 0.5\nafter_deadline = \"late\"\n\
+     outages = [{ from = 3, until = 6, clients = [0, 1] }]\n\
+     arrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }]\ndepartures = [{ round = 3, clients = [7, 8] }]\n\
+     [world.availability]\nkind = \"dropout\"\nratio = 0.4\nclusters = \"data\"\n[world.work]\nkind = \"flex\"\n\
+     [world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
 ];
 
 /// Kinds that depend by definition on whom a method asks.
@@ -203,6 +209,7 @@ fn every_kind_of_world_is_compared() {
             "script" => "script = ",
             "speed" => "speed_spread = ",
             "membership" => "arrivals = ",
+            "members" => "members = ",
             "churn" => "[world.churn]",
             "outages" => "outages = ",
             other => panic!("WORLDS may lack {other}; add it, and here by what it is known"),
@@ -362,32 +369,31 @@ fn two_recipes_see_the_same_world() {
     }
 }
 
+/// What a world is called, and its example as a configuration.
+fn listed() -> Vec<(&'static str, String)> {
+    fn kind(table: &str, name: &'static str, example: &str) -> (&'static str, String) {
+        (name, format!("[world.{table}]\nkind = \"{name}\"\n{example}"))
+    }
+    let availabilities = ebb_sim::availability::ALL.iter();
+    let works = ebb_sim::work::ALL.iter().map(|entry| kind("work", entry.name, entry.example));
+    let links = ebb_sim::link::ALL.iter().map(|entry| kind("link", entry.name, entry.example));
+    let parts = ebb_sim::PARTS.iter().map(|(name, _, example)| (*name, format!("[world]\n{example}")));
+    let all = availabilities.map(|entry| kind("availability", entry.name, entry.example));
+    all.chain(works).chain(links).chain(parts).collect()
+}
+
 #[test]
 fn worlds_are_listed_with_an_example_each() {
     let list = succeed(&["list", "worlds"]);
-    for name in [
-        "always",
-        "bernoulli",
-        "dropout",
-        "index",
-        "markov",
-        "cyclic",
-        "periodic",
-        "non-stationary",
-        "tau-max",
-        "min-separation",
-        "labels",
-        "adversarial",
-        "trace",
-        "complete",
-        "failure",
-        "flex",
-        "stragglers",
-        "churn",
-    ] {
-        assert!(list.contains(&format!("  {name} ")), "{name}: {list}");
+    for (name, example) in listed() {
+        let indented: String = example.trim_end().lines().map(|line| format!("      {line}\n")).collect();
+        let start = list.find(&format!("\n  {name} ")).unwrap_or_else(|| panic!("{name}: {list}"));
+        let below = list[start + 1..].split_once('\n').unwrap().1;
+        assert!(below.starts_with(&indented), "{name}: {list}");
         assert!(succeed(&["describe", name]).contains("In a configuration:"), "{name}");
     }
+    // The list of everything stays short.
+    assert!(!succeed(&["list"]).contains("      [world"));
 }
 
 #[test]
@@ -466,4 +472,142 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
     }
     let error = fail(&["show", out, "--plot", "a.gif"]);
     assert!(error.contains("--plot a.gif: the ending says the format; give .svg or .png"), "{error}");
+}
+
+#[test]
+fn an_exported_world_has_the_same_members() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let up = "[world.availability]\nkind = \"bernoulli\"\nchance = 0.6\n";
+    let worlds = [
+        "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }, { round = 6, clients = [7] }]\n\
+         departures = [{ round = 3, clients = [7, 8] }]\n",
+        "[world.churn]\nfrom_start = 0.5\narrivals = 3.0\nlifetime = 2.0\n",
+    ];
+    let trace = place.join("a/trace.csv");
+    for world in worlds {
+        let world = format!("{world}{up}");
+        let config = write(place, "b.toml", &format!("{DATA}{world}"));
+        let (out, trace) = (place.join("out").display().to_string(), trace.display().to_string());
+        let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &trace]);
+        let members = trace.replace("trace.csv", "trace-members.csv");
+        assert!(said.contains(&format!("\nmembers  {members}\n")), "{said}");
+        // What is said to play it back does.
+        let (_, lines) =
+            said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
+        assert_eq!(lines.lines().count(), 2, "{said}");
+        let again = format!("[world]\n{lines}");
+        assert_agree(&rows(place, &world, "dropout", ""), &rows(place, &again, "dropout", ""), &ROLL, &world);
+        let played = json(&["world", &config, "--rounds", "8", "--json"]);
+        let config = write(place, "c.toml", &format!("{DATA}{again}"));
+        let replayed = json(&["world", &config, "--rounds", "8", "--json"]);
+        assert_eq!(played, replayed, "{world}");
+        fs::remove_file(members).unwrap();
+    }
+    // Where everybody is in from the start, there is nothing to say of members.
+    let config = write(place, "b.toml", &format!("{DATA}{up}"));
+    let (out, file) = (place.join("out").display().to_string(), trace.display().to_string());
+    let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
+    let (_, lines) = said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(lines.lines().count(), 1, "{said}");
+    assert!(!place.join("a/trace-members.csv").exists());
+    // Nobody is no table.
+    let config = write(place, "b.toml", &format!("{DATA}[world.churn]\nfrom_start = 0.0\narrivals = 0.0"));
+    let error = fail(&["world", &config, "--rounds", "8", "--json", "--export", &file]);
+    assert!(
+        error.contains("nobody is ever in, so there is nothing to play back; play more rounds"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_grid_has_no_plot_of_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\nbatch = 5\n\
+         [grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n"
+    );
+    let out = place.path().join("grid").display().to_string();
+    succeed(&["compare", &write(place.path(), "g.toml", &text), "--quiet", "--out", &out]);
+    let plot = place.path().join("a.svg").display().to_string();
+    let check = |words: &[&str], expected: &str| {
+        let error = fail(&[&["show", &out], words].concat());
+        let remedy = format!("{out} is a grid, and only runs are drawn; name one of the runs in {out}/cells");
+        assert!(error.contains(&format!("{expected}: {remedy}")), "{error}");
+        assert!(!Path::new(&plot).exists());
+    };
+    check(&["--against", "hours"], "--against hours");
+    check(&["--plot", &plot], &format!("--plot {plot}"));
+    check(&["--against", "hours", "--plot", &plot], &format!("--plot {plot}"));
+    check(&["--json", "--plot", &plot], &format!("--plot {plot}"));
+    // All commands make the folders that a file goes into.
+    let run = fs::read_dir(format!("{out}/cells")).unwrap().next().unwrap().unwrap().path();
+    let run = run.to_str().unwrap();
+    let folder = |name: &str| place.path().join("new").join(name).display().to_string();
+    succeed(&["show", run, "--plot", &folder("a/a.svg")]);
+    succeed(&["export", run, "--to", &folder("b/a.csv")]);
+    succeed(&["export", run, "--to", &folder("c/a.parquet")]);
+}
+
+#[test]
+fn schedules_end_with_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let text = format!(
+        "recipe = \"dropout\"\n[run]\nrounds = 6\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
+         epochs = 1\nbatch = 5\n[world]\narrivals = [{{ round = 5, clients = [3] }}]\n"
+    );
+    let config = write(place.path(), "a.toml", &text);
+    let folder = |name: &str| place.path().join(name).display().to_string();
+    let never = write(place.path(), "b.toml", &text.replace("round = 5", "round = 6"));
+    for words in [["run", &never], ["world", &never]] {
+        let error = fail(&words);
+        let expected = "world.arrivals[0].round = 6: client 3 arrives in round 6, but the last is round 5, so it \
+                        never happens; give an earlier round, or more to run.rounds";
+        assert!(error.contains(expected), "{error}");
+    }
+    // Fewer rounds of the same are no mistake, and what was begun can be repeated.
+    succeed(&["world", &config, "--rounds", "3", "--json"]);
+    succeed(&["world", &never, "--rounds", "9", "--json"]);
+    succeed(&["run", &config, "--quiet", "--set", "run.rounds=3", "--out", &folder("run")]);
+    succeed(&["run", &folder("run"), "--quiet", "--out", &folder("again")]);
+    succeed(&["world", &folder("run"), "--json"]);
+    let grid = text.replace("recipe = \"dropout\"\n", "")
+        + "[grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n[grid.vary]\n\"run.rounds\" = [2, 6]\n";
+    succeed(&["compare", &write(place.path(), "g.toml", &grid), "--quiet", "--out", &folder("grid")]);
+}
+
+#[test]
+fn members_are_said_once() {
+    let place = tempfile::tempdir().unwrap();
+    let check = |world: &str, expected: &str| {
+        let config = write(place.path(), "a.toml", &format!("{DATA}{world}"));
+        let error = fail(&["world", &config]);
+        assert!(error.contains(expected), "{error}");
+    };
+    check(
+        "[world]\nmembers = \"a.csv\"\n[world.churn]\narrivals = 1.0",
+        "world.members = \"a.csv\": [world.churn] says who is in; leave out one of them",
+    );
+    check(
+        "[world]\nmembers = \"a.csv\"\narrivals = [{ round = 1, clients = [0] }]",
+        "world.members = \"a.csv\": arrivals and departures are scheduled; leave out one of them",
+    );
+}
+
+#[test]
+fn figures_are_of_all_clients_and_all_rounds() {
+    let place = tempfile::tempdir().unwrap();
+    let members = write(place.path(), "members.csv", "client,joined,left\n0,0,\n1,3,4\n");
+    let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
+    let played = json(&["world", &config, "--rounds", "10", "--json"]);
+    assert_eq!(played["clients"].as_array().unwrap().len(), 20);
+    assert_eq!(played["clients"][19]["enrolled"], 0);
+    // One is up in ten rounds, one in one: 11 x 11 / (100 + 1).
+    let effective = played["effective_clients"].as_f64().unwrap();
+    assert!((effective - 121.0 / 101.0).abs() < 1e-9, "{effective}");
+    let out = place.path().join("out");
+    let said = succeed(&["world", &config, "--rounds", "10", "--out", out.to_str().unwrap()]);
+    assert!(said.starts_with("seed 1: 20 clients, 10 rounds\n"), "{said}");
+    assert!(said.contains("\neffective    1.2 of 20 clients\n"), "{said}");
+    assert_eq!(fs::read_to_string(out.join("clients.csv")).unwrap().lines().count(), 21);
 }

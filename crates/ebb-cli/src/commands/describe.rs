@@ -6,7 +6,7 @@ use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
 use crate::args::Describe;
-use crate::commands::list::everything;
+use crate::commands::list::{everything, indent};
 use crate::output::{bold, say};
 
 pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> {
@@ -26,7 +26,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
         match named.table {
             None => {
                 say(&format!("recipe = \"{}\" stands for", named.name))?;
-                say(&indent(&named.example))?;
+                say(&indent(&named.example, 4))?;
                 let chosen = Tree::of_recipe(named.name, &named.example);
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
@@ -34,16 +34,12 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
             }
             Some(table) => {
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;
-                say(&indent(&named.example))?;
+                say(&indent(&named.example, 4))?;
                 say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
             }
         }
     }
     Ok(())
-}
-
-fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn capital(text: &str) -> String {

@@ -4,13 +4,19 @@ use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Export;
-use crate::output::say;
+use crate::output::{make_folder_of, say};
 
 pub(crate) fn run(args: &Export) -> Result<(), CliError> {
     let rows = RunFolder::open(&args.run)?.each_row()?;
     match args.to.extension().and_then(|ending| ending.to_str()) {
-        Some("csv") => ebb_record::write_csv(rows, &args.to)?,
-        Some("parquet") => ebb_record::write_parquet(rows, &args.to)?,
+        Some("csv") => {
+            make_folder_of(&args.to)?;
+            ebb_record::write_csv(rows, &args.to)?;
+        }
+        Some("parquet") => {
+            make_folder_of(&args.to)?;
+            ebb_record::write_parquet(rows, &args.to)?;
+        }
         _ => {
             let file = args.to.display();
             return Err(CliError::Usage(format!(

@@ -51,8 +51,17 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
             say(&format!("{gap}{}  {}", bold(list), named.question))?;
         }
         say(&format!("  {:width$}  {}", named.name, named.about))?;
+        // The list of everything stays short.
+        if named.list == "worlds" && args.what.is_some() {
+            say(&indent(&named.example, 6))?;
+        }
     }
     say("\nMore about one: ebbflow describe NAME")
+}
+
+/// Text that begins so many blanks from the left.
+pub(crate) fn indent(text: &str, by: usize) -> String {
+    text.lines().map(|line| format!("{:by$}{line}", "")).collect::<Vec<_>>().join("\n")
 }
 
 /// What worlds answer.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use clap::ValueEnum;
 use ebb_plot::{Lines, Series, Size, Theme};
 use ebb_record::{Row, RunFolder};
 
@@ -20,6 +21,7 @@ const SHOWN_ROUNDS: usize = 12;
 
 pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     if let Some(csv) = csv_of(&args.run) {
+        refuse_to_draw(args)?;
         let finished = read_csv(&csv, &[])?;
         if args.json {
             let figures: Vec<_> = finished.iter().map(as_json).collect();
@@ -69,9 +71,9 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let accuracy = rows.iter().any(|row| row.accuracy.is_some());
     let name = if accuracy { "test accuracy" } else { "test loss" };
     let judged = |row: &Row| if accuracy { row.accuracy } else { row.loss };
-    let axis = axis(args.against);
-    let points: Vec<_> =
-        rows.iter().filter_map(|row| Some((place(row, args.against), judged(row)?))).collect();
+    let against = args.against.unwrap_or(Against::Rounds);
+    let axis = axis(against);
+    let points: Vec<_> = rows.iter().filter_map(|row| Some((place(row, against), judged(row)?))).collect();
     if let Some(file) = &args.plot {
         draw_into(file, name, axis, points.clone())?;
     }
@@ -84,6 +86,18 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     }
     print_participation(&rows)?;
     print_stand_ins(&rows)
+}
+
+/// A grid has many curves, of which none is its own.
+fn refuse_to_draw(args: &Show) -> Result<(), CliError> {
+    let plot = args.plot.as_ref().map(|file| format!("--plot {}", file.display()));
+    let against = args.against.and_then(|against| against.to_possible_value());
+    let asked = plot.or_else(|| Some(format!("--against {}", against?.get_name())));
+    let grid = args.run.display();
+    asked.map_or(Ok(()), |asked| {
+        let remedy = format!("name one of the runs in {}", args.run.join("cells").display());
+        Err(CliError::Usage(format!("{asked}: {grid} is a grid, and only runs are drawn; {remedy}")))
+    })
 }
 
 /// Where a round stands on an axis.

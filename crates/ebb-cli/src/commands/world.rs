@@ -8,13 +8,13 @@ use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Siz
 use ebb_round::Census;
 use ebb_settings::{Facts, Tree};
 use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
-use ebb_sim::{Participation, Roll, World};
+use ebb_sim::{Participation, Roll, Stays, World};
 use ebb_train::data;
 use serde_json::json;
 
 use crate::CliError;
 use crate::args::WorldArgs;
-use crate::assemble::{planned, read_to_look};
+use crate::assemble::{planned, read_to_look, scheduled_rounds};
 use crate::output::{
     Columns, bold, count, folder_for, note, say, say_files, theme, write_file, write_picture,
 };
@@ -28,13 +28,22 @@ const MOST_DRAWN: usize = 400;
 /// What was played.
 struct Played {
     seed: u64,
+    n_clients: usize,
     n_rounds: u32,
     participation: Participation,
     /// For each client in the picture, its number and what it was in each round.
     drawn: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
+    stays: Stays,
     /// What there is to say of the world.
     notes: Vec<String>,
+}
+
+/// What was written to play a world again.
+struct Exported {
+    trace: PathBuf,
+    /// Unless everybody is in from the start.
+    members: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
@@ -46,9 +55,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
         check_ending(file)?;
     }
     let played = Played::new(&tree, args)?;
-    if let Some(file) = &args.export {
-        played.export(file, args.round_s)?;
-    }
+    let exported = args.export.as_ref().map(|file| played.export(file, args.round_s)).transpose()?;
     if args.json {
         return say(&played.json().to_string());
     }
@@ -59,7 +66,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     played.print()?;
     say("")?;
     say_files(&files)?;
-    args.export.iter().try_for_each(|file| say(&format!("{:<7}  {}", "trace", file.display())))
+    exported.map_or(Ok(()), |exported| exported.print(args.round_s))
 }
 
 /// Refuses a name that promises another format than the one that is written.
@@ -72,6 +79,34 @@ fn check_ending(file: &Path) -> Result<(), CliError> {
     Err(CliError::Usage(message))
 }
 
+/// The file of members that belongs to a trace.
+fn members_beside(trace: &Path) -> PathBuf {
+    let stem = trace.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+    trace.with_file_name(format!("{stem}-members.csv"))
+}
+
+/// A path as a configuration names it, from whatever folder it is read.
+fn quoted(file: &Path) -> Result<String, CliError> {
+    let whole = std::path::absolute(file).map_err(|error| CliError::file("finding", file, error))?;
+    Ok(toml::Value::from(whole.display().to_string()).to_string())
+}
+
+impl Exported {
+    /// Says what is where, and the settings that play it back.
+    fn print(&self, round_s: f64) -> Result<(), CliError> {
+        say(&format!("{:<7}  {}", "trace", self.trace.display()))?;
+        if let Some(members) = &self.members {
+            say(&format!("{:<7}  {}", "members", members.display()))?;
+        }
+        say("\nplayed back by, in [world]:")?;
+        if let Some(members) = &self.members {
+            say(&format!("members = {}", quoted(members)?))?;
+        }
+        let trace = quoted(&self.trace)?;
+        say(&format!("availability = {{ kind = \"trace\", file = {trace}, round_s = {round_s:?} }}"))
+    }
+}
+
 impl Played {
     fn new(tree: &Tree, args: &WorldArgs) -> Result<Played, CliError> {
         let (seed, said) = planned(tree)?;
@@ -79,10 +114,13 @@ impl Played {
         let mut facts = Facts { seed: u64::from(seed), n_rounds, ..Facts::default() };
         let task = data::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
+        // Fewer rounds of a world are no other world.
+        facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         let notes = world.notes().to_vec();
         let mut roll = Roll::new(world, Arc::clone(&task));
-        let (mut participation, mut recorder) = (Participation::default(), Recorder::default());
+        let (mut participation, mut recorder) = (Participation::of(task.n_clients()), Recorder::default());
+        let mut stays = Stays::default();
         let n_drawn = task.n_clients().min(MOST_DRAWN);
         let mut drawn: Vec<_> = (0..n_drawn)
             .map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize)))
@@ -90,16 +128,23 @@ impl Played {
         for number in 0..n_rounds {
             let census = roll.play();
             participation.note(census);
+            stays.note(number, census);
             let mut up = census.up().clone();
             up.grow(task.n_clients());
             recorder.note(f64::from(number) * args.round_s, &up);
             drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
         }
-        Ok(Played { seed: u64::from(seed), n_rounds, participation, drawn, recorder, notes })
+        let (seed, n_clients) = (u64::from(seed), task.n_clients());
+        Ok(Played { seed, n_clients, n_rounds, participation, drawn, recorder, stays, notes })
     }
 
-    /// Writes who was up when, as a trace whose rounds are so long.
-    fn export(&self, file: &Path, round_s: f64) -> Result<(), CliError> {
+    /// Writes who was up when, as a trace whose rounds are so long, and beside it who was in.
+    fn export(&self, file: &Path, round_s: f64) -> Result<Exported, CliError> {
+        if self.stays.is_empty() {
+            let message =
+                "nobody is ever in, so there is nothing to play back; play more rounds with --rounds";
+            return Err(CliError::Usage(format!("--export {}: {message}", file.display())));
+        }
         let ends_s = f64::from(self.n_rounds) * round_s;
         if ends_s > HUNDRED_YEARS_S {
             let rounds = count(u64::from(self.n_rounds), "round");
@@ -111,7 +156,12 @@ impl Played {
         let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
         let mut text = Vec::new();
         trace.write(&mut text).expect("memory takes it");
-        write_file(file, &text)
+        write_file(file, &text)?;
+        let members = (!self.stays.are_whole(self.n_clients)).then(|| members_beside(file));
+        if let Some(members) = &members {
+            write_file(members, self.stays.csv().as_bytes())?;
+        }
+        Ok(Exported { trace: file.to_owned(), members })
     }
 
     fn json(&self) -> serde_json::Value {

@@ -5,6 +5,7 @@ use ebb_settings::{Entry, NonNegative, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
+use crate::world::MOST_S;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Link> = Entry {
@@ -19,6 +20,10 @@ jitter = 0.3               # ... and of one client, from round to round",
             if deviation.get() > MOST_DEVIATION {
                 return Err(settings.error(key, format!("give at most {MOST_DEVIATION}")));
             }
+        }
+        if seconds(1, 1e6 * table.mbit_s.get()) > MOST_S {
+            let message = format!("a byte takes more than {MOST_S} seconds; give more");
+            return Err(settings.error("mbit_s", format!("at {:e} Mbit/s {message}", table.mbit_s.get())));
         }
         Ok(Box::new(LogNormal { seed: settings.facts().seed, table }))
     },

@@ -9,6 +9,8 @@ use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, find_file,
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
+use crate::unreadable::unreadable;
+use crate::world::MOST_S;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {
@@ -52,7 +54,8 @@ struct Recorded {
     devices: Vec<Device>,
 }
 
-type Reader = fn(&Path) -> Result<Vec<Device>, String>;
+/// Reads a file in which a unit of speed is so many bits a second.
+type Reader = fn(&Path, f64) -> Result<Vec<Device>, String>;
 
 impl Recorded {
     fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
@@ -60,8 +63,8 @@ impl Recorded {
         settings.resolve("file", own.file.as_deref().unwrap_or(usual));
         settings.resolve("kbit_s", own.kbit_s.map_or(1.0, Positive::get));
         let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
-        let devices = read(&file).map_err(|message| settings.error("file", message))?;
         let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
+        let devices = read(&file, bits_per_s).map_err(|message| settings.error("file", message))?;
         Ok(Recorded { seed: settings.facts().seed, bits_per_s, devices })
     }
 }
@@ -80,16 +83,37 @@ impl Link for Recorded {
 
 /// The numbers of a column, which must be there.
 fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
-    let column = rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column);
-    match column {
+    match column(rows, name) {
         Some(Column::Numbers(numbers)) => Ok(numbers),
-        _ => Err(format!("{}: expected a column {name}, found none; add it", file.display())),
+        _ => Err(missing(file, name)),
     }
 }
 
-fn read_numbers(file: &Path) -> Result<Rows, String> {
-    let meant = |name: &str| (name != "network_type").then_some(Meant::Number);
-    table(file, TableForm::default(), meant).map_err(|error| error.to_string())
+/// The names in a column, which must be there, row by row.
+fn names<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
+    match column(rows, name) {
+        Some(Column::Categories { places, names }) => {
+            Ok(places.iter().map(|&place| names[place as usize].trim()).collect())
+        }
+        _ => Err(missing(file, name)),
+    }
+}
+
+fn column<'t>(rows: &'t Rows, name: &str) -> Option<&'t Column> {
+    rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column)
+}
+
+fn missing(file: &Path, name: &str) -> String {
+    format!("{}: expected a column {name}, found none; add it", file.display())
+}
+
+/// Reads these columns: devices have names, all else is numbers.
+fn read(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
+    let meant = |name: &str| {
+        let meant = if name == "device" { Meant::Class } else { Meant::Number };
+        wanted.contains(&name).then_some(meant)
+    };
+    table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, wanted))
 }
 
 /// Whether all numbers of a column are right; `expected` says how they should be.
@@ -103,28 +127,42 @@ fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -
     }
 }
 
-fn check_speeds(file: &Path, speeds: &[f64]) -> Result<(), String> {
-    check(file, speeds, |speed| speed > 0.0, "a speed above 0")
+/// Whether all speeds are above 0, and not so slow that time would lose its seconds.
+fn check_speeds(file: &Path, speeds: &[f64], bits_per_s: f64) -> Result<(), String> {
+    check(file, speeds, |speed| speed > 0.0, "a speed above 0")?;
+    let Some(row) = speeds.iter().position(|speed| seconds(1, speed * bits_per_s) > MOST_S) else {
+        return Ok(());
+    };
+    let (place, file) = (Place::of(file, TableForm::default(), row), file.display());
+    let expected = format!("a speed at which a byte takes at most {MOST_S} seconds");
+    let found = format!("{:e}", speeds[row]);
+    Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give more to kbit_s"))
 }
 
-fn means(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file)?;
+fn means(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
+    let rows = read(file, &["up_mean", "up_sd"])?;
     let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
-    check_speeds(file, means)?;
+    check_speeds(file, means, bits_per_s)?;
     check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
     let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
     Ok(means.iter().zip(deviations).map(device).collect())
 }
 
-fn measurements(file: &Path) -> Result<Vec<Device>, String> {
-    let rows = read_numbers(file)?;
-    let (devices, speeds) = (numbers(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
-    check_speeds(file, speeds)?;
-    let mut by_device: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (device, speed) in devices.iter().zip(speeds) {
-        by_device.entry(device.to_bits()).or_default().push(*speed);
+fn measurements(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
+    let rows = read(file, &["device", "tcp_down"])?;
+    let (devices, speeds) = (names(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
+    check_speeds(file, speeds, bits_per_s)?;
+    let mut by_device: BTreeMap<(u64, &str), Vec<f64>> = BTreeMap::new();
+    for (device, speed) in devices.into_iter().zip(speeds) {
+        by_device.entry(place_of(device)).or_default().push(*speed);
     }
     Ok(by_device.into_values().map(Device::Measured).collect())
+}
+
+/// Where a device stands among the others: numbers in their order, then names in theirs.
+fn place_of(device: &str) -> (u64, &str) {
+    let number = device.parse().ok().filter(|number: &f64| number.is_finite());
+    number.map_or((u64::MAX, device), |number| (number.to_bits(), ""))
 }
 
 #[cfg(test)]
@@ -190,5 +228,76 @@ mod tests {
         let mean = logs.iter().sum::<f64>() / 20_000.0;
         let variance = logs.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.035 && (variance - 1.25).abs() < 0.06, "{mean} {variance}");
+    }
+
+    #[test]
+    fn remedies_are_those_of_such_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let check = |kind: &str, text: &str, expected: &str| {
+            std::fs::write(&file, text).unwrap();
+            let Err(error) = build(&format!("kind = \"{kind}\"\nfile = \"{}\"", file.display())) else {
+                panic!("it was taken")
+            };
+            assert!(error.ends_with(&format!("/a.csv: expected {expected}")), "{error}");
+        };
+        let empty = "at least one row below the columns' names, found none; give a table with the columns";
+        check("flash", "", &format!("{empty} up_mean, up_sd"));
+        check("mobiperf", "device,tcp_down\n", &format!("{empty} device, tcp_down"));
+        check(
+            "flash",
+            "up_mean,up_sd\n1,x\n",
+            "a number in line 2, column \"up_sd\", found \"x\"; correct the file",
+        );
+    }
+
+    #[test]
+    fn phones_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let devices = |text: &str| {
+            std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
+            measurements(&file, 1e3).unwrap()
+        };
+        let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
+        assert_eq!(
+            devices("b,x,1\na 7,x,2\nb,y,3\nnan,z,4\n"),
+            [measured(&[2.0]), measured(&[1.0, 3.0]), measured(&[4.0])]
+        );
+        // Numbers stand in their order, however they are written.
+        assert_eq!(
+            devices("10,x,1\n9,x,2\n9.0,x,3\na,x,4\n"),
+            [measured(&[2.0, 3.0]), measured(&[1.0]), measured(&[4.0])]
+        );
+    }
+
+    #[test]
+    fn no_link_is_endlessly_slow() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        let check = |text: &str, content: &str, expected: &str| {
+            std::fs::write(&file, content).unwrap();
+            let text = text.replace("FILE", file.to_str().unwrap());
+            let Err(error) = build(&text) else { panic!("it was taken: {text}") };
+            assert!(error.ends_with(expected), "{error}");
+        };
+        check(
+            "kind = \"log-normal\"\nmbit_s = 1e-320",
+            "",
+            "at 1e-320 Mbit/s a byte takes more than 1000000000 seconds; give more",
+        );
+        let slow = "found 1e-13; correct it, or give more to kbit_s";
+        let fast = "expected a speed at which a byte takes at most 1000000000 seconds in line";
+        check(
+            "kind = \"flash\"\nfile = \"FILE\"",
+            "up_mean,up_sd\n1,0\n1e-13,0\n",
+            &format!("/a.csv: {fast} 3, {slow}"),
+        );
+        check(
+            "kind = \"mobiperf\"\nfile = \"FILE\"\nkbit_s = 0.01",
+            "device,tcp_down\n0,1e-13\n",
+            &format!("/a.csv: {fast} 2, {slow}"),
+        );
+        assert!(build("kind = \"log-normal\"\nmbit_s = 1e-14").is_ok());
     }
 }
