@@ -36,7 +36,7 @@ pub const PARTS: [(&str, &str, &str); 6] = [
     (
         "members",
         "who was in from which round to which, as recorded in a file",
-        "members = \"/home/me/members.csv\"   # columns client, joined, left; the last empty for those that stay",
+        "members = \"/data/members.csv\"   # columns client, joined, left; the last empty for those that stay",
     ),
     (
         "churn",

@@ -30,10 +30,14 @@ const MOST_BYTES: f64 = 64.0;
 const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
 /// Every parametric kind, as its paper has it.
-const WORLDS: [(&str, &str); 16] = [
+const WORLDS: [(&str, &str); 17] = [
     ("always", "[world.availability]\nkind = \"always\""),
     ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nchance = 0.5"),
     ("dropout", "[world.availability]\nkind = \"dropout\"\nratio = 0.5"),
+    (
+        "dropout, 100 clusters",
+        "[world.availability]\nkind = \"dropout\"\nratio = 0.5\nclusters = 100\nfull_first_round = true",
+    ),
     ("index, beta", "[world.availability]\nkind = \"index\"\nlaw = \"beta\""),
     ("index, gamma", "[world.availability]\nkind = \"index\"\nlaw = \"gamma\""),
     ("index, weibull", "[world.availability]\nkind = \"index\"\nlaw = \"weibull\""),
