@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Bits;
 
-/// Coordinates in a chunk: long enough to be copied fast, and short enough for blocks of them to stay in the second cache.
+/// Coordinates in a chunk: long enough to be copied fast and for the sums of its lanes not to matter, short enough for
+/// blocks of chunks to stay in the second cache.
 const CHUNK: usize = 1024;
 
 /// Additions that go on side by side.
@@ -29,8 +30,10 @@ const PART: usize = 1 << 16;
 /// The most inner products that are kept several times over, once for each part.
 const KEPT: usize = 1 << 25;
 
-/// One chunk of one vector, filled up with zeros.
-type Row = [f32; CHUNK];
+/// One chunk of one vector, filled up with zeros; no load of sixteen lanes touches two lines of a cache.
+#[derive(Clone)]
+#[repr(align(64))]
+struct Row([f32; CHUNK]);
 
 /// The inner products of vectors with each other and with themselves.
 #[derive(Clone, Debug)]
@@ -194,7 +197,7 @@ struct Room {
 
 impl Room {
     fn new(block: usize) -> Room {
-        let zeros = vec![[0.0; CHUNK]; block];
+        let zeros = vec![Row([0.0; CHUNK]); block];
         Room { rows: zeros.clone(), cols: zeros }
     }
 }
@@ -214,9 +217,10 @@ fn block_row(
     // For each block of columns, the tiles of which something is wanted.
     let wanted: Vec<Vec<_>> = (0..=at)
         .map(|beside| {
+            // Columns stay while rows pass by, for there are fewer rows in a tile.
             let corners = (0..block)
-                .step_by(TILE.0)
-                .flat_map(|row| (0..block).step_by(TILE.1).map(move |col| (row, col)));
+                .step_by(TILE.1)
+                .flat_map(|col| (0..block).step_by(TILE.0).map(move |row| (row, col)));
             let tile = |(row, col)| {
                 let tile = pairs.within(first_row + row, beside * block + col, vectors.len())?;
                 Some((row, col, tile))
@@ -237,7 +241,7 @@ fn block_row(
             let mut add =
                 |row: usize, col: usize, product: f64| products[row * width + first_col + col] += product;
             for (row, col, tile) in tiles {
-                add_tile(&room.rows, cols, *row, *col, tile, &mut add);
+                add_tile((&room.rows, *row), (cols, *col), tile, &mut add);
             }
         }
     }
@@ -246,7 +250,7 @@ fn block_row(
 
 /// Copies a chunk of a block of vectors; where there are none, zeros.
 fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
-    for (row, to) in to.iter_mut().enumerate() {
+    for (row, Row(to)) in to.iter_mut().enumerate() {
         let mut filled = 0;
         if let Some(vector) = vectors.get(first + row) {
             for stretch in chunk {
@@ -261,50 +265,44 @@ fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]
 
 /// Adds the products that are wanted of a tile.
 fn add_tile(
-    rows: &[Row],
-    cols: &[Row],
-    first_row: usize,
-    first_col: usize,
+    (rows, first_row): (&[Row], usize),
+    (cols, first_col): (&[Row], usize),
     wanted: &Tile,
     add: &mut impl FnMut(usize, usize, f64),
 ) {
-    let mask = match wanted {
-        Tile::Some(mask) => return few(rows, cols, first_row, first_col, mask, add),
-        Tile::Whole(mask) => mask,
-    };
-    let products = tile::<{ TILE.0 }, { TILE.1 }>(
-        std::array::from_fn(|row| &rows[first_row + row]),
-        std::array::from_fn(|col| &cols[first_col + col]),
-    );
-    for ((row, products), mask) in (first_row..).zip(products).zip(mask) {
-        for ((col, product), is_wanted) in (first_col..).zip(products).zip(mask) {
-            if *is_wanted {
-                add(row, col, product);
+    let (row, col) = (|row: usize| &rows[row], |col: usize| &cols[col]);
+    match wanted {
+        Tile::Whole(mask) => {
+            let products = tile::<{ TILE.0 }, { TILE.1 }>(
+                std::array::from_fn(|at| row(first_row + at)),
+                std::array::from_fn(|at| col(first_col + at)),
+            );
+            for ((row, products), mask) in (first_row..).zip(products).zip(mask) {
+                for ((col, product), is_wanted) in (first_col..).zip(products).zip(mask) {
+                    if *is_wanted {
+                        add(row, col, product);
+                    }
+                }
             }
         }
-    }
-}
-
-/// Adds the products of a tile of which not all pairs are wanted.
-fn few(
-    rows: &[Row],
-    cols: &[Row],
-    first_row: usize,
-    first_col: usize,
-    mask: &[[bool; TILE.1]; TILE.0],
-    add: &mut impl FnMut(usize, usize, f64),
-) {
-    for (row, mask) in (first_row..).zip(mask) {
-        let picked: Vec<_> =
-            (first_col..).zip(mask).filter(|(_, is_wanted)| **is_wanted).map(|(col, _)| col).collect();
-        let (threes, ones) = picked.as_chunks::<3>();
-        for three in threes {
-            let [products] = tile([&rows[row]], three.map(|col| &cols[col]));
-            three.iter().zip(products).for_each(|(&col, product)| add(row, col, product));
-        }
-        for &col in ones {
-            let [[product]] = tile([&rows[row]], [&cols[col]]);
-            add(row, col, product);
+        // Three by three, for fewer would leave the unit waiting for each sum.
+        Tile::Some(mask) => {
+            for (at, mask) in (first_row..).zip(mask) {
+                let wanted: Vec<_> = (first_col..)
+                    .zip(mask)
+                    .filter(|(_, is_wanted)| **is_wanted)
+                    .map(|(col, _)| col)
+                    .collect();
+                let (threes, ones) = wanted.as_chunks::<3>();
+                for three in threes {
+                    let [products] = tile([row(at)], three.map(col));
+                    three.iter().zip(products).for_each(|(&other, product)| add(at, other, product));
+                }
+                for &other in ones {
+                    let [[product]] = tile([row(at)], [col(other)]);
+                    add(at, other, product);
+                }
+            }
         }
     }
 }
@@ -336,7 +334,7 @@ fn tile_plain<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) 
 
 fn lanes_plain(row: &Row, col: &Row) -> f64 {
     let mut lanes = [0.0_f32; LANES];
-    for (row, col) in row.as_chunks::<LANES>().0.iter().zip(col.as_chunks::<LANES>().0) {
+    for (row, col) in row.0.as_chunks::<LANES>().0.iter().zip(col.0.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
             lanes[lane] = row[lane].mul_add(col[lane], lanes[lane]);
         }
@@ -372,7 +370,7 @@ mod x86 {
         let mut sums = [[_mm512_setzero_ps(); C]; R];
         for at in (0..CHUNK).step_by(LANES) {
             // SAFETY: sixteen numbers from `at` on are within the chunk.
-            let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.as_ptr().add(at)) } };
+            let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.0.as_ptr().add(at)) } };
             let left: [__m512; R] = std::array::from_fn(|row| load(rows[row]));
             for col in 0..C {
                 let right = load(cols[col]);
@@ -381,12 +379,15 @@ mod x86 {
                 }
             }
         }
-        sums.map(|row| {
-            row.map(|lanes| {
+        let mut products = [[0.0; C]; R];
+        for row in 0..R {
+            for col in 0..C {
+                let lanes = sums[row][col];
                 let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(lanes)));
-                total(_mm512_castps512_ps256(lanes), high)
-            })
-        })
+                products[row][col] = total(_mm512_castps512_ps256(lanes), high);
+            }
+        }
+        products
     }
 
     #[target_feature(enable = "avx2,fma")]
@@ -402,7 +403,7 @@ mod x86 {
                 for at in (0..CHUNK).step_by(LANES) {
                     let load = |row: &Row, by: usize| -> __m256 {
                         // SAFETY: sixteen numbers from `at` on are within the chunk.
-                        unsafe { _mm256_loadu_ps(row.as_ptr().add(at + by)) }
+                        unsafe { _mm256_loadu_ps(row.0.as_ptr().add(at + by)) }
                     };
                     for row in first_row..last_row {
                         let left = (load(rows[row], 0), load(rows[row], 8));
@@ -415,7 +416,13 @@ mod x86 {
                 }
             }
         }
-        sums.map(|row| row.map(|(low, high)| total(low, high)))
+        let mut products = [[0.0; C]; R];
+        for row in 0..R {
+            for col in 0..C {
+                products[row][col] = total(sums[row][col].0, sums[row][col].1);
+            }
+        }
+        products
     }
 
     /// The sum of the lanes, half onto half, as the plain path has it.
@@ -482,8 +489,9 @@ mod tests {
 
     #[test]
     fn every_path_gives_the_same_bits() {
-        let rows = random(10, CHUNK, 2);
-        let row = |at: usize| -> &Row { rows[at].as_slice().try_into().unwrap() };
+        let rows: Vec<_> =
+            random(10, CHUNK, 2).into_iter().map(|row| Row(row.try_into().expect("a chunk"))).collect();
+        let row = |at: usize| &rows[at];
         let (left, right) =
             ([row(0), row(1), row(2), row(3)], [row(4), row(5), row(6), row(7), row(8), row(9)]);
         let plain = tile_plain(left, right);
