@@ -168,7 +168,7 @@ impl Engine {
         };
         let oracle = match self.facts.oracle {
             true => {
-                let missing = orders(&oracle::missing(&round, &returns), &job, &self.census);
+                let missing = orders(&returns.missing(&round), &job, &self.census);
                 let absent = fleet.oracle(&missing)?;
                 let mut cost = oracle::measure(&round, &returns, &absent, &aggregate);
                 self.oracle_errors2 += cost.error2;

@@ -23,18 +23,6 @@ pub struct OracleError {
     pub psi: f64,
 }
 
-/// Who in the objective did not answer on time, ascending.
-pub(crate) fn missing(round: &Round<'_>, returns: &Returns) -> Vec<ClientId> {
-    let mut answered = returns.fresh.iter().map(|answer| answer.client).peekable();
-    let enrolled = round.census.enrolled().iter().map(ClientId::new);
-    enrolled
-        .filter(|&client| {
-            let fresh = answered.next_if_eq(&client).is_some();
-            !fresh && round.share(client) > 0.0
-        })
-        .collect()
-}
-
 /// The error of the aggregate; `psi` is left for the caller. `absent` is what the missing would have returned.
 pub(crate) fn measure(
     round: &Round<'_>,

@@ -296,6 +296,16 @@ pub struct Returns {
     pub elapsed_s: f64,
 }
 
+impl Returns {
+    /// Who in the objective did not answer on time, asked or not, ascending.
+    pub fn missing(&self, round: &Round<'_>) -> Vec<ClientId> {
+        let mut answered = self.fresh.iter().map(|answer| answer.client).peekable();
+        let enrolled = round.census.enrolled().iter().map(ClientId::new);
+        let silent = enrolled.filter(|client| answered.next_if_eq(client).is_none());
+        silent.filter(|&client| round.share(client) > 0.0).collect()
+    }
+}
+
 /// An update that counts for `client`, computed by `source`, `age` rounds ago.
 #[derive(Clone, Debug)]
 pub struct Contribution {

@@ -26,14 +26,12 @@ enum Cover {
 impl Cover {
     /// Those that somebody may stand in for, ascending.
     fn silent(self, round: &Round<'_>, returns: &Returns) -> Vec<ClientId> {
-        let counts = |client: &ClientId| round.share(*client) > 0.0;
         match self {
-            Cover::Asked => returns.absent.iter().copied().filter(counts).collect(),
-            Cover::Objective => {
-                let mut answered = returns.fresh.iter().map(|answer| answer.client).peekable();
-                let enrolled = round.census.enrolled().iter().map(ClientId::new);
-                enrolled.filter(|client| answered.next_if_eq(client).is_none()).filter(counts).collect()
+            Cover::Asked => {
+                let absent = returns.absent.iter().copied();
+                absent.filter(|&client| round.share(client) > 0.0).collect()
             }
+            Cover::Objective => returns.missing(round),
         }
     }
 }
