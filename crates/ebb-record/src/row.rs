@@ -139,10 +139,11 @@ pub struct Row {
     /// The same between two clients of one true cluster.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_sigma_f2: Option<f64>,
-    /// What the error cannot exceed whoever stands in: `oracle_sigma_p2` times the square of the absent share.
+    /// What the error cannot exceed where only answers of this round stand in: `oracle_sigma_p2` times the square of the
+    /// absent share.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_bound_p2: Option<f64>,
-    /// What it cannot exceed if all stand-ins are of the client's cluster: the same with `oracle_sigma_f2`.
+    /// What it cannot exceed if besides everybody absent has one of its cluster: the same with `oracle_sigma_f2`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_bound_f2: Option<f64>,
     /// The mean of `oracle_error2` over the rounds so far.

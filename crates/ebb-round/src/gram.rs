@@ -42,6 +42,8 @@ pub struct Gram {
     block: usize,
     /// For each block of vectors, its products with all vectors up to its last.
     blocks: Vec<Vec<f64>>,
+    /// By what each vector was divided before, a power of two; empty if none was.
+    scales: Vec<f64>,
 }
 
 impl Gram {
@@ -53,7 +55,8 @@ impl Gram {
         let (row, col) = (one.max(other), one.min(other));
         assert!(row < self.n, "vector {row} of {}", self.n);
         let at = row / self.block;
-        self.blocks[at][row % self.block * width(at, self.block) + col]
+        let product = self.blocks[at][row % self.block * width(at, self.block) + col];
+        if self.scales.is_empty() { product } else { product * self.scales[row] * self.scales[col] }
     }
 
     /// The cosine of the angle between two vectors; 0 if one of them is zero.
@@ -122,6 +125,36 @@ enum Tile {
 /// # Panics
 /// When a range reaches beyond a vector, or `pairs` does not have a set for each vector.
 pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threads: usize) -> Gram {
+    let plain = product(vectors, ranges, pairs, threads);
+    if (0..vectors.len()).all(|row| USUAL.contains(&plain.of(row, row))) {
+        return plain;
+    }
+    // Some numbers are so large or so small that their squares leave what f32 can hold.
+    let scales: Vec<_> = vectors.iter().map(|vector| scale(vector, ranges)).collect();
+    let scaled: Vec<Vec<f32>> = vectors
+        .iter()
+        .zip(&scales)
+        .map(|(vector, scale)| vector.iter().map(|&value| (f64::from(value) / scale) as f32).collect())
+        .collect();
+    let rows: Vec<_> = scaled.iter().map(Vec::as_slice).collect();
+    Gram { scales, ..product(&rows, ranges, pairs, threads) }
+}
+
+/// Squares of norms that are surely computed without leaving what f32 can hold.
+const USUAL: std::ops::RangeInclusive<f64> = 1e-20..=1e30;
+
+/// The power of two just below a vector's largest number; 1 if all are zero or one is not finite.
+fn scale(vector: &[f32], ranges: &[Range<usize>]) -> f64 {
+    let values = ranges.iter().flat_map(|range| &vector[range.clone()]);
+    let largest = values.fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    if largest > 0.0 && largest.is_finite() {
+        libm::exp2(libm::floor(libm::log2(f64::from(largest))))
+    } else {
+        1.0
+    }
+}
+
+fn product(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threads: usize) -> Gram {
     if let Pairs::These(before) = pairs {
         assert_eq!(before.len(), vectors.len(), "each vector has its set");
     }
@@ -161,7 +194,7 @@ pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threa
         blocks[at % n_blocks].iter_mut().zip(part).for_each(|(sum, more)| *sum += more);
     }
     blocks.reverse();
-    Gram { n, block, blocks }
+    Gram { n, block, blocks, scales: Vec::new() }
 }
 
 /// The stretches of each chunk of the coordinates in `ranges`.
@@ -528,6 +561,30 @@ mod tests {
                 let expected = if row == col || wanted.get(col) { all.of(row, col) } else { 0.0 };
                 assert_eq!(some.of(row, col).to_bits(), expected.to_bits(), "{row} {col}");
             }
+        }
+    }
+
+    #[test]
+    fn huge_and_tiny_vectors_are_compared_like_others() {
+        let vectors = random(3, 3000, 5);
+        let cosines = |factors: [f32; 3]| {
+            let scaled: Vec<Vec<f32>> = vectors
+                .iter()
+                .zip(factors)
+                .map(|(vector, by)| vector.iter().map(|value| value * by).collect())
+                .collect();
+            let whole = 0..3000;
+            let found = gram(&slices(&scaled), std::slice::from_ref(&whole), Pairs::All, 1);
+            assert!(found.distance2(0, 1).is_finite() && found.distance2(0, 1) > 0.0, "{factors:?}");
+            [found.cosine(0, 1), found.cosine(0, 2), found.cosine(1, 2)]
+        };
+        let plain = cosines([1.0, 1.0, 1.0]);
+        for factors in [[1e37, 1.0, 1e37], [1e-30, 1.0, 1e-30], [1e37, 1e-30, 1.0]] {
+            let found = cosines(factors);
+            assert!(
+                found.iter().zip(plain).all(|(one, other)| (one - other).abs() < 1e-6),
+                "{factors:?}: {found:?}"
+            );
         }
     }
 

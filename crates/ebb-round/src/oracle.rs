@@ -65,7 +65,8 @@ pub(crate) fn measure(
 pub(crate) fn hits(round: &Round<'_>, contributions: &[Contribution]) -> Option<(u32, u32)> {
     let (mut hits, mut known) = (0, 0);
     for one in contributions.iter().filter(|one| !one.is_own()) {
-        let Some(source) = one.source else { continue };
+        // A client's own old update is of its own cluster, and says nothing.
+        let Some(source) = one.source.filter(|&source| source != one.client) else { continue };
         if let (Some(wanted), Some(found)) = (round.oracle_cluster(one.client), round.oracle_cluster(source))
         {
             hits += u32::from(wanted == found);

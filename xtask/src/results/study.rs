@@ -46,7 +46,7 @@ impl Study {
 pub(super) fn cell(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::deviation(&values)) {
-        (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3}"),
+        (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.3}"),
         _ => "not run".to_owned(),
     }
@@ -68,7 +68,7 @@ pub(super) enum Verdict {
 impl Verdict {
     /// For the claim that a difference is above `least`.
     pub(super) fn of(difference: Option<Estimate>, least: f64) -> Verdict {
-        match difference.and_then(|one| one.interval()) {
+        match difference.filter(|one| one.n_values >= 3).and_then(|one| one.interval()) {
             None => Verdict::NotRun,
             Some((low, _)) if low > least => Verdict::Held,
             Some((_, high)) if high < least => Verdict::Reversed,
@@ -95,11 +95,12 @@ pub(super) fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -
 
 /// A difference in points of accuracy, with its interval.
 pub(super) fn points(difference: Option<Estimate>) -> String {
-    match difference.map(|one| (one.mean, one.interval())) {
-        None => "not run".to_owned(),
-        Some((mean, None)) => format!("{:+.2}", 100.0 * mean),
-        Some((mean, Some((low, high)))) => {
-            format!("{:+.2} ({:+.2} to {:+.2})", 100.0 * mean, 100.0 * low, 100.0 * high)
+    let Some(found) = difference else { return "not run".to_owned() };
+    let mean = 100.0 * found.mean;
+    match found.interval() {
+        None => format!("{mean:+.2}"),
+        Some((low, high)) => {
+            format!("{mean:+.2} ({:+.2} to {:+.2}, {})", 100.0 * low, 100.0 * high, found.n_values)
         }
     }
 }
@@ -121,7 +122,7 @@ mod tests {
         check(&[0.8, 0.82, 0.81], &[0.9, 0.91, 0.92], 0.0, Verdict::Reversed);
         check(&[0.9, 0.7, 0.8], &[0.8, 0.8, 0.81], 0.0, Verdict::Tied);
         check(&[0.9, 0.91, 0.92], &[0.91, 0.92, 0.93], -0.02, Verdict::Held);
-        check(&[0.9], &[0.8], 0.0, Verdict::NotRun);
+        check(&[0.9, 0.91], &[0.8, 0.8], 0.0, Verdict::NotRun);
         check(&[], &[], 0.0, Verdict::NotRun);
     }
 

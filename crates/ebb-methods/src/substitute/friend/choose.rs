@@ -13,7 +13,7 @@ pub(super) struct Terms {
 }
 
 /// For each silent client, the active ones that stand in for it, the most alike first; fewer than wanted, or none, if
-/// it does not know more that have time. `each_known` shows a silent client's pairs, in any order. Pairs are served from the most alike on; of equals the lowest silent client,
+/// it does not know more that have time. Nobody gets a second before all have a first. `each_known` shows a silent client's pairs, in any order. Pairs are served from the most alike on; of equals the lowest silent client,
 /// then the lowest active one.
 pub(super) fn choose(
     n_silent: usize,
@@ -26,7 +26,8 @@ pub(super) fn choose(
     let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
         let mut best: Option<Offer> = None;
         each_known(silent, &mut |active, similarity| {
-            let offer = Offer { similarity, silent: Reverse(silent), active: Reverse(active) };
+            let held = Reverse(chosen.len());
+            let offer = Offer { held, similarity, silent: Reverse(silent), active: Reverse(active) };
             let better = best.as_ref().is_none_or(|best| offer > *best);
             if better && stands_in[active] < terms.max_stand_ins && !chosen.contains(&active) {
                 best = Some(offer);
@@ -52,6 +53,8 @@ pub(super) fn choose(
 /// A pair that could be made.
 #[derive(Debug)]
 struct Offer {
+    /// How many friends the silent client has already.
+    held: Reverse<usize>,
     similarity: f64,
     silent: Reverse<usize>,
     active: Reverse<usize>,
@@ -59,8 +62,9 @@ struct Offer {
 
 impl Ord for Offer {
     fn cmp(&self, other: &Offer) -> Ordering {
-        self.similarity
-            .total_cmp(&other.similarity)
+        self.held
+            .cmp(&other.held)
+            .then_with(|| self.similarity.total_cmp(&other.similarity))
             .then_with(|| (self.silent, self.active).cmp(&(other.silent, other.active)))
     }
 }
@@ -110,6 +114,8 @@ mod tests {
         check(mimic, 1, 9, &[&[0], &[0], &[0]]);
         check(mimic, 1, 1, &[&[1], &[2], &[0]]);
         check(mimic, 1, 2, &[&[1], &[0], &[0]]);
+        // Three each are wanted, but everybody gets one first.
+        check(mimic, 3, 1, &[&[1], &[2], &[0]]);
         // With one place each and three clients, the fourth finds nobody.
         check(&[&[0.9], &[0.8]], 1, 1, &[&[0], &[]]);
     }

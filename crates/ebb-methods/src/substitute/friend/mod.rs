@@ -16,8 +16,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use ebb_round::gram::{Pairs, gram};
 use ebb_round::sketch::sketches;
 use ebb_round::{
-    Acquaintance, Answer, Bits, Contribution, Hold, Loader, Notes, Returns, Round, Saver, State, StateError,
-    Substitution, vectors,
+    Acquaintance, Answer, Bits, Contribution, Hold, Likeness, Loader, Notes, Returns, Round, Saver, State,
+    StateError, Substitution, vectors,
 };
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,8 @@ impl Table {
             Some(("half_life", "a race that is over cannot be forgotten; leave out half_life or races"))
         } else if races.p() >= 1.0 {
             Some(("races.p", "the chance to drop a friend; give a number above 0 and below 1"))
+        } else if races.never_meet() {
+            Some(("races.beta", "nobody would ever meet; give a chance above 0, or leave it out"))
         } else {
             None
         }
@@ -203,8 +205,11 @@ impl Friend {
         let half_life = self.table.half_life.map(Positive::get);
         let mut n_pairs = 0;
         let mut learn = |row: usize, col: usize| {
-            self.known.learn(rows[row].0, rows[col].0, similarity(row, col), round.number, half_life);
             n_pairs += 1;
+            // What cannot be said is not learned: it would stay in the mean for ever.
+            if let Some(similarity) = similarity(row, col) {
+                self.known.learn(rows[row].0, rows[col].0, similarity, round.number, half_life);
+            }
         };
         for row in 0..rows.len() {
             match &wanted {
@@ -257,13 +262,11 @@ impl Friend {
                     met.expect("only those it met are chosen")
                 })
                 .collect();
-            let says: Vec<_> =
-                alike.iter().map(|likeness| self.table.similarity.say(likeness.similarity)).collect();
-            let total: f64 = says.iter().sum();
-            for ((&active, likeness), say) in friends.iter().zip(alike).zip(&says) {
+            let parts = self.table.similarity.parts(&alike);
+            for ((&active, likeness), part) in friends.iter().zip(alike).zip(parts) {
                 stand_ins.push(Contribution {
                     client,
-                    part: if total > 0.0 { say / total } else { 1.0 / friends.len() as f64 },
+                    part,
                     likeness: Some(likeness),
                     ..Contribution::own(&fresh[active])
                 });
@@ -288,22 +291,30 @@ fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usiz
 }
 
 impl Similarity {
-    /// What a friend has to say beside others, before all that is said is made to sum to 1.
-    fn say(self, similarity: f64) -> f64 {
-        match self {
-            Similarity::Cosine => similarity,
-            Similarity::Distance => 1.0 / (f64::MIN_POSITIVE - similarity),
-        }
+    /// What part each of several friends has, by how alike it is; all parts together are 1.
+    fn parts(self, alike: &[Likeness]) -> Vec<f64> {
+        let values = alike.iter().map(|likeness| likeness.similarity);
+        let says: Vec<f64> = match self {
+            Similarity::Cosine => values.collect(),
+            Similarity::Distance => {
+                // The nearest has the most to say; where some are not away at all, only they speak.
+                let nearest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+                values.map(|value| if value == nearest { 1.0 } else { nearest / value }).collect()
+            }
+        };
+        let total: f64 = says.iter().sum();
+        let equal = 1.0 / alike.len() as f64;
+        says.into_iter().map(|say| if total > 0.0 { say / total } else { equal }).collect()
     }
 }
 
-/// How alike two of the updates are, over what is trained.
+/// How alike two of the updates are, over what is trained; `None` if their numbers are too large to say.
 fn similarities<'u>(
     table: &Table,
     round: &Round<'_>,
     updates: &[&'u [f32]],
     pairs: Pairs<'_>,
-) -> impl Fn(usize, usize) -> f64 + use<'u> {
+) -> impl Fn(usize, usize) -> Option<f64> + use<'u> {
     let len: usize = round.trained.iter().map(ExactSizeIterator::len).sum();
     let buckets = table.sketch.map(|sketch| sketch.buckets.get()).filter(|&buckets| buckets < len);
     let (products, squares) = match buckets {
@@ -328,15 +339,20 @@ fn similarities<'u>(
     let similarity = table.similarity;
     move |row, col| {
         let product = products.of(row, col);
-        match similarity {
+        let similarity = match similarity {
             Similarity::Cosine => {
                 let norms = squares[row].sqrt() * squares[col].sqrt();
                 // A zero update points nowhere: neither alike nor unlike.
                 let cosine = if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 };
                 0.5 * (cosine + 1.0)
             }
-            Similarity::Distance => -(squares[row] + squares[col] - 2.0 * product).max(0.0).sqrt(),
-        }
+            // Not `max`, which would make a distance of nothing out of what is no number.
+            Similarity::Distance => {
+                let square = squares[row] + squares[col] - 2.0 * product;
+                -(if square < 0.0 { 0.0 } else { square }).sqrt()
+            }
+        };
+        (product.is_finite() && similarity.is_finite()).then_some(similarity)
     }
 }
 

@@ -54,16 +54,21 @@ fn three() -> Positive {
 }
 
 impl Settings {
-    /// The threshold after `t` rounds.
-    fn theta(&self, n_clients: usize, n_rounds: u32, beta: f64, t: u32) -> f64 {
+    /// The threshold after so many meetings.
+    fn theta(&self, n_clients: usize, n_rounds: u32, meetings: f64) -> f64 {
         let cases = 2.0 * (n_clients as f64).powi(2) * f64::from(n_rounds) * self.b_max.get();
         let numerator = 2.0 * libm::log(cases) - 2.0 * libm::log(self.p.get());
         let root = |denominator: f64| (numerator.max(0.0) / denominator).sqrt();
-        let (meetings, factor) = (beta * f64::from(t), self.factor.get());
+        let factor = self.factor.get();
         match self.theta {
             Form::Paper => factor * (root(meetings) + self.delta_f.get()),
             Form::OfficialCode => factor * root(2.0 * meetings) + self.delta_f.get(),
         }
+    }
+
+    /// Whether it was said that no two clients ever answer together.
+    pub(super) fn never_meet(&self) -> bool {
+        self.beta.is_some_and(|beta| beta.get() <= 0.0)
     }
 
     /// The chance whose complement is that a friend is dropped.
@@ -146,26 +151,32 @@ impl Races {
         if beta <= 0.0 {
             return;
         }
-        // The youngest of a pair says how long the two can have met.
-        let thetas: Vec<f64> =
-            (0..=number + 1).map(|t| self.settings.theta(self.n_clients, self.n_rounds, beta, t)).collect();
-        self.theta = thetas[number as usize + 1];
+        let theta = |meetings: f64| self.settings.theta(self.n_clients, self.n_rounds, meetings);
+        self.theta = theta(beta * f64::from(number + 1));
         // Similarities are from 0 to 1, so that nobody can lag by more.
         if self.theta > 1.0 {
             return;
         }
+        let given = self.settings.beta.is_some();
+        let mut dropped = Vec::new();
         for of in known.taken() {
-            let lag = lags(known, of, &self.candidates[of]);
-            let dropped = lag.into_iter().filter(|&(slot, lag)| {
+            for (slot, lag, met) in lags(known, of, &self.candidates[of]) {
+                // The youngest of a pair says how long the two can have met; where beta is but the mean over all pairs, those
+                // that met less often are judged by that.
                 let t = number + 1 - known.since(of).max(known.since(slot));
-                match self.settings.theta {
-                    Form::Paper => lag >= thetas[t as usize],
-                    Form::OfficialCode => lag > thetas[t as usize],
+                let expected = beta * f64::from(t);
+                let theta = theta(if given { expected } else { expected.min(f64::from(met)) });
+                let too_far = match self.settings.theta {
+                    Form::Paper => lag >= theta,
+                    Form::OfficialCode => lag > theta,
+                };
+                // The best stays whatever the threshold.
+                if too_far && lag > 0.0 {
+                    dropped.push((of, slot));
                 }
-            });
-            let dropped: Vec<_> = dropped.map(|(slot, _)| slot).collect();
-            dropped.into_iter().for_each(|slot| self.candidates[of].set(slot, false));
+            }
         }
+        dropped.into_iter().for_each(|(of, slot)| self.candidates[of].set(slot, false));
     }
 
     /// The chance that two clients answer in the same round.
@@ -191,13 +202,11 @@ impl Races {
     }
 }
 
-/// By how much each candidate that a slot met lags behind the best of them.
-fn lags(known: &Known, of: usize, candidates: &Bits) -> Vec<(usize, f64)> {
-    let met = candidates.iter().filter_map(|slot| Some((slot, known.likeness(of, slot)?.similarity)));
-    let mut lags: Vec<_> = met.collect();
-    let best = lags.iter().map(|(_, similarity)| *similarity).fold(f64::NEG_INFINITY, f64::max);
-    lags.iter_mut().for_each(|(_, value)| *value = best - *value);
-    lags
+/// By how much each candidate that a slot met lags behind the best of them, and how often they met.
+fn lags(known: &Known, of: usize, candidates: &Bits) -> Vec<(usize, f64, u32)> {
+    let met: Vec<_> = candidates.iter().filter_map(|slot| Some((slot, known.likeness(of, slot)?))).collect();
+    let best = met.iter().map(|(_, likeness)| likeness.similarity).fold(f64::NEG_INFINITY, f64::max);
+    met.into_iter().map(|(slot, likeness)| (slot, best - likeness.similarity, likeness.met)).collect()
 }
 
 impl State for Races {
@@ -259,7 +268,7 @@ mod tests {
                 (Form::OfficialCode, 0.5),
             ];
             for ((form, factor), expected) in forms.into_iter().zip(expected) {
-                let found = settings(form, factor).theta(20, 500, 0.5, t);
+                let found = settings(form, factor).theta(20, 500, 0.5 * f64::from(t));
                 assert!(
                     (found - expected).abs() < 5.1e-5,
                     "{form:?} {factor} at {t}: {found}, not {expected}"
@@ -276,7 +285,7 @@ mod tests {
             (Form::OfficialCode, 0.5, 9),
             (Form::Paper, 0.5, 18),
         ] {
-            let theta = |t| settings(form, factor).theta(20, 500, 0.5, t);
+            let theta = |t: u32| settings(form, factor).theta(20, 500, 0.5 * f64::from(t));
             assert!(theta(last) > 1.0 && theta(last + 1) <= 1.0, "{form:?} {factor}");
         }
     }

@@ -261,11 +261,12 @@ fn in_perfect_clusters_nothing_is_lost() {
     let everybody = answers(0, &[0, 1, 2, 3, 4, 5]);
     let stand_ins = friend.stand_ins(&world.round(0), &everybody);
     let whole = aggregate(&world, &everybody, &stand_ins, 0);
-    let some = answers(1, &[0, 3, 4]);
+    // Two of the first cluster are there, so that the mean of those that answer is not that of all.
+    let some = answers(1, &[0, 1, 3, 4]);
     let stand_ins = friend.stand_ins(&world.round(1), &some);
     assert_eq!(aggregate(&world, &some, &stand_ins, 1), whole);
-    let mean = mean_of_fresh(&world.round(1), &answers(2, &[0, 4])).unwrap();
-    assert_ne!(mean.delta.model, whole, "the mean of those that answer is not that of all");
+    let mean = mean_of_fresh(&world.round(1), &some).unwrap();
+    assert_ne!(mean.delta.model, whole, "dropout is off");
 }
 
 #[test]
@@ -469,6 +470,10 @@ fn settings_that_quarrel_are_refused() {
             "half_life = 5.0\nraces = {}",
             "a.toml:2:1: substitute.half_life = 5.0: a race that is over cannot be forgotten; leave out half_life or races",
         ),
+        (
+            "races = { beta = 0.0 }",
+            "a.toml:2:11: substitute.races.beta = 0.0: nobody would ever meet; give a chance above 0, or leave it out",
+        ),
         ("friends = 0", "a.toml:2:1: substitute.friends = 0: expected a whole number of at least 1"),
         (
             "sketch = { buckets = 0 }",
@@ -477,5 +482,36 @@ fn settings_that_quarrel_are_refused() {
     ] {
         let found = build(text, 4, 9).err().unwrap();
         assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn friends_that_are_not_away_at_all_share_the_say() {
+    let world = World::of(6);
+    let mut friend = friend("similarity = \"distance\"\nfriends = 5", 6, 9);
+    let same: Vec<_> = (0..6).map(|client| (client, if client < 5 { 2.0 } else { 3.0 })).collect();
+    friend.stand_ins(&world.round(0), &returns(&world, 0, &same));
+    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &same[1..]));
+    let parts: Vec<_> = found.iter().map(|one| one.part).collect();
+    assert_eq!(parts, [0.25, 0.25, 0.25, 0.25, 0.0], "client 0 is client 1 to 4, and not 5");
+}
+
+#[test]
+fn an_update_of_huge_numbers_is_no_perfect_friend() {
+    for settings in ["", "similarity = \"distance\"", "sketch = { buckets = 8 }"] {
+        let mut world = World::of(3);
+        world.set_model(&[0.0; 64]);
+        let mut friend = friend(settings, 3, 9);
+        let mut stream = Stream::of_run(8, "huge");
+        let mut delta = |by: f32| -> Vec<f32> { (0..64).map(|_| by * stream.normal() as f32).collect() };
+        let answers = vec![
+            vector_answer(0, 0, &delta(1.0)),
+            vector_answer(1, 0, &delta(5e37)),
+            vector_answer(2, 0, &delta(1.0)),
+        ];
+        friend.stand_ins(&world.round(0), &returned(&world, 0, answers));
+        let found = alike(&friend, 0, 1);
+        assert!(found.is_none_or(|value| value.is_finite() && value < 0.9), "{settings}: {found:?}");
+        assert!(alike(&friend, 0, 2).is_some(), "{settings}: the others are compared all the same");
     }
 }
