@@ -56,7 +56,7 @@ struct Products {
 struct Rounds {
     name: String,
     n_clients: usize,
-    round_s: Spread,
+    round_ms: Spread,
     pairs_scored: f64,
     /// The most that the process held.
     bytes: Option<f64>,
@@ -246,7 +246,7 @@ fn clustered(
     Ok(Rounds {
         name: format!("{name}, {} of them answer, {} parameters", grouped(n_active), grouped(n_params)),
         n_clients,
-        round_s: Spread::of(timed.iter().map(|(took, _)| *took)),
+        round_ms: Spread::of(timed.iter().map(|(took, _)| 1e3 * took)),
         pairs_scored: timed.last().map_or(0.0, |(_, pairs)| *pairs),
         bytes: memory_bytes("VmHWM"),
     })
@@ -291,10 +291,10 @@ impl Figures {
             let bytes =
                 one.bytes.map_or(String::new(), |bytes| format!(", at most {:.2} GB so far", bytes / 1e9));
             println!(
-                "  {:>6} clients, {}: seconds {}, {} pairs{bytes}",
+                "  {:>6} clients, {}: ms {}, {} pairs{bytes}",
                 grouped(one.n_clients),
                 one.name,
-                one.round_s,
+                one.round_ms,
                 one.pairs_scored
             );
         }
@@ -316,7 +316,7 @@ impl Figures {
             .iter()
             .map(|one| {
                 json!({
-                    "name": one.name, "clients": one.n_clients, "seconds": one.round_s.json(),
+                    "name": one.name, "clients": one.n_clients, "ms": one.round_ms.json(),
                     "pairs_scored": one.pairs_scored, "peak_bytes": one.bytes,
                 })
             })
