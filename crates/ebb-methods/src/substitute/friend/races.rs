@@ -151,32 +151,31 @@ impl Races {
         if beta <= 0.0 {
             return;
         }
-        let theta = |meetings: f64| self.settings.theta(self.n_clients, self.n_rounds, meetings);
+        let (settings, n_clients, n_rounds) = (self.settings, self.n_clients, self.n_rounds);
+        let theta = |meetings: f64| settings.theta(n_clients, n_rounds, meetings);
         self.theta = theta(beta * f64::from(number + 1));
         // Similarities are from 0 to 1, so that nobody can lag by more.
         if self.theta > 1.0 {
             return;
         }
-        let given = self.settings.beta.is_some();
-        let mut dropped = Vec::new();
         for of in known.taken() {
             for (slot, lag, met) in lags(known, of, &self.candidates[of]) {
                 // The youngest of a pair says how long the two can have met; where beta is but the mean over all pairs, those
                 // that met less often are judged by that.
                 let t = number + 1 - known.since(of).max(known.since(slot));
                 let expected = beta * f64::from(t);
+                let given = settings.beta.is_some();
                 let theta = theta(if given { expected } else { expected.min(f64::from(met)) });
-                let too_far = match self.settings.theta {
+                let too_far = match settings.theta {
                     Form::Paper => lag >= theta,
                     Form::OfficialCode => lag > theta,
                 };
                 // The best stays whatever the threshold.
                 if too_far && lag > 0.0 {
-                    dropped.push((of, slot));
+                    self.candidates[of].set(slot, false);
                 }
             }
         }
-        dropped.into_iter().for_each(|(of, slot)| self.candidates[of].set(slot, false));
     }
 
     /// The chance that two clients answer in the same round.
