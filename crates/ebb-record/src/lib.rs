@@ -19,10 +19,12 @@
 //! the run is taken up again. [`RunWriter`] writes, [`RunFolder`] reads, at any time.
 
 mod checkpoint;
+mod clients;
 mod disk;
 mod error;
 mod friends;
 mod model;
+mod numbers;
 mod reader;
 mod row;
 pub mod stats;

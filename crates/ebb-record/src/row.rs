@@ -1,19 +1,11 @@
 //! One round as a line of `rounds.jsonl`: who was there, who answered, what came of it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use ebb_round::{Bits, Census, ClientId, OracleError, Outcome, StandIn};
-use serde::de::{self, Deserialize, Deserializer, Visitor};
-use serde::ser::{Serialize, Serializer};
+use ebb_round::{Census, ClientId, OracleError, Outcome, StandIn};
 
-/// Runs that ever enrolled more clients than this may write a set of them as bits, and do not say who stood in for whom.
-const MANY_CLIENTS: usize = 4096;
-
-/// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
-const ONE_IN: usize = 32;
+use crate::clients::{Bitset, MANY_CLIENTS, count, either_form, members, n_members, stretches, up};
+use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
 
 /// One round, as it stands in the record.
 ///
@@ -465,83 +457,6 @@ pub(crate) enum BadLine {
     NoRow(String),
 }
 
-/// Clients as bits: bit `i` of the bytes, the lowest of each byte first, is client `i`.
-#[derive(Clone, Debug, PartialEq)]
-struct Bitset(Vec<u8>);
-
-impl Bitset {
-    fn of(bits: &Bits) -> Self {
-        Bitset(bits.words().iter().flat_map(|word| word.to_le_bytes()).collect())
-    }
-
-    fn count(&self) -> usize {
-        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
-    }
-
-    fn members(&self) -> Vec<u32> {
-        let mut members = Vec::with_capacity(self.count());
-        for (at, &byte) in self.0.iter().enumerate().filter(|(_, byte)| **byte != 0) {
-            members.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| count(at * 8 + bit)));
-        }
-        members
-    }
-}
-
-impl Serialize for Bitset {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&BASE64.encode(&self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Bitset {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Bitset;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bits in base64")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bitset, E> {
-                BASE64.decode(text).map(Bitset).map_err(E::custom)
-            }
-        }
-        from.deserialize_str(Text)
-    }
-}
-
-/// A set of clients in one of its two forms.
-type EitherForm = (Option<Vec<u32>>, Option<Bitset>);
-
-fn up(census: &Census) -> EitherForm {
-    if as_bits(census.up().count(), census.len()) {
-        (None, Some(Bitset::of(census.up())))
-    } else {
-        (Some(census.up().iter().map(count).collect()), None)
-    }
-}
-
-fn either_form(clients: &mut dyn ExactSizeIterator<Item = ClientId>, n_clients: usize) -> EitherForm {
-    if as_bits(clients.len(), n_clients) {
-        let mut bits = Bits::new(n_clients);
-        clients.for_each(|client| bits.set(client.idx(), true));
-        (None, Some(Bitset::of(&bits)))
-    } else {
-        (Some(clients.map(ClientId::number).collect()), None)
-    }
-}
-
-fn as_bits(n_members: usize, n_clients: usize) -> bool {
-    n_clients > MANY_CLIENTS && n_members > n_clients / ONE_IN
-}
-
-fn members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> Vec<u32> {
-    list.clone().or_else(|| bits.as_ref().map(Bitset::members)).unwrap_or_default()
-}
-
-fn n_members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> usize {
-    list.as_ref().map(Vec::len).or_else(|| bits.as_ref().map(Bitset::count)).unwrap_or_default()
-}
-
 /// The one chance that all have, or each one's own; neither if none is known.
 fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
     match all.first() {
@@ -550,64 +465,14 @@ fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
     }
 }
 
-/// Ascending clients as first and last of each stretch without a gap.
-fn stretches(clients: &[ClientId]) -> Vec<[u32; 2]> {
-    clients
-        .chunk_by(|one, next| one.number() + 1 == next.number())
-        .map(|stretch| [stretch[0].number(), stretch[stretch.len() - 1].number()])
-        .collect()
-}
-
 fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {
     let (sum, n_values) = values.fold((0.0, 0_u32), |(sum, n), value| (sum + f64::from(value), n + 1));
     (n_values > 0).then(|| (sum / f64::from(n_values)) as f32)
 }
 
-fn count(clients: usize) -> u32 {
-    u32::try_from(clients).expect("fewer than 2^32 clients")
-}
-
-/// A number, or `null` for one that JSON cannot hold.
-pub(crate) fn number<'de, D, T>(from: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + From<f32>,
-{
-    Ok(Option::deserialize(from)?.unwrap_or_else(|| T::from(f32::NAN)))
-}
-
-/// As [`number`], for one that may be left out.
-pub(crate) fn some_number<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + From<f32>,
-{
-    number(from).map(Some)
-}
-
-/// As [`number`], for a list of them.
-pub(crate) fn numbers<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + From<f32>,
-{
-    let numbers = Vec::<Option<T>>::deserialize(from)?;
-    Ok(numbers.into_iter().map(|number| number.unwrap_or_else(|| T::from(f32::NAN))).collect())
-}
-
-/// As [`number`], for numbers by name.
-fn named_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let numbers = BTreeMap::<String, Option<f64>>::deserialize(from)?;
-    Ok(numbers.into_iter().map(|(name, number)| (name, number.unwrap_or(f64::NAN))).collect())
-}
-
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over references")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f32>>, D::Error> {
-    numbers(from).map(Some)
 }
 
 #[cfg(test)]
@@ -864,15 +729,6 @@ pub(crate) mod tests {
         check(6400, 200, false);
         check(6400, 201, true);
         check(6401, 6401, true);
-    }
-
-    #[test]
-    fn the_lowest_bit_of_the_first_byte_is_client_0() {
-        let mut bits = Bits::new(70);
-        [0, 9, 69].iter().for_each(|&idx| bits.set(idx, true));
-        let set = Bitset::of(&bits);
-        assert_eq!(set.0[..2], [1, 2]);
-        assert_eq!((set.0.len(), set.members()), (16, vec![0, 9, 69]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use ebb_round::{Bits, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::Row;
-use crate::row::{number, numbers, some_number};
+use crate::numbers::{number, numbers, some_number};
 
 /// What came of a run. What was never measured is left out.
 ///

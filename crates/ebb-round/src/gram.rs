@@ -61,14 +61,26 @@ impl Gram {
 
     /// The cosine of the angle between two vectors; 0 if one of them is zero.
     pub fn cosine(&self, one: usize, other: usize) -> f64 {
-        let norms = self.of(one, one).sqrt() * self.of(other, other).sqrt();
-        if norms > 0.0 { (self.of(one, other) / norms).clamp(-1.0, 1.0) } else { 0.0 }
+        cosine(self.of(one, other), self.of(one, one), self.of(other, other))
     }
 
     /// The square of the distance between two vectors.
     pub fn distance2(&self, one: usize, other: usize) -> f64 {
-        (self.of(one, one) + self.of(other, other) - 2.0 * self.of(one, other)).max(0.0)
+        distance2(self.of(one, other), self.of(one, one), self.of(other, other))
     }
+}
+
+/// The cosine of the angle between two vectors, from their product and the squares of their norms; 0 if one is zero.
+pub fn cosine(product: f64, one2: f64, other2: f64) -> f64 {
+    let norms = one2.sqrt() * other2.sqrt();
+    if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 }
+}
+
+/// The square of the distance between two vectors, from their product and the squares of their norms.
+pub fn distance2(product: f64, one2: f64, other2: f64) -> f64 {
+    let square = one2 + other2 - 2.0 * product;
+    // Not `max`, which would make a distance of nothing out of what is no number.
+    if square < 0.0 { 0.0 } else { square }
 }
 
 /// Which pairs are wanted. Every vector's product with itself always is.

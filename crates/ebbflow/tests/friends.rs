@@ -3,9 +3,9 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use common::{assert_same, contents, fail, run, succeed, write};
+use common::{assert_same, contents, fail, record, rows, run, succeed, summary, write};
 use serde_json::Value;
 
 /// Twelve clients in three tight clusters that lie far apart, half of them silent in every round but the first.
@@ -42,27 +42,8 @@ steps = 2
 oracle_absent = true
 "#;
 
-/// Runs a configuration in a folder of its own.
-fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> PathBuf {
-    let config = write(place, &format!("{name}.toml"), text);
-    let out = place.join(name);
-    let mut all = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
-    all.extend(words);
-    succeed(&all);
-    out
-}
-
-fn rows(folder: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {row}"))
-}
-
-fn summary(folder: &Path) -> Value {
-    serde_json::from_slice(&contents(folder)["summary.json"]).unwrap()
 }
 
 fn friends_files(folder: &Path) -> Vec<String> {
@@ -309,4 +290,15 @@ fn the_record_says_who_stood_in_for_whom() {
     let column =
         |name: &str| last.split(',').nth(heading.split(',').position(|one| one == name).unwrap()).unwrap();
     assert_eq!((column("n_stand_ins"), column("note_by_friend"), column("oracle_hits")), ("6", "6.0", "6"));
+}
+
+#[test]
+fn a_clients_own_old_update_is_no_hit() {
+    let place = tempfile::tempdir().unwrap();
+    let hits = |recipe: &str| {
+        let folder = record(place.path(), recipe, CLUSTERED, &["--set", &format!("recipe={recipe}")]);
+        rows(&folder).iter().filter(|row| row["oracle_hits"].is_u64()).count()
+    };
+    assert_eq!(hits("stale-update"), 0);
+    assert!(hits("fl-fdms") > 0);
 }

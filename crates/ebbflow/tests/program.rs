@@ -4,26 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{SMALL, assert_same, contents, ebbflow, shipped, succeed, write};
-
-/// Runs a configuration in a folder of its own.
-fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> std::path::PathBuf {
-    let config = write(place, &format!("{name}.toml"), text);
-    let out = place.join(name);
-    let mut all = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
-    all.extend(words);
-    succeed(&all);
-    out
-}
-
-fn rows(folder: &Path) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn summary(folder: &Path) -> serde_json::Value {
-    serde_json::from_slice(&contents(folder)["summary.json"]).unwrap()
-}
+use common::{SMALL, assert_same, contents, ebbflow, record, rows, shipped, succeed, summary, write};
 
 #[test]
 fn threads_do_not_change_a_byte() {

@@ -70,6 +70,27 @@ pub(crate) fn assert_same(one: &Path, other: &Path) {
     }
 }
 
+/// Runs a configuration in a folder of its own.
+pub(crate) fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> PathBuf {
+    let config = write(place, &format!("{name}.toml"), text);
+    let out = place.join(name);
+    let mut all = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
+    all.extend(words);
+    succeed(&all);
+    out
+}
+
+/// The rows of a run.
+pub(crate) fn rows(folder: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The summary of a run.
+pub(crate) fn summary(folder: &Path) -> serde_json::Value {
+    serde_json::from_slice(&contents(folder)["summary.json"]).unwrap()
+}
+
 /// A run of a few dozen rounds on SYNTHETIC, with partial work.
 pub(crate) const SMALL: &str = r#"
 recipe = "dropout"

@@ -162,10 +162,7 @@ impl State for Known {
         self.last_met = from.u32s("last_met")?;
         self.weight = from.f32s("weight")?;
         let lengths = [self.mean.len(), self.met.len(), self.last_met.len()];
-        if self.since.len() != clients.len()
-            || lengths != [n_pairs; 3]
-            || !matches!(self.weight.len(), 0) && self.weight.len() > n_pairs
-        {
+        if self.since.len() != clients.len() || lengths != [n_pairs; 3] || self.weight.len() > n_pairs {
             return Err(from.error("mean", "its lists do not have a number for every pair"));
         }
         Ok(())

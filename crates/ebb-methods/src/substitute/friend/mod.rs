@@ -13,7 +13,7 @@ mod races;
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
-use ebb_round::gram::{Pairs, gram};
+use ebb_round::gram::{Pairs, cosine, distance2, gram};
 use ebb_round::sketch::sketches;
 use ebb_round::{
     Acquaintance, Answer, Bits, Contribution, Hold, Likeness, Loader, Notes, Returns, Round, Saver, State,
@@ -340,17 +340,9 @@ fn similarities<'u>(
     move |row, col| {
         let product = products.of(row, col);
         let similarity = match similarity {
-            Similarity::Cosine => {
-                let norms = squares[row].sqrt() * squares[col].sqrt();
-                // A zero update points nowhere: neither alike nor unlike.
-                let cosine = if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 };
-                0.5 * (cosine + 1.0)
-            }
-            // Not `max`, which would make a distance of nothing out of what is no number.
-            Similarity::Distance => {
-                let square = squares[row] + squares[col] - 2.0 * product;
-                -(if square < 0.0 { 0.0 } else { square }).sqrt()
-            }
+            // A zero update points nowhere: neither alike nor unlike.
+            Similarity::Cosine => 0.5 * (cosine(product, squares[row], squares[col]) + 1.0),
+            Similarity::Distance => -distance2(product, squares[row], squares[col]).sqrt(),
         };
         (product.is_finite() && similarity.is_finite()).then_some(similarity)
     }

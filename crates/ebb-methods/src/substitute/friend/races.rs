@@ -324,6 +324,22 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_of_nothing_leaves_the_best() {
+        let (_, known) = raced(3);
+        let nothing = Settings {
+            b_max: Positive::new(1e-9).unwrap(),
+            delta_f: NonNegative::new(0.0).unwrap(),
+            ..settings(Form::Paper, 1.0)
+        };
+        assert_eq!(nothing.theta(4, 3, 1.5), 0.0);
+        let mut races = Races::new(nothing, 4, 3);
+        known.taken().for_each(|slot| races.admit(slot, &known));
+        races.run(&known, 2, 4, 4);
+        assert_eq!(races.candidates(0).collect::<Vec<_>>(), [1]);
+        assert!(known.taken().all(|slot| races.candidates(slot).count() > 0));
+    }
+
+    #[test]
     fn whoever_loses_its_last_candidate_begins_anew() {
         let (mut races, mut known) = raced(60);
         let gone = known.keep_only(|client| client.idx() != 1);

@@ -1,0 +1,126 @@
+//! Sets of clients in a row: a list, stretches or, in large runs, bits.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ebb_round::{Bits, Census, ClientId};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+/// Runs that ever enrolled more clients than this may write a set of them as bits, and do not say who stood in for whom.
+pub(crate) const MANY_CLIENTS: usize = 4096;
+
+/// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
+const ONE_IN: usize = 32;
+
+/// Clients as bits: bit `i` of the bytes, the lowest of each byte first, is client `i`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Bitset(Vec<u8>);
+
+impl Bitset {
+    fn of(bits: &Bits) -> Self {
+        Bitset(bits.words().iter().flat_map(|word| word.to_le_bytes()).collect())
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+
+    fn members(&self) -> Vec<u32> {
+        let mut members = Vec::with_capacity(self.count());
+        for (at, &byte) in self.0.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+            members.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| count(at * 8 + bit)));
+        }
+        members
+    }
+}
+
+impl Serialize for Bitset {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bitset {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Bitset;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bits in base64")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bitset, E> {
+                BASE64.decode(text).map(Bitset).map_err(E::custom)
+            }
+        }
+        from.deserialize_str(Text)
+    }
+}
+
+/// A set of clients in one of its two forms.
+pub(crate) type EitherForm = (Option<Vec<u32>>, Option<Bitset>);
+
+/// Who is up.
+pub(crate) fn up(census: &Census) -> EitherForm {
+    if as_bits(census.up().count(), census.len()) {
+        (None, Some(Bitset::of(census.up())))
+    } else {
+        (Some(census.up().iter().map(count).collect()), None)
+    }
+}
+
+/// A set of clients out of so many.
+pub(crate) fn either_form(
+    clients: &mut dyn ExactSizeIterator<Item = ClientId>,
+    n_clients: usize,
+) -> EitherForm {
+    if as_bits(clients.len(), n_clients) {
+        let mut bits = Bits::new(n_clients);
+        clients.for_each(|client| bits.set(client.idx(), true));
+        (None, Some(Bitset::of(&bits)))
+    } else {
+        (Some(clients.map(ClientId::number).collect()), None)
+    }
+}
+
+fn as_bits(n_members: usize, n_clients: usize) -> bool {
+    n_clients > MANY_CLIENTS && n_members > n_clients / ONE_IN
+}
+
+/// The clients of a set, ascending.
+pub(crate) fn members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> Vec<u32> {
+    list.clone().or_else(|| bits.as_ref().map(Bitset::members)).unwrap_or_default()
+}
+
+/// How many clients a set holds.
+pub(crate) fn n_members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> usize {
+    list.as_ref().map(Vec::len).or_else(|| bits.as_ref().map(Bitset::count)).unwrap_or_default()
+}
+
+/// Ascending clients as first and last of each stretch without a gap.
+pub(crate) fn stretches(clients: &[ClientId]) -> Vec<[u32; 2]> {
+    clients
+        .chunk_by(|one, next| one.number() + 1 == next.number())
+        .map(|stretch| [stretch[0].number(), stretch[stretch.len() - 1].number()])
+        .collect()
+}
+
+/// A number of clients, or a client's number, as the record has it.
+pub(crate) fn count(clients: usize) -> u32 {
+    u32::try_from(clients).expect("fewer than 2^32 clients")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_bit_of_the_first_byte_is_client_0() {
+        let mut bits = Bits::new(70);
+        [0, 9, 69].iter().for_each(|&idx| bits.set(idx, true));
+        let set = Bitset::of(&bits);
+        assert_eq!(set.0[..2], [1, 2]);
+        assert_eq!((set.0.len(), set.members()), (16, vec![0, 9, 69]));
+    }
+}
