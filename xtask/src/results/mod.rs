@@ -4,6 +4,8 @@ mod fdms;
 mod study;
 
 use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::{cargo, workspace};
 
@@ -17,6 +19,9 @@ pub(crate) struct Args {
     /// At most so many runs of each grid
     #[arg(long, requires = "run")]
     at_most: Option<u32>,
+    /// Folder with the runs of the grids, one folder a grid [default: runs/WHAT]
+    #[arg(long)]
+    runs: Option<PathBuf>,
 }
 
 /// A study.
@@ -30,9 +35,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (folder, grids) = match args.what {
         What::Fdms => ("fdms", fdms::GRIDS),
     };
+    let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
     if args.run {
         for grid in grids {
-            play(folder, grid, args.at_most)?;
+            play(folder, grid, &runs, args.at_most)?;
+        }
+    }
+    if runs.exists() {
+        match args.what {
+            What::Fdms => fdms::look_at_friends(&runs)?,
         }
     }
     let page = workspace().join("docs/results").join(folder).with_extension("md");
@@ -45,20 +56,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs what is left of a grid.
-fn play(folder: &str, grid: &str, at_most: Option<u32>) -> Result<(), Box<dyn Error>> {
-    let file = format!("experiments/{folder}/{grid}.toml");
+/// The program, built as it is measured, in the workspace's folder.
+fn program() -> Command {
     let mut command = cargo();
-    command.current_dir(workspace()).args([
-        "run",
-        "--release",
-        "--package",
-        "ebbflow",
-        "--",
-        "compare",
-        &file,
-    ]);
-    command.args(["--out", &format!("runs/{folder}/{grid}")]);
+    command.current_dir(workspace()).args(["run", "--quiet", "--release", "--package", "ebbflow", "--"]);
+    command
+}
+
+/// Runs what is left of a grid.
+fn play(folder: &str, grid: &str, runs: &Path, at_most: Option<u32>) -> Result<(), Box<dyn Error>> {
+    let file = format!("experiments/{folder}/{grid}.toml");
+    let mut command = program();
+    command.args(["compare", &file]);
+    command.arg("--out").arg(runs.join(grid));
     if let Some(at_most) = at_most {
         command.args(["--at-most", &at_most.to_string()]);
     }

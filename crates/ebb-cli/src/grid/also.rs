@@ -4,20 +4,31 @@ use std::path::Path;
 
 use crate::CliError;
 
-/// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1.
+/// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1: the mean over those rounds, or, written
+/// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Also {
     /// As it was written: the column's heading.
     pub(crate) text: String,
     figure: String,
+    of: Of,
     first: u64,
     last: u64,
+}
+
+/// What is taken of the figure's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Values,
+    Changes,
 }
 
 impl Also {
     /// Reads what was written; `None` if it has another form.
     pub(crate) fn parse(text: &str) -> Option<Also> {
         let (figure, rounds) = text.split_once('@')?;
+        let changes = figure.strip_prefix("change(").and_then(|rest| rest.strip_suffix(')'));
+        let (figure, of) = changes.map_or((figure, Of::Values), |figure| (figure, Of::Changes));
         let (first, last) = match rounds.split_once('-') {
             Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
             None => {
@@ -26,11 +37,11 @@ impl Also {
             }
         };
         let holds = !figure.is_empty() && 1 <= first && first <= last;
-        holds.then(|| Also { text: text.to_owned(), figure: figure.to_owned(), first, last })
+        holds.then(|| Also { text: text.to_owned(), figure: figure.to_owned(), of, first, last })
     }
 }
 
-/// The mean of each figure over its rounds, those left out in which it was not taken.
+/// The mean of each figure, or of its changes, over its rounds, those left out in which it was not taken.
 pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, CliError> {
     if also.is_empty() {
         return Ok(Vec::new());
@@ -51,18 +62,44 @@ pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, C
             })
         })
         .collect::<Result<_, _>>()?;
-    let mut sums = vec![(0.0, 0_u32); also.len()];
+    let mut means = vec![Mean::default(); also.len()];
     for (round, record) in (1..).zip(reader.records()) {
         let record = record.map_err(failed)?;
-        for ((one, &column), sum) in also.iter().zip(&columns).zip(&mut sums) {
+        for ((one, &column), mean) in also.iter().zip(&columns).zip(&mut means) {
             if let Some(value) = record.get(column).and_then(|cell| cell.parse::<f64>().ok())
                 && (one.first..=one.last).contains(&round)
             {
-                *sum = (sum.0 + value, sum.1 + 1);
+                mean.add(one.of, value);
             }
         }
     }
-    Ok(sums.into_iter().map(|(sum, n)| (n > 0).then(|| sum / f64::from(n))).collect())
+    Ok(means.into_iter().map(Mean::take).collect())
+}
+
+/// A mean in the making.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f64,
+    n_values: u32,
+    before: Option<f64>,
+}
+
+impl Mean {
+    fn add(&mut self, of: Of, value: f64) {
+        let before = self.before.replace(value);
+        let taken = match of {
+            Of::Values => Some(value),
+            Of::Changes => before.map(|before| (value - before).abs()),
+        };
+        if let Some(taken) = taken {
+            self.sum += taken;
+            self.n_values += 1;
+        }
+    }
+
+    fn take(self) -> Option<f64> {
+        (self.n_values > 0).then(|| self.sum / f64::from(self.n_values))
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +125,12 @@ mod tests {
             .map(|text| Also::parse(text).unwrap())
             .to_vec();
         assert_eq!(look_up(&also, &table).unwrap(), [Some(0.1), None, Some(0.5), None]);
+        std::fs::write(&table, "round,accuracy\n0,0.5\n1,0.25\n2,\n3,0.75\n4,0.0\n").unwrap();
+        let also: Vec<_> = ["change(accuracy)@1-4", "change(accuracy)@1", "change(accuracy)@2-3"]
+            .map(|text| Also::parse(text).unwrap())
+            .to_vec();
+        assert_eq!(look_up(&also, &table).unwrap(), [Some(0.375), None, None]);
+        std::fs::write(&table, "round,accuracy\n").unwrap();
         let error = look_up(&[Also::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");
     }
