@@ -13,7 +13,7 @@ use crate::Bits;
 
 /// Coordinates in a chunk: long enough to be copied fast and for the sums of its lanes not to matter, short enough for
 /// blocks of chunks to stay in the second cache.
-const CHUNK: usize = 1024;
+const CHUNK: usize = 3072;
 
 /// Additions that go on side by side.
 const LANES: usize = 16;
@@ -30,10 +30,17 @@ const PART: usize = 1 << 16;
 /// The most inner products that are kept several times over, once for each part.
 const KEPT: usize = 1 << 25;
 
-/// One chunk of one vector, filled up with zeros; no load of sixteen lanes touches two lines of a cache.
+/// One chunk of one vector, filled up with zeros; no load of sixteen lanes touches two lines of a cache. What is beyond the chunk is
+/// never read: it keeps rows from lying a power of two apart, where they would drive each other out of the first cache.
 #[derive(Clone)]
 #[repr(align(64))]
-struct Row([f32; CHUNK]);
+struct Row([f32; CHUNK + LANES]);
+
+impl Row {
+    fn chunk(&self) -> &[f32; CHUNK] {
+        self.0.first_chunk().expect("a row is longer than a chunk")
+    }
+}
 
 /// The inner products of vectors with each other and with themselves.
 #[derive(Clone, Debug)]
@@ -242,7 +249,7 @@ struct Room {
 
 impl Room {
     fn new(block: usize) -> Room {
-        let zeros = vec![Row([0.0; CHUNK]); block];
+        let zeros = vec![Row([0.0; CHUNK + LANES]); block];
         Room { rows: zeros.clone(), cols: zeros }
     }
 }
@@ -273,9 +280,10 @@ fn block_row(
             corners.filter_map(tile).collect()
         })
         .collect();
-    for chunk in chunks {
+    for (idx, chunk) in chunks.iter().enumerate() {
         pack(vectors, first_row, chunk, &mut room.rows);
-        for (beside, tiles) in wanted.iter().enumerate().filter(|(_, tiles)| !tiles.is_empty()) {
+        let mut steps = wanted.iter().enumerate().filter(|(_, tiles)| !tiles.is_empty()).peekable();
+        while let Some((beside, tiles)) = steps.next() {
             let first_col = beside * block;
             let cols = if beside == at {
                 &room.rows
@@ -283,18 +291,96 @@ fn block_row(
                 pack(vectors, first_col, chunk, &mut room.cols);
                 &room.cols
             };
+            // What is copied next comes from the memory while products are formed.
+            let mut ahead = match (steps.peek(), chunks.get(idx + 1)) {
+                (Some((next, _)), _) if *next != at => {
+                    Ahead::new(vectors, next * block, block, chunk, tiles.len())
+                }
+                (_, Some(next)) => Ahead::new(vectors, first_row, block, next, tiles.len()),
+                _ => Ahead::new(&[], 0, 0, &[], 1),
+            };
+            let len = gone_through(chunk);
             let mut add =
                 |row: usize, col: usize, product: f64| products[row * width + first_col + col] += product;
             for (row, col, tile) in tiles {
-                add_tile((&room.rows, *row), (cols, *col), tile, &mut add);
+                ahead.fetch();
+                add_tile((&room.rows, *row), (cols, *col), tile, len, &mut add);
             }
         }
     }
     products
 }
 
-/// Copies a chunk of a block of vectors; where there are none, zeros.
+/// The lines of memory that are copied next, fetched a few at a time.
+struct Ahead<'a> {
+    vectors: &'a [&'a [f32]],
+    stretches: &'a [Range<usize>],
+    vector: usize,
+    stretch: usize,
+    /// Where in the stretch the next line is.
+    coordinate: usize,
+    per_fetch: usize,
+}
+
+impl<'a> Ahead<'a> {
+    /// Of a block of vectors, in so many fetches.
+    fn new(
+        vectors: &'a [&'a [f32]],
+        first: usize,
+        block: usize,
+        stretches: &'a [Range<usize>],
+        n_fetches: usize,
+    ) -> Ahead<'a> {
+        let vectors = &vectors[first.min(vectors.len())..(first + block).min(vectors.len())];
+        let n_lines: usize = stretches.iter().map(|stretch| stretch.len().div_ceil(LANES)).sum();
+        let per_fetch = (n_lines * vectors.len()).div_ceil(n_fetches.max(1));
+        Ahead { vectors, stretches, vector: 0, stretch: 0, coordinate: 0, per_fetch }
+    }
+
+    fn fetch(&mut self) {
+        let mut left = self.per_fetch;
+        while left > 0
+            && let Some(vector) = self.vectors.get(self.vector)
+        {
+            let Some(stretch) = self.stretches.get(self.stretch) else {
+                (self.vector, self.stretch) = (self.vector + 1, 0);
+                continue;
+            };
+            let from = &vector[stretch.clone()];
+            let lines = from.len().saturating_sub(self.coordinate).div_ceil(LANES).min(left);
+            for line in 0..lines {
+                fetch_line(&from[self.coordinate + line * LANES]);
+            }
+            self.coordinate += lines * LANES;
+            left -= lines;
+            if self.coordinate >= from.len() {
+                (self.stretch, self.coordinate) = (self.stretch + 1, 0);
+            }
+        }
+    }
+}
+
+/// Asks for a line of memory without waiting for it.
+#[inline(always)]
+fn fetch_line(at: &f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the address is that of a number that lives; the instruction, which every such processor has, changes nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// How many numbers of a chunk are gone through.
+fn gone_through(chunk: &[Range<usize>]) -> usize {
+    chunk.iter().map(Range::len).sum::<usize>().next_multiple_of(LANES)
+}
+
+/// Copies a chunk of a block of vectors, filled up with zeros to whole steps; where there are none, zeros.
 fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
+    let len = gone_through(chunk);
     for (row, Row(to)) in to.iter_mut().enumerate() {
         let mut filled = 0;
         if let Some(vector) = vectors.get(first + row) {
@@ -304,15 +390,16 @@ fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]
                 filled += from.len();
             }
         }
-        to[filled..].fill(0.0);
+        to[filled..len].fill(0.0);
     }
 }
 
-/// Adds the products that are wanted of a tile.
+/// Adds the products that are wanted of a tile, over the first `len` of the chunk.
 fn add_tile(
     (rows, first_row): (&[Row], usize),
     (cols, first_col): (&[Row], usize),
     wanted: &Tile,
+    len: usize,
     add: &mut impl FnMut(usize, usize, f64),
 ) {
     let (row, col) = (|row: usize| &rows[row], |col: usize| &cols[col]);
@@ -321,6 +408,7 @@ fn add_tile(
             let products = tile::<{ TILE.0 }, { TILE.1 }>(
                 std::array::from_fn(|at| row(first_row + at)),
                 std::array::from_fn(|at| col(first_col + at)),
+                len,
             );
             for ((row, products), mask) in (first_row..).zip(products).zip(mask) {
                 for ((col, product), is_wanted) in (first_col..).zip(products).zip(mask) {
@@ -340,11 +428,11 @@ fn add_tile(
                     .collect();
                 let (threes, ones) = wanted.as_chunks::<3>();
                 for three in threes {
-                    let [products] = tile([row(at)], three.map(col));
+                    let [products] = tile([row(at)], three.map(col), len);
                     three.iter().zip(products).for_each(|(&other, product)| add(at, other, product));
                 }
                 for &other in ones {
-                    let [[product]] = tile([row(at)], [col(other)]);
+                    let [[product]] = tile([row(at)], [col(other)], len);
                     add(at, other, product);
                 }
             }
@@ -354,32 +442,33 @@ fn add_tile(
 
 /// The products of a few rows with a few columns.
 #[cfg(target_arch = "x86_64")]
-fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
+fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C], len: usize) -> [[f64; C]; R] {
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the processor has the unit, as asked in the line above.
-        unsafe { x86::tile_avx512(rows, cols) }
+        unsafe { x86::tile_avx512(rows, cols, len) }
     } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
         // SAFETY: the processor has both units, as asked in the line above.
-        unsafe { x86::tile_avx2(rows, cols) }
+        unsafe { x86::tile_avx2(rows, cols, len) }
     } else {
-        tile_plain(rows, cols)
+        tile_plain(rows, cols, len)
     }
 }
 
 /// The products of a few rows with a few columns.
 #[cfg(not(target_arch = "x86_64"))]
-fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
-    tile_plain(rows, cols)
+fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C], len: usize) -> [[f64; C]; R] {
+    tile_plain(rows, cols, len)
 }
 
 #[inline(always)]
-fn tile_plain<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C]) -> [[f64; C]; R] {
-    rows.map(|row| cols.map(|col| lanes_plain(row, col)))
+fn tile_plain<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C], len: usize) -> [[f64; C]; R] {
+    rows.map(|row| cols.map(|col| lanes_plain(row, col, len)))
 }
 
-fn lanes_plain(row: &Row, col: &Row) -> f64 {
+fn lanes_plain(row: &Row, col: &Row, len: usize) -> f64 {
+    let (row, col) = (&row.chunk()[..len], &col.chunk()[..len]);
     let mut lanes = [0.0_f32; LANES];
-    for (row, col) in row.0.as_chunks::<LANES>().0.iter().zip(col.0.as_chunks::<LANES>().0) {
+    for (row, col) in row.as_chunks::<LANES>().0.iter().zip(col.as_chunks::<LANES>().0) {
         for lane in 0..LANES {
             lanes[lane] = row[lane].mul_add(col[lane], lanes[lane]);
         }
@@ -411,11 +500,13 @@ mod x86 {
     pub(super) fn tile_avx512<const R: usize, const C: usize>(
         rows: [&Row; R],
         cols: [&Row; C],
+        len: usize,
     ) -> [[f64; C]; R] {
+        assert!(len <= CHUNK && len.is_multiple_of(LANES), "whole steps within the chunk");
         let mut sums = [[_mm512_setzero_ps(); C]; R];
-        for at in (0..CHUNK).step_by(LANES) {
+        for at in (0..len).step_by(LANES) {
             // SAFETY: sixteen numbers from `at` on are within the chunk.
-            let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.0.as_ptr().add(at)) } };
+            let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.chunk().as_ptr().add(at)) } };
             let left: [__m512; R] = std::array::from_fn(|row| load(rows[row]));
             for col in 0..C {
                 let right = load(cols[col]);
@@ -439,16 +530,18 @@ mod x86 {
     pub(super) fn tile_avx2<const R: usize, const C: usize>(
         rows: [&Row; R],
         cols: [&Row; C],
+        len: usize,
     ) -> [[f64; C]; R] {
+        assert!(len <= CHUNK && len.is_multiple_of(LANES), "whole steps within the chunk");
         let mut sums = [[(_mm256_setzero_ps(), _mm256_setzero_ps()); C]; R];
         // Two rows by three columns at a time, for there are but sixteen registers.
         for first_row in (0..R).step_by(2) {
             for first_col in (0..C).step_by(3) {
                 let (last_row, last_col) = (R.min(first_row + 2), C.min(first_col + 3));
-                for at in (0..CHUNK).step_by(LANES) {
+                for at in (0..len).step_by(LANES) {
                     let load = |row: &Row, by: usize| -> __m256 {
                         // SAFETY: sixteen numbers from `at` on are within the chunk.
-                        unsafe { _mm256_loadu_ps(row.0.as_ptr().add(at + by)) }
+                        unsafe { _mm256_loadu_ps(row.chunk().as_ptr().add(at + by)) }
                     };
                     for row in first_row..last_row {
                         let left = (load(rows[row], 0), load(rows[row], 8));
@@ -535,19 +628,19 @@ mod tests {
     #[test]
     fn every_path_gives_the_same_bits() {
         let rows: Vec<_> =
-            random(10, CHUNK, 2).into_iter().map(|row| Row(row.try_into().expect("a chunk"))).collect();
+            random(10, CHUNK + LANES, 2).into_iter().map(|row| Row(row.try_into().expect("a row"))).collect();
         let row = |at: usize| &rows[at];
         let (left, right) =
             ([row(0), row(1), row(2), row(3)], [row(4), row(5), row(6), row(7), row(8), row(9)]);
-        let plain = tile_plain(left, right);
+        let plain = tile_plain(left, right, CHUNK);
         assert_eq!(
-            tile(left, right).map(|row| row.map(f64::to_bits)),
+            tile(left, right, CHUNK).map(|row| row.map(f64::to_bits)),
             plain.map(|row| row.map(f64::to_bits))
         );
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
             // SAFETY: the processor has both units, as asked in the line above.
-            assert_eq!(unsafe { x86::tile_avx2(left, right) }, plain);
+            assert_eq!(unsafe { x86::tile_avx2(left, right, CHUNK) }, plain);
         }
     }
 
