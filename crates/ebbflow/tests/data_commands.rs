@@ -216,6 +216,23 @@ fn the_pictures_of_the_documentation_are_what_is_drawn() {
 }
 
 #[test]
+fn the_shipped_studies_can_deal_their_data() {
+    if real("the data of shipped studies").is_none() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut n_studies = 0;
+    for entry in fs::read_dir(shipped("experiments/fdms")).unwrap() {
+        let file = entry.unwrap().path();
+        if file.extension().is_some_and(|ending| ending == "toml") {
+            succeed(&["data", "split", file.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);
+            n_studies += 1;
+        }
+    }
+    assert!(n_studies >= 10, "{n_studies}");
+}
+
+#[test]
 fn the_picture_of_the_readme_is_what_is_drawn() {
     let place = tempfile::tempdir().unwrap();
     let config = shipped("experiments/demo.toml");

@@ -187,7 +187,11 @@ const LOSE: [(&str, &str, &str); 4] = [
     ("lose-away", "mnist-full", "A whole cluster away in rounds 20 to 79, everybody else always there"),
     ("lose-labels", "mnist-full", "Who is there depends on the labels held: chances from .1 to 1"),
     ("lose-iid", "lose-iid", "No clusters: everybody holds the same mixture; half silent"),
-    ("lose-dirichlet", "lose-dirichlet", "No clusters: Dirichlet mixtures with alpha .1; half silent"),
+    (
+        "lose-dirichlet",
+        "lose-dirichlet",
+        "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half silent",
+    ),
 ];
 
 /// A method of the races, and the last round in which its threshold is above 1.
