@@ -172,6 +172,12 @@ impl Assembled {
                            kind = \"clustered\", or take another kind";
             return Err(tree.error("substitute.kind", message).into());
         }
+        let oracle_chances = world.oracle_chances(task.n_clients());
+        if roles.selector.needs_oracle_chances() && oracle_chances.is_empty() {
+            let message = "nobody can know the chances of clients in this world; give it [world.availability] \
+                           kind = \"bernoulli\" and no outages, or take another kind";
+            return Err(tree.error("select.kind", message).into());
+        }
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
         let stop: StopTable = tree.table("stop", facts).parse()?;
         if stop.accuracy.is_some() && !task.has_accuracy() {
@@ -201,6 +207,7 @@ impl Assembled {
             threads: threads.get(),
             trained: task.layout().trained(),
             oracle_clusters: clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect(),
+            oracle_chances,
             oracle: evaluation.oracle_absent,
         };
         Ok(Assembled {

@@ -18,6 +18,8 @@ pub(crate) struct World {
     trained: Vec<Range<usize>>,
     /// True clusters.
     pub(crate) clusters: Vec<Option<u32>>,
+    /// True chances to be there.
+    pub(crate) chances: Vec<f64>,
 }
 
 impl World {
@@ -39,6 +41,7 @@ impl World {
             model: vec![0.0],
             trained: std::iter::once(0..1).collect(),
             clusters: Vec::new(),
+            chances: Vec::new(),
         }
     }
 
@@ -88,6 +91,7 @@ impl World {
             census: &self.census,
             shares: &self.shares,
             oracle_clusters: &self.clusters,
+            oracle_chances: &self.chances,
         }
     }
 }

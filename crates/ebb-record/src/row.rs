@@ -49,6 +49,9 @@ pub struct Row {
     pub chance: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     chances: Option<Vec<Option<f64>>>,
+    /// Whether those chances are only near the true ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chances_approximate: bool,
     /// How many steps each client did that answered in part, ascending by client.
     pub partial_steps: Vec<u32>,
     /// Whose answer to an earlier round came now.
@@ -86,7 +89,7 @@ pub struct Row {
     /// For whom something stood in that no single client computed: the mean of the answers, or a model of zeros.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_by_none: Vec<u32>,
-    /// Figures of the substitution, by name.
+    /// Figures of the substitution and of the selector, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
     pub notes: BTreeMap<String, f64>,
     /// The local rate.
@@ -211,6 +214,7 @@ impl Row {
             absent_bits,
             chance,
             chances,
+            chances_approximate: outcome.cohort.approximate,
             partial_steps,
             late: returns.late.iter().map(|answer| answer.client.number()).collect(),
             late_base: returns.late.iter().map(|answer| answer.update.base).collect(),
@@ -519,7 +523,7 @@ pub(crate) mod tests {
             joined: if number == 0 { (0..4).map(ClientId::new).collect() } else { Vec::new() },
             left: Vec::new(),
             rate: 0.1,
-            cohort: Cohort { picks: picks.to_vec(), wait: Wait::Deadline },
+            cohort: Cohort { picks: picks.to_vec(), wait: Wait::Deadline, approximate: false },
             returns: Returns {
                 fresh: vec![answer(1, number, 10, 0.5), answer(2, number, 4, 0.25)],
                 late: Vec::new(),

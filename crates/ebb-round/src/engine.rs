@@ -42,6 +42,8 @@ pub struct RunFacts {
     pub trained: Vec<Range<usize>>,
     /// The group of alike clients that each was made in, by client; empty where nobody knows.
     pub oracle_clusters: Vec<Option<u32>>,
+    /// The true chance of each client to be there when it is asked, by client; empty where nobody knows.
+    pub oracle_chances: Vec<f64>,
     /// Whether the absent are trained too, to measure what their absence costs. Nothing of it reaches the run.
     pub oracle: bool,
 }
@@ -81,7 +83,7 @@ pub struct Outcome {
     pub oracle_hits: Option<(u32, u32)>,
     /// What the absences cost, if that was asked.
     pub oracle: Option<OracleError>,
-    /// Figures of the substitution.
+    /// Figures of the substitution and of the selector.
     pub notes: Notes,
     /// The norm of the aggregate.
     pub step_norm: f64,
@@ -146,6 +148,7 @@ impl Engine {
             census: &self.census,
             shares: &self.shares,
             oracle_clusters: &self.facts.oracle_clusters,
+            oracle_chances: &self.facts.oracle_chances,
         };
         let (rate, work) = local.plan(server.tick(&round));
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
@@ -180,11 +183,12 @@ impl Engine {
         server.absorb(&round, &contributions, &aggregate); // server update
         let score = evaluator.evaluate(number, server.model()); // evaluation
 
-        let notes = substitution.notes();
         let oracle_hits = oracle::hits(&round, &contributions);
         let report = Report { cohort: &cohort, returns: &returns };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
+        let mut notes = substitution.notes();
+        notes.extend(selector.notes());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
         // for no role took its part in it.
         for answer in &returns.fresh {

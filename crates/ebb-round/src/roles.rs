@@ -29,6 +29,8 @@ pub struct Round<'a> {
     pub shares: &'a Shares,
     /// The group of alike clients that each was made in, by client; empty where nobody knows, as in every real fleet.
     pub oracle_clusters: &'a [Option<u32>],
+    /// The true chance of each client to be there when it is asked, by client; empty where nobody knows, as in every real fleet.
+    pub oracle_chances: &'a [f64],
 }
 
 impl Round<'_> {
@@ -50,6 +52,11 @@ impl Round<'_> {
     /// The true cluster of a client. Only an oracle knows.
     pub fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
         self.oracle_clusters.get(client.idx()).copied().flatten()
+    }
+
+    /// The true chance of a client to be there. Only an oracle knows.
+    pub fn oracle_chance(&self, client: ClientId) -> Option<f64> {
+        self.oracle_chances.get(client.idx()).copied()
     }
 
     /// The stream of random numbers of this round for a purpose.
@@ -76,6 +83,14 @@ pub trait Selector: State + Send {
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
+    /// Whether it asks for true chances to be there, which only some worlds have.
+    fn needs_oracle_chances(&self) -> bool {
+        false
+    }
+    /// Figures of the round that just ended, for the record.
+    fn notes(&self) -> Notes {
+        Notes::new()
+    }
 }
 
 /// What does a client do with the job?
@@ -244,13 +259,15 @@ pub struct Cohort {
     pub picks: Vec<Pick>,
     /// How long.
     pub wait: Wait,
+    /// Whether the chances of the picks are only near those with which they came to be asked.
+    pub approximate: bool,
 }
 
 impl Cohort {
     /// Clients that are asked for certain, waited for until the deadline.
     pub fn by_deadline(clients: impl IntoIterator<Item = ClientId>) -> Self {
         let picks = clients.into_iter().map(|client| Pick { client, chance: Some(1.0) }).collect();
-        Cohort { picks, wait: Wait::Deadline }
+        Cohort { picks, wait: Wait::Deadline, approximate: false }
     }
 
     /// Whom.

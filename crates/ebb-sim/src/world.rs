@@ -282,6 +282,13 @@ impl World {
         outage::is_away(&self.outages, number, client)
     }
 
+    /// The true chance of each of so many clients to be there when it is asked; empty where there is none that is always the
+    /// same. Only an oracle knows.
+    pub fn oracle_chances(&self, n_clients: usize) -> Vec<f64> {
+        let chance = |idx| self.availability.oracle_chance(ClientId::new(idx));
+        if self.outages.is_empty() { (0..n_clients).map_while(chance).collect() } else { Vec::new() }
+    }
+
     /// What the user should know of it, a line each: say, what of a recording was not taken as it is.
     pub fn notes(&self) -> &[String] {
         self.availability.notes()

@@ -233,6 +233,7 @@ fn clustered(
             census: &census,
             shares: &shares,
             oracle_clusters: &[],
+            oracle_chances: &[],
         };
         let began = Instant::now();
         black_box(friend.stand_ins(&round, &returns));

@@ -48,7 +48,7 @@ impl Selector for Uniform {
         let clients = Census::draw(among, self.cohort.get(), &mut round.rng("select"));
         let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
         let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
-        Cohort { picks, wait: Wait::Deadline }
+        Cohort { picks, wait: Wait::Deadline, approximate: false }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Each client is up with its own chance, anew in every round.
 
-use ebb_round::{Bits, RoundNo, Stream, stateless};
+use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Chance, Entry, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,10 @@ impl Availability for Bernoulli {
 
     fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         toss(&Stream::of_round(self.seed, "up", number), up, |idx| self.chances.of(idx));
+    }
+
+    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
+        Some(self.chances.of(client.idx()))
     }
 }
 

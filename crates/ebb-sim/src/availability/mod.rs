@@ -33,6 +33,11 @@ pub trait Availability: State + Send {
     /// Writes who is up. Bits of clients that are not enrolled do not matter.
     fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
 
+    /// The chance of a client to be up in any round, where it has one that is always the same. Only an oracle knows.
+    fn oracle_chance(&self, _client: ClientId) -> Option<f64> {
+        None
+    }
+
     /// The time from the beginning of a round to that of the next, where it is given.
     fn round_s(&self) -> Option<f64> {
         None
