@@ -126,6 +126,17 @@ pub const STANDARD: &[Recipe] = &[
         only_participation: true,
     },
     Recipe {
+        name: "e3cs",
+        about: "asks those more often that tend to be there, within a quota; the model stands in for all others (E3CS)",
+        settings: r#"
+            [select]
+            kind = "e3cs"
+            [aggregate]
+            kind = "share"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
         name: "fedprox",
         about: "FedAvg whose clients are held near the model they started from (Li et al. 2020)",
         settings: r#"

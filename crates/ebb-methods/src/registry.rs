@@ -32,7 +32,7 @@ impl Registry {
     pub fn standard() -> Registry {
         Registry {
             objectives: vec![objective::enrolled::ENTRY],
-            selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY],
+            selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY, select::e3cs::ENTRY],
             locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
             substitutions: vec![
                 substitute::nobody::ENTRY,
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn every_recipe_builds_from_its_name_and_a_rate() {
         for recipe in recipes::STANDARD {
-            let cohort = if recipe.settings.contains("uniform") { "[select]\ncohort = 3" } else { "" };
+            let cohort = if recipe.settings.contains("everyone") { "" } else { "[select]\ncohort = 3" };
             build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 1", recipe.name))
                 .unwrap();
         }
@@ -234,11 +234,11 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, fedprox, scaffold",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold",
             ),
             (
                 "[select]\nkind = \"unifrom\"",
-                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform",
+                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, e3cs",
             ),
             (
                 "recipe = \"fedavg\"\n[select]\ncohort = 40",

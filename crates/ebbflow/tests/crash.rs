@@ -66,7 +66,7 @@ fn fifty_kills_and_not_one_byte_is_different() {
     let recipes: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
     let config = |recipe: &&str| {
         let needs_cohort =
-            registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("uniform"));
+            registry.recipes.iter().any(|one| one.name == *recipe && !one.settings.contains("everyone"));
         let cohort = if needs_cohort { "[select]\ncohort = 5\n" } else { "" };
         let mut text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
         // Some recipes ask an oracle for clusters.

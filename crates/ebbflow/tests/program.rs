@@ -349,6 +349,7 @@ fn lists_and_descriptions_name_everything() {
         "dropout",
         "zero-update",
         "fedavg",
+        "e3cs",
         "fedprox",
         "scaffold",
         "fl-fdms",

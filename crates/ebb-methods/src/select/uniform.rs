@@ -14,11 +14,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
 among = \"up\"               # or enrolled",
     build: |settings| {
         let uniform = settings.parse::<Uniform>()?;
-        let n_clients = settings.facts().n_clients;
-        if uniform.cohort.get() > n_clients {
-            return Err(settings
-                .error("cohort", format!("larger than the fleet; give at most its {n_clients} clients")));
-        }
+        super::check_cohort(settings, uniform.cohort)?;
         Ok(Box::new(uniform))
     },
 };

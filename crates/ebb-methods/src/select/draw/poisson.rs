@@ -1,0 +1,47 @@
+//! Everybody is drawn or not, for itself, with its chance; how many are drawn varies, and it may be nobody.
+//!
+//! Chances above a half are tossed one by one: there are at most twice as many of them as are drawn on average. For the others, points are
+//! scattered over the line of chances, so densely that a client is hit more often than it should be drawn, and who is hit is drawn with what
+//! its chance has of that.
+
+use std::collections::BTreeSet;
+
+use ebb_round::Stream;
+
+use super::{Drawn, Line};
+
+/// Points for a chance of 1: with so many, a chance of a half is hit a half of the time, and smaller ones more often than they need.
+const DENSITY: f64 = 2.0 * std::f64::consts::LN_2;
+
+pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
+    let mut picks = line.certain_picks();
+    let heavy = match (0.5 - line.base) / line.factor {
+        weight if weight.is_nan() => Vec::new(),
+        weight => line.urn.at_least(weight.max(0.0)),
+    };
+    for &idx in &heavy {
+        if stream.chance(line.chance(idx)) {
+            picks.push(line.pick(idx));
+        }
+    }
+    heavy.iter().for_each(|&idx| line.urn.take(idx));
+    let length = line.length();
+    let mut hit = BTreeSet::new();
+    // The distances of scattered points are exponential.
+    let mut place = 0.0;
+    loop {
+        place -= libm::log(1.0 - stream.unit()) / DENSITY;
+        if place >= length {
+            break;
+        }
+        let Some(found) = line.find(place) else { break };
+        if hit.insert(found.idx) {
+            let chance = line.chance(found.idx);
+            if stream.chance(chance / -libm::expm1(-DENSITY * chance)) {
+                picks.push(line.pick(found.idx));
+            }
+        }
+    }
+    heavy.into_iter().for_each(|idx| line.urn.put(idx));
+    Drawn { picks, approximate: false }
+}

@@ -1,0 +1,47 @@
+//! The chances of E3CS computed directly: all clients are sorted in every round. What the tree is held against.
+
+/// The chances of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation {
+    /// By client.
+    pub chances: Vec<f64>,
+    /// Those that would have more than chance 1 and are cut to it, ascending.
+    pub overflow: Vec<usize>,
+}
+
+/// Chances that add up to `count`, at least `quota` and at most 1 each: what is left above the quota goes by weight, given as logarithms.
+///
+/// # Panics
+/// When there are fewer than `count` clients, or `quota` is more than `count` over their number.
+pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
+    let n_clients = logs.len();
+    assert!(count <= n_clients, "{count} of {n_clients} clients");
+    let left = count as f64 - n_clients as f64 * quota;
+    assert!(left > -1e-9, "a quota of {quota} for {n_clients} clients is more than {count}");
+    if left <= 1e-12 * count as f64 {
+        return Allocation { chances: vec![quota; n_clients], overflow: Vec::new() };
+    }
+    if count == n_clients {
+        return Allocation { chances: vec![1.0; n_clients], overflow: (0..n_clients).collect() };
+    }
+    let mut order: Vec<usize> = (0..n_clients).collect();
+    order.sort_by(|&one, &two| logs[two].total_cmp(&logs[one]).then(one.cmp(&two)));
+    // With so many of the heaviest cut off, the rest shares what they leave.
+    for n_cut in 0..n_clients {
+        let rest = &order[n_cut..];
+        let reference = logs[rest[0]];
+        let sum: f64 = rest.iter().map(|&idx| libm::exp(logs[idx] - reference)).sum();
+        let shared = left - n_cut as f64 * (1.0 - quota);
+        // The heaviest of the rest has weight 1.
+        if quota + shared / sum <= 1.0 {
+            let mut chances = vec![1.0; n_clients];
+            for &idx in rest {
+                chances[idx] = quota + shared.max(0.0) * libm::exp(logs[idx] - reference) / sum;
+            }
+            let mut overflow = order[..n_cut].to_vec();
+            overflow.sort_unstable();
+            return Allocation { chances, overflow };
+        }
+    }
+    unreachable!("one client that is left can always have what is left")
+}

@@ -1,0 +1,334 @@
+//! E3CS (Huang et al. 2022): asks those more often that were there when they were asked, and everybody at least as often as a quota says.
+//!
+//! Exp3 with several plays: the chances of a round are the quota and, above it, in proportion to weights that grow with every answer, the more
+//! the smaller the chance was. Weights are kept as logarithms, for a client that answers at a chance of nearly nothing grows by hundreds
+//! of units. Whoever would have more than chance 1 is in overflow: it has chance 1, and its weight stays as it is.
+//!
+//! Only the weights of those that were asked change, so that a round costs as many steps down a tree as clients are asked, however many there
+//! are. `direct` does the same by sorting them all.
+
+pub mod direct;
+mod quota;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use ebb_round::{
+    Bits, Cohort, Loader, Notes, Pick, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
+};
+use ebb_settings::{Entry, Positive, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+pub use self::quota::Quota;
+use super::draw::{Drawn, Line, Sampler};
+use super::urn::Urn;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "e3cs",
+    about: "those more often that were there when asked, by Exp3, and everybody as often as a quota says (E3CS)",
+    example: "cohort = 10                # required
+quota = 0.5                # of an even share; or \"inc\", { linear = [0.0, 1.0] }, [[1, 0.0], [50, 1.0]]
+rate = 0.5                 # above 0, below 1; or \"optimal\" for the given rounds
+sampler = \"multinomial-nr\" # or dep-round, systematic, poisson
+among = \"enrolled\"         # or up
+# clip = 10.0              # the most that a logarithm may grow in a round; off",
+    build: |settings| Ok(Box::new(E3cs::build(settings)?)),
+};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    cohort: NonZeroUsize,
+    #[serde(default)]
+    quota: Quota,
+    #[serde(default)]
+    rate: Rate,
+    #[serde(default)]
+    sampler: Sampler,
+    #[serde(default)]
+    among: Among,
+    clip: Option<Positive>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Among {
+    #[default]
+    Enrolled,
+    Up,
+}
+
+/// How fast weights grow.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected a number above 0 and below 1, or \"optimal\"")]
+enum Rate {
+    Fixed(f64),
+    Named(RateName),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RateName {
+    /// What makes Theorem 1's bound least for the rounds of the run.
+    Optimal,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Rate::Fixed(0.5)
+    }
+}
+
+/// Weights beyond would no longer be told apart from each other, and one that has got there is asked in every round as it is.
+const MOST_GROWTH: f64 = 1e9;
+
+struct E3cs {
+    table: Table,
+    n_rounds: u32,
+    eta: f64,
+    /// Everybody that takes part, except those in overflow.
+    urn: Urn,
+    /// Who takes part, in overflow or not.
+    members: Bits,
+    /// Who was ever a member, and so has a weight of its own.
+    known: Bits,
+    overflow: Vec<usize>,
+    /// In how many rounds each client was in overflow that ever was.
+    overflow_rounds: BTreeMap<usize, u32>,
+    /// Of the present round: what everybody has for certain, how much is left above it, and among how many.
+    quota: f64,
+    left: f64,
+    n_members: usize,
+}
+
+impl E3cs {
+    fn build(settings: &Settings<'_>) -> Result<E3cs, SettingsError> {
+        let table = settings.parse::<Table>()?;
+        let facts = settings.facts();
+        super::check_cohort(settings, table.cohort)?;
+        table.quota.check(settings)?;
+        let eta = match table.rate {
+            Rate::Fixed(eta) if eta > 0.0 && eta < 1.0 => eta,
+            Rate::Fixed(_) => {
+                return Err(settings.error("rate", "give a number above 0 and below 1, or \"optimal\""));
+            }
+            Rate::Named(RateName::Optimal) if facts.n_rounds == 0 => {
+                return Err(
+                    settings.error("rate", "it goes by the number of rounds, which is not known here")
+                );
+            }
+            Rate::Named(RateName::Optimal) => best_rate(&table, facts.n_clients, facts.n_rounds),
+        };
+        Ok(E3cs::new(table, facts.n_rounds, eta))
+    }
+
+    fn new(table: Table, n_rounds: u32, eta: f64) -> E3cs {
+        E3cs {
+            table,
+            n_rounds,
+            eta,
+            urn: Urn::default(),
+            members: Bits::default(),
+            known: Bits::default(),
+            overflow: Vec::new(),
+            overflow_rounds: BTreeMap::new(),
+            quota: 0.0,
+            left: 0.0,
+            n_members: 0,
+        }
+    }
+
+    /// Lets members be just these. Who was one before has the weight that it had; a newcomer has the mean of all.
+    fn meet(&mut self, now: &Bits) {
+        self.urn.grow(now.len());
+        self.members.grow(now.len());
+        self.known.grow(now.len());
+        if self.known.count() == 0 {
+            self.urn.put_only(now);
+            (self.members, self.known) = (now.clone(), now.clone());
+            return;
+        }
+        let changed = |at: &usize| self.members.words()[*at] != now.words()[*at];
+        let words: Vec<_> = (0..now.words().len()).filter(changed).collect();
+        if words.is_empty() {
+            return;
+        }
+        let newcomers_log = self.urn.mean_log();
+        for idx in words.into_iter().flat_map(|at| at * 64..(at * 64 + 64).min(now.len())) {
+            match (self.members.get(idx), now.get(idx)) {
+                (false, true) => {
+                    if !self.known.get(idx) {
+                        self.known.set(idx, true);
+                        self.urn.set_log(idx, newcomers_log);
+                    }
+                    self.urn.put(idx);
+                }
+                (true, false) => {
+                    self.urn.take(idx);
+                    self.overflow.retain(|&other| other != idx);
+                }
+                _ => {}
+            }
+        }
+        self.members = now.clone();
+    }
+
+    /// Works out the chances of a round in which so many of all members are asked; returns what a weight of 1 adds to the quota.
+    fn allocate(&mut self, count: usize, quota: f64) -> f64 {
+        (self.quota, self.left) = (quota, count as f64 - self.n_members as f64 * quota);
+        if self.left <= 1e-12 * count as f64 {
+            self.left = 0.0;
+            self.release_all();
+            return 0.0;
+        }
+        if count == self.n_members {
+            self.overflow = self.members.iter().collect();
+            self.urn.put_only(&Bits::new(self.members.len()));
+            return 0.0;
+        }
+        // Those that the others have caught up with leave the overflow, the lightest first; then it takes whoever is too heavy.
+        let by_weight =
+            |one: &usize, two: &usize| self.urn.log(*two).total_cmp(&self.urn.log(*one)).then(one.cmp(two));
+        self.overflow.sort_unstable_by(by_weight);
+        while let Some(&idx) = self.overflow.last() {
+            self.urn.keep_near();
+            if self.is_too_heavy(idx) {
+                break;
+            }
+            self.overflow.pop();
+            self.urn.put(idx);
+        }
+        self.urn.keep_near();
+        while let Some(idx) = self.urn.heaviest() {
+            if !self.is_too_heavy(idx) {
+                break;
+            }
+            self.urn.take(idx);
+            self.overflow.push(idx);
+            self.urn.keep_near();
+        }
+        self.overflow.sort_unstable();
+        self.factor()
+    }
+
+    /// Lets nobody be in overflow.
+    fn release_all(&mut self) {
+        for idx in std::mem::take(&mut self.overflow) {
+            self.urn.put(idx);
+        }
+        self.urn.keep_near();
+    }
+
+    /// What is left for those that are not in overflow.
+    fn shared(&self) -> f64 {
+        self.left - self.overflow.len() as f64 * (1.0 - self.quota)
+    }
+
+    /// Whether a client would have more than chance 1 beside those in the urn, whether it is one of them or in overflow.
+    fn is_too_heavy(&self, idx: usize) -> bool {
+        self.shared() * self.urn.weight(idx) > (1.0 - self.quota) * self.urn.sum()
+    }
+
+    fn factor(&self) -> f64 {
+        let sum = self.urn.sum();
+        if sum > 0.0 { self.shared().max(0.0) / sum } else { 0.0 }
+    }
+}
+
+/// Theorem 1's best rate.
+fn best_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
+    let (k, n) = (table.cohort.get() as f64, n_clients as f64);
+    let left: f64 = (0..n_rounds).map(|number| k * (1.0 - table.quota.part(number, n_rounds))).sum();
+    // Where nothing is left to learn any rate will do.
+    if left > 0.0 && n_clients > 1 { libm::sqrt(n * libm::log(n) / left) } else { 0.5 }
+}
+
+impl Selector for E3cs {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        match self.table.among {
+            Among::Enrolled => self.meet(round.census.enrolled()),
+            Among::Up => self.meet(&round.census.free()),
+        }
+        self.n_members = self.urn.count() + self.overflow.len();
+        let cohort = self.table.cohort.get();
+        let count = cohort.min(self.n_members);
+        if count == 0 {
+            (self.quota, self.left) = (0.0, 0.0);
+            return Cohort { picks: Vec::new(), wait: Wait::Deadline, approximate: false };
+        }
+        // Where only some can be reached, the quota is still that of all, as far as that can be.
+        let even = |of: usize| count.min(of) as f64 / of as f64;
+        let of_all = cohort.min(round.census.n_enrolled()) as f64 / round.census.n_enrolled() as f64;
+        let part = self.table.quota.part(round.number, self.n_rounds);
+        let quota = (part * of_all).min(even(self.n_members));
+        let factor = self.allocate(count, quota);
+        for &idx in &self.overflow {
+            *self.overflow_rounds.entry(idx).or_default() += 1;
+        }
+        let mut line = Line { certain: &self.overflow, urn: &mut self.urn, base: quota, factor };
+        let Drawn { picks, approximate } = self.table.sampler.draw(&mut line, &mut round.rng("select"));
+        Cohort { picks, wait: Wait::Deadline, approximate }
+    }
+
+    fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
+        let mut answers = report.returns.fresh.iter().map(|answer| answer.client).peekable();
+        for &Pick { client, chance } in &report.cohort.picks {
+            // Both ascend by client.
+            while answers.next_if(|&other| other < client).is_some() {}
+            let answered = answers.peek() == Some(&client);
+            let chance = chance.filter(|&chance| chance > 0.0 && answered);
+            if let Some(chance) = chance.filter(|_| self.overflow.binary_search(&client.idx()).is_err()) {
+                let growth = self.left * self.eta / (self.n_members as f64 * chance);
+                let growth = growth.min(self.table.clip.map_or(MOST_GROWTH, Positive::get));
+                self.urn.set_log(client.idx(), self.urn.log(client.idx()) + growth);
+            }
+        }
+    }
+
+    fn notes(&self) -> Notes {
+        Notes::from([
+            ("quota", self.quota),
+            ("eta", self.eta),
+            ("overflow", self.overflow.len() as f64),
+            ("overflow_most", self.overflow_rounds.values().max().map_or(0.0, |&most| f64::from(most))),
+        ])
+    }
+}
+
+impl State for E3cs {
+    fn save(&self, to: &mut Saver) {
+        to.f64s("logs", self.urn.logs());
+        to.f64("reference", self.urn.reference());
+        to.u64s("members", self.members.words());
+        to.u64s("known", self.known.words());
+        let number = |idx: &usize| u32::try_from(*idx).expect("fewer than 2^32 clients");
+        to.u32s("overflow", &self.overflow.iter().map(number).collect::<Vec<_>>());
+        to.u32s("overflow_clients", &self.overflow_rounds.keys().map(number).collect::<Vec<_>>());
+        to.u32s("overflow_rounds", &self.overflow_rounds.values().copied().collect::<Vec<_>>());
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        let logs = from.f64s("logs")?;
+        let reference = from.f64("reference")?;
+        let len = logs.len();
+        self.members = Bits::from_words(from.u64s("members")?, len);
+        self.known = Bits::from_words(from.u64s("known")?, len);
+        self.overflow = from.u32s("overflow")?.into_iter().map(|number| number as usize).collect();
+        if self.overflow.iter().any(|&idx| !self.members.get(idx)) {
+            return Err(from.error("overflow", "holds clients that take no part"));
+        }
+        let clients = from.u32s("overflow_clients")?.into_iter().map(|number| number as usize);
+        let rounds = from.u32s("overflow_rounds")?;
+        if rounds.len() != clients.len() {
+            return Err(from.error("overflow_rounds", "has another length than its clients"));
+        }
+        self.overflow_rounds = clients.zip(rounds).collect();
+        let mut inside = self.members.clone();
+        self.overflow.iter().for_each(|&idx| inside.set(idx, false));
+        self.urn = Urn::restored(logs, inside, reference);
+        Ok(())
+    }
+}
