@@ -108,6 +108,26 @@ fn a_selector_that_picks_twice_is_stopped() {
     check(&Registry::standard().with(entry));
 }
 
+/// E3CS with every way to draw, whoever it draws among.
+#[test]
+fn e3cs_draws_in_every_way() {
+    let combinations = [
+        ("one after the other, among those up", "among = \"up\"\nquota = 0.0"),
+        ("dep-round", "sampler = \"dep-round\"\nquota = 0.3"),
+        ("dep-round, among those up", "sampler = \"dep-round\"\namong = \"up\"\nquota = \"inc\""),
+        ("systematic", "sampler = \"systematic\"\nquota = { linear = [0.0, 1.0] }\nrate = \"optimal\""),
+        ("poisson", "sampler = \"poisson\"\nquota = [[1, 0.0], [3, 0.9]]\nclip = 1.0"),
+    ];
+    let mut registry = Registry::standard();
+    registry.recipes.clear();
+    for (name, settings) in combinations {
+        let settings = format!("[select]\nkind = \"e3cs\"\n{settings}\n[aggregate]\nkind = \"share\"").leak();
+        registry = registry.with(Recipe { name, about: "", settings, only_participation: true });
+    }
+    let broken = check(&registry);
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
 /// Friends beside every local rule, with a cohort, and with all that can be set.
 #[test]
 fn friends_go_with_other_methods() {

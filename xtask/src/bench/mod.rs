@@ -5,6 +5,7 @@ mod friends;
 mod machine;
 mod null;
 mod rounds;
+mod selection;
 mod sum;
 mod train;
 mod worlds;
@@ -41,6 +42,8 @@ enum What {
     Worlds(worlds::Args),
     /// Finding out which clients are alike
     Friends(friends::Args),
+    /// Choosing whom to ask by E3CS, of a thousand clients to ten million
+    Selection(selection::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -81,6 +84,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 "{}",
                 json!({ "machine": machine.json(), "threads": threads, "friends": figures.json() })
             );
+        }
+        return Ok(());
+    }
+    if let Some(What::Selection(asked)) = &args.what {
+        let figures = selection::measure(asked)?;
+        figures.print();
+        if args.json {
+            println!("{}", json!({ "machine": machine.json(), "selection": figures.json() }));
         }
         return Ok(());
     }

@@ -102,6 +102,8 @@ struct E3cs {
     quota: f64,
     left: f64,
     n_members: usize,
+    /// The census's count of changes when members were last looked at, where they are all that are enrolled.
+    changes: Option<u64>,
 }
 
 impl E3cs {
@@ -138,15 +140,17 @@ impl E3cs {
             quota: 0.0,
             left: 0.0,
             n_members: 0,
+            changes: None,
         }
     }
 
     /// Lets members be just these. Who was one before has the weight that it had; a newcomer has the mean of all.
     fn meet(&mut self, now: &Bits) {
+        let is_first = self.urn.is_empty();
         self.urn.grow(now.len());
         self.members.grow(now.len());
         self.known.grow(now.len());
-        if self.known.count() == 0 {
+        if is_first {
             self.urn.put_only(now);
             (self.members, self.known) = (now.clone(), now.clone());
             return;
@@ -249,7 +253,11 @@ fn best_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
 impl Selector for E3cs {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         match self.table.among {
-            Among::Enrolled => self.meet(round.census.enrolled()),
+            Among::Enrolled if self.changes == Some(round.census.changes()) => {}
+            Among::Enrolled => {
+                self.meet(round.census.enrolled());
+                self.changes = Some(round.census.changes());
+            }
             Among::Up => self.meet(&round.census.free()),
         }
         self.n_members = self.urn.count() + self.overflow.len();
@@ -311,6 +319,7 @@ impl State for E3cs {
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.changes = None;
         let logs = from.f64s("logs")?;
         let reference = from.f64("reference")?;
         let len = logs.len();

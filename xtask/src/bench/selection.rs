@@ -1,0 +1,217 @@
+//! Selection: what a round of E3CS costs, from a thousand clients to ten million, by the tree and directly.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ebb_methods::Registry;
+use ebb_methods::select::e3cs::direct::allocate;
+use ebb_round::{
+    Answer, Census, ClientId, Cohort, Parcel, Probes, Report, Returns, Round, RoundNo, Selector, Shares,
+    Stream, Update,
+};
+use ebb_settings::{Facts, Tree};
+use serde_json::{Value, json};
+
+use super::machine::memory_bytes;
+use super::{Judge, Spread, grouped};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Timed rounds of each by the tree
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Timed rounds of each directly
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    direct: u16,
+    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    #[arg(long)]
+    quick: bool,
+}
+
+/// The most milliseconds a round, and bytes a client, at the largest size.
+const AIMS: (f64, f64) = (5.0, 32.0);
+
+const SIZES: [usize; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+const COHORTS: [usize; 2] = [20, 1_000];
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Figures {
+    judge: Judge,
+    rows: Vec<Row>,
+}
+
+/// One size.
+#[derive(Debug)]
+struct Row {
+    n_clients: usize,
+    cohort: usize,
+    tree_ms: Spread,
+    direct_ms: Spread,
+    bytes_per_client: Option<f64>,
+}
+
+pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+    let sizes = if args.quick { &SIZES[..2] } else { &SIZES[..] };
+    let mut rows = Vec::new();
+    for cohort in COHORTS {
+        for &n_clients in sizes.iter().filter(|&&size| size > cohort) {
+            rows.push(row(n_clients, cohort, args)?);
+        }
+    }
+    Ok(Figures { judge, rows })
+}
+
+fn row(n_clients: usize, cohort: usize, args: &Args) -> Result<Row, Box<dyn Error>> {
+    const WARM_UP: u32 = 30;
+    let mut census = Census::new();
+    (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));
+    let shares = Shares::default();
+    let before = memory_bytes("VmRSS");
+    let mut selector = built(n_clients, cohort)?;
+    let model = Arc::new(Parcel::of(vec![0.0]));
+    let round = |number: RoundNo| Round {
+        number,
+        seed: 1,
+        deadline_s: f64::INFINITY,
+        threads: 1,
+        global: Arc::clone(&model),
+        trained: &[],
+        census: &census,
+        shares: &shares,
+        oracle_clusters: &[],
+        oracle_chances: &[],
+    };
+    let update = Arc::new(update());
+    let mut luck = Stream::of_run(1, "luck");
+    let (mut took_ms, mut answered) = (Vec::new(), Vec::new());
+    for number in 0..WARM_UP + u32::from(args.rounds) {
+        let round = round(number);
+        let began = Instant::now();
+        let mut cohort = black_box(selector.select(&round, &Probes::new()));
+        let mut elapsed = began.elapsed();
+        let returns = answers(&mut cohort, &update, &mut luck);
+        let began = Instant::now();
+        selector.observe(&round, &Report { cohort: &cohort, returns: &returns });
+        elapsed += began.elapsed();
+        if number >= WARM_UP {
+            took_ms.push(1e3 * elapsed.as_secs_f64());
+        }
+        answered.extend(returns.fresh.iter().map(|answer| answer.client));
+    }
+    let used = before.zip(memory_bytes("VmRSS")).map(|(before, after)| (after - before) / n_clients as f64);
+    // Of small fleets it is lost among what the process holds anyway.
+    let bytes_per_client = used.filter(|_| n_clients >= 1_000_000);
+    // The direct form starts from weights that the same answers made.
+    let mut weights = vec![0.0; n_clients];
+    for client in answered {
+        weights[client.idx()] += 0.1;
+    }
+    let direct_ms = (0..args.direct).map(|_| {
+        let began = Instant::now();
+        black_box(directly(cohort, &mut weights, &mut luck));
+        1e3 * began.elapsed().as_secs_f64()
+    });
+    let direct_ms = Spread::of(direct_ms.collect::<Vec<_>>());
+    Ok(Row { n_clients, cohort, tree_ms: Spread::of(took_ms), direct_ms, bytes_per_client })
+}
+
+fn built(n_clients: usize, cohort: usize) -> Result<Box<dyn Selector>, Box<dyn Error>> {
+    let text =
+        format!("[select]\nkind = \"e3cs\"\ncohort = {cohort}\nquota = 0.5\n[local]\nrate = 0.1\nsteps = 1");
+    let facts = Facts { seed: 1, n_clients, n_rounds: 1000 };
+    Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, facts)?.selector)
+}
+
+/// Clients of four kinds are there in a tenth, three, six and nine tenths of the rounds.
+fn is_there(client: ClientId, luck: &mut Stream) -> bool {
+    luck.chance([0.1, 0.3, 0.6, 0.9][client.idx() % 4])
+}
+
+fn answers(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Returns {
+    cohort.picks.sort_by_key(|pick| pick.client);
+    let there = cohort.picks.iter().filter(|pick| is_there(pick.client, luck));
+    let answer =
+        there.map(|pick| Answer { client: pick.client, chance: pick.chance, update: Arc::clone(update) });
+    Returns { fresh: answer.collect(), ..Returns::default() }
+}
+
+fn update() -> Update {
+    Update {
+        delta: Parcel::of(vec![0.0]),
+        base: 0,
+        rate: 0.1,
+        steps: NonZeroU32::MIN,
+        steps_asked: NonZeroU32::MIN,
+        samples: 1,
+        loss: 0.0,
+        accuracy: None,
+    }
+}
+
+/// A round as it is written in the paper: everybody is sorted, gets a chance and draws a number.
+fn directly(cohort: usize, logs: &mut [f64], luck: &mut Stream) -> usize {
+    let n_clients = logs.len() as f64;
+    let quota = 0.5 * cohort as f64 / n_clients;
+    let allocation = allocate(cohort, quota, logs);
+    let mut keys: Vec<_> = allocation
+        .chances
+        .iter()
+        .enumerate()
+        .map(|(idx, chance)| (libm::log(1.0 - luck.unit()) / chance, idx))
+        .collect();
+    keys.select_nth_unstable_by(cohort - 1, |one, two| two.0.total_cmp(&one.0));
+    let left = cohort as f64 - n_clients * quota;
+    let mut answered = 0;
+    for &(_, idx) in &keys[..cohort] {
+        if is_there(ClientId::new(idx), luck) && allocation.overflow.binary_search(&idx).is_err() {
+            logs[idx] += left * 0.5 / (n_clients * allocation.chances[idx]);
+            answered += 1;
+        }
+    }
+    answered
+}
+
+impl Figures {
+    pub(super) fn print(&self) {
+        println!("a round of E3CS, whom to ask and what to learn, quota .5 of an even share");
+        for row in &self.rows {
+            let ratio = row.direct_ms.median / row.tree_ms.median;
+            let bytes =
+                row.bytes_per_client.map_or(String::new(), |bytes| format!(", {bytes:.1} bytes a client"));
+            println!(
+                "  {:>10} clients, {:>5} asked: ms {} by the tree, {} directly: {ratio:.1} times as fast{bytes}",
+                grouped(row.n_clients),
+                grouped(row.cohort),
+                row.tree_ms,
+                row.direct_ms,
+            );
+        }
+        if let (Some(last), Judge::ByAim) = (self.rows.last(), self.judge) {
+            let verdict = self.judge.verdict(AIMS.0 / last.tree_ms.median, 1.0);
+            println!("  of the {} ms allowed, {:.2} used: {verdict}", AIMS.0, last.tree_ms.median / AIMS.0);
+            if let Some(bytes) = last.bytes_per_client {
+                let within = if bytes <= AIMS.1 { "within" } else { "above" };
+                println!("  {bytes:.1} bytes a client: {within} {}", AIMS.1);
+            }
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|row| {
+            json!({
+                "clients": row.n_clients,
+                "cohort": row.cohort,
+                "tree_ms": row.tree_ms.json(),
+                "direct_ms": row.direct_ms.json(),
+                "bytes_per_client": row.bytes_per_client,
+            })
+        });
+        rows.collect()
+    }
+}
