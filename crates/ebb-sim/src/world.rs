@@ -285,7 +285,10 @@ impl World {
     /// The true chance of each of so many clients to be there when it is asked; empty where there is none that is always the
     /// same. Only an oracle knows.
     pub fn oracle_chances(&self, n_clients: usize) -> Vec<f64> {
-        let chance = |idx| self.availability.oracle_chance(ClientId::new(idx));
+        let chance = |idx| {
+            let client = ClientId::new(idx);
+            Some(self.availability.oracle_chance(client)? * self.work.oracle_success(client)?)
+        };
         if self.outages.is_empty() { (0..n_clients).map_while(chance).collect() } else { Vec::new() }
     }
 

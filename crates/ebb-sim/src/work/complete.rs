@@ -24,4 +24,8 @@ impl WorkLaw for Complete {
     fn done(&self, _number: RoundNo, _client: ClientId, planned: NonZeroU32) -> Done {
         Done::Part(planned)
     }
+
+    fn oracle_success(&self, _client: ClientId) -> Option<f64> {
+        Some(1.0)
+    }
 }

@@ -16,7 +16,8 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
     about: "each answer arrives with a chance, one for all or one a class; else the client trained for nothing",
     example: "success = 0.9
 # classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
-#            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]   # instead, in order of id",
+#            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]   # instead, in order of id
+# least = 1                # each client does its own number of steps or passes, drawn once from this to what is asked",
     build: |settings| Ok(Box::new(Failure::build(settings)?)),
 };
 
@@ -27,6 +28,8 @@ struct Table {
     success: Option<Chance>,
     /// For so many clients each, in order of id.
     classes: Option<Vec<Class>>,
+    /// The least that a client is set to do of what is asked; all of it, if it is not given.
+    least: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +44,7 @@ struct Failure {
     seed: u64,
     /// Where each class ends, and the chance in it.
     classes: Vec<(usize, f64)>,
+    least: Option<NonZeroU32>,
 }
 
 impl Failure {
@@ -65,17 +69,32 @@ impl Failure {
             (None, None) => return Err(settings.error("success", "missing; give success or classes")),
             (Some(_), Some(_)) => return Err(settings.error("classes", "give success or classes, not both")),
         };
-        Ok(Failure { seed: settings.facts().seed, classes })
+        Ok(Failure { seed: settings.facts().seed, classes, least: table.least })
+    }
+
+    fn success(&self, client: ClientId) -> f64 {
+        let class = self.classes.partition_point(|&(end, _)| end <= client.idx());
+        // Whoever is beyond the classes is no client of this run.
+        self.classes.get(class).map_or(0.0, |&(_, success)| success)
+    }
+
+    /// What a client does of what is planned, the same in every round.
+    fn own(&self, client: ClientId, planned: NonZeroU32) -> NonZeroU32 {
+        let Some(least) = self.least.filter(|least| *least < planned) else { return planned };
+        let more = Stream::of_client(self.seed, "own work", client)
+            .below((planned.get() - least.get() + 1) as usize);
+        least.saturating_add(more as u32)
     }
 }
 
 impl WorkLaw for Failure {
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
-        let class = self.classes.partition_point(|&(end, _)| end <= client.idx());
-        // Whoever is beyond the classes is no client of this run.
-        let success = self.classes.get(class).map_or(0.0, |&(_, success)| success);
-        let arrives = Stream::of_both(self.seed, "failure", number, client).chance(success);
-        if arrives { Done::Part(planned) } else { Done::Lost }
+        let arrives = Stream::of_both(self.seed, "failure", number, client).chance(self.success(client));
+        if arrives { Done::Part(self.own(client, planned)) } else { Done::Lost }
+    }
+
+    fn oracle_success(&self, client: ClientId) -> Option<f64> {
+        Some(self.success(client))
     }
 }
 
@@ -104,6 +123,25 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
             let error = (chance * (1.0 - chance) / n).sqrt();
             assert!((arrived / n - chance).abs() < 4.0 * error, "{} for {chance}", arrived / n);
         }
+    }
+
+    #[test]
+    fn each_client_does_its_own_part_of_what_is_asked() {
+        let law = build("kind = \"failure\"\nsuccess = 0.5\nleast = 1", 5).unwrap();
+        let mut own = [None; 100];
+        for row in play(law.as_ref(), 60, 4) {
+            for (own, done) in own.iter_mut().zip(row) {
+                assert!(done.is_none() || own.is_none() || *own == done, "it changes from round to round");
+                *own = own.or(done);
+            }
+        }
+        for passes in 1..=4 {
+            let count = own.iter().filter(|&&own| own == Some(passes)).count();
+            // 25 expected, standard deviation 4.3.
+            assert!((8..=42).contains(&count), "{count} clients do {passes}");
+        }
+        let all = build("kind = \"failure\"\nsuccess = 1.0\nleast = 9", 5).unwrap();
+        assert_eq!(play(all.as_ref(), 1, 4)[0], [Some(4); 100], "no more than is asked");
     }
 
     #[test]
