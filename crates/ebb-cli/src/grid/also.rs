@@ -5,8 +5,9 @@ use std::path::Path;
 use crate::CliError;
 
 /// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1: the mean over those rounds, or, written
-/// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down. `FIGURE>=VALUE` is the first round
+/// after which the figure is that high.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Also {
     /// As it was written: the column's heading.
     pub(crate) text: String,
@@ -17,15 +18,28 @@ pub(crate) struct Also {
 }
 
 /// What is taken of the figure's values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Of {
     Values,
     Changes,
+    /// When one first is as high as this.
+    First(f64),
 }
 
 impl Also {
     /// Reads what was written; `None` if it has another form.
     pub(crate) fn parse(text: &str) -> Option<Also> {
+        if let Some((figure, value)) = text.split_once(">=") {
+            let value = value.parse::<f64>().ok().filter(|value| value.is_finite())?;
+            let figure = Some(figure.to_owned()).filter(|figure| !figure.is_empty())?;
+            return Some(Also {
+                text: text.to_owned(),
+                figure,
+                of: Of::First(value),
+                first: 1,
+                last: u64::MAX,
+            });
+        }
         let (figure, rounds) = text.split_once('@')?;
         let changes = figure.strip_prefix("change(").and_then(|rest| rest.strip_suffix(')'));
         let (figure, of) = changes.map_or((figure, Of::Values), |figure| (figure, Of::Changes));
@@ -41,7 +55,7 @@ impl Also {
     }
 }
 
-/// The mean of each figure, or of its changes, over its rounds, those left out in which it was not taken.
+/// The mean of each figure, or of its changes, over its rounds, or the round in which it is reached, those left out in which it was not taken.
 pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, CliError> {
     if also.is_empty() {
         return Ok(Vec::new());
@@ -69,7 +83,7 @@ pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, C
             if let Some(value) = record.get(column).and_then(|cell| cell.parse::<f64>().ok())
                 && (one.first..=one.last).contains(&round)
             {
-                mean.add(one.of, value);
+                mean.add(one.of, round, value);
             }
         }
     }
@@ -85,11 +99,12 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, of: Of, value: f64) {
+    fn add(&mut self, of: Of, round: u64, value: f64) {
         let before = self.before.replace(value);
         let taken = match of {
             Of::Values => Some(value),
             Of::Changes => before.map(|before| (value - before).abs()),
+            Of::First(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
         };
         if let Some(taken) = taken {
             self.sum += taken;
@@ -111,7 +126,16 @@ mod tests {
         let parsed = |text| Also::parse(text).map(|one| (one.figure, one.first, one.last));
         assert_eq!(parsed("accuracy@20"), Some(("accuracy".to_owned(), 20, 20)));
         assert_eq!(parsed("loss@97-100"), Some(("loss".to_owned(), 97, 100)));
-        for wrong in ["accuracy", "accuracy@", "@3", "accuracy@0", "accuracy@9-3", "accuracy@last"] {
+        for wrong in [
+            "accuracy",
+            "accuracy@",
+            "@3",
+            "accuracy@0",
+            "accuracy@9-3",
+            "accuracy@last",
+            ">=0.5",
+            "accuracy>=high",
+        ] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }
     }
@@ -130,6 +154,10 @@ mod tests {
             .map(|text| Also::parse(text).unwrap())
             .to_vec();
         assert_eq!(look_up(&also, &table).unwrap(), [Some(0.375), None, None]);
+        let also: Vec<_> = ["accuracy>=0.5", "accuracy>=0.6", "accuracy>=0.9"]
+            .map(|text| Also::parse(text).unwrap())
+            .to_vec();
+        assert_eq!(look_up(&also, &table).unwrap(), [Some(1.0), Some(4.0), None]);
         std::fs::write(&table, "round,accuracy\n").unwrap();
         let error = look_up(&[Also::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");

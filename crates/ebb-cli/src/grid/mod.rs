@@ -138,7 +138,8 @@ impl Grid {
         for (at, text) in table.also.iter().enumerate() {
             let Some(one) = Also::parse(text) else {
                 let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
-                               \"accuracy@97-100\"";
+                               \"accuracy@97-100\" or \"change(accuracy)@81-100\", or what it must reach, as in \
+                               \"accuracy>=0.65\"";
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             };
             also.push(one);
