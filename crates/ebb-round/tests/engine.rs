@@ -29,7 +29,12 @@ impl Fleet for Told {
         census.set_up(|_, up| up.fill_words(|_| u64::MAX));
         Ok(())
     }
-    fn measure(&mut self, clients: &[ClientId], _job: &Job) -> Result<(Probes, Spent), FleetError> {
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        _samples: Option<NonZeroU32>,
+        _job: &Job,
+    ) -> Result<(Probes, Spent), FleetError> {
         let measured = Measured { loss: 1.0, train_s: 2.0, upload_s: 3.0 };
         let spent = Spent { elapsed_s: 100.0 * clients.len() as f64, bytes_down: 1, bytes_up: 1 };
         Ok((clients.iter().map(|&client| (client, measured)).collect(), spent))
