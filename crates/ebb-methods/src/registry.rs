@@ -32,7 +32,18 @@ impl Registry {
     pub fn standard() -> Registry {
         Registry {
             objectives: vec![objective::enrolled::ENTRY],
-            selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY],
+            selectors: vec![
+                select::everyone::ENTRY,
+                select::uniform::ENTRY,
+                select::fedcs::ENTRY,
+                select::fedcs_oracle::ENTRY,
+                select::pow_d::ENTRY,
+                select::cpow_d::ENTRY,
+                select::rpow_d::ENTRY,
+                select::oort::ENTRY,
+                select::round_robin::ENTRY,
+                select::oldest_first::ENTRY,
+            ],
             locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
             substitutions: vec![
                 substitute::nobody::ENTRY,
@@ -214,7 +225,7 @@ mod tests {
     #[test]
     fn every_recipe_builds_from_its_name_and_a_rate() {
         for recipe in recipes::STANDARD {
-            let cohort = if recipe.settings.contains("uniform") { "[select]\ncohort = 3" } else { "" };
+            let cohort = if recipe.settings.contains("everyone") { "" } else { "[select]\ncohort = 3" };
             build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 1", recipe.name))
                 .unwrap();
         }
@@ -234,11 +245,11 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, fedprox, scaffold",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, fedprox, scaffold, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
             ),
             (
                 "[select]\nkind = \"unifrom\"",
-                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform",
+                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, oldest-first",
             ),
             (
                 "recipe = \"fedavg\"\n[select]\ncohort = 40",
