@@ -77,7 +77,7 @@ impl std::ops::Add for Spent {
 /// What a probe of one client brings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Loss of the model on the client's data.
+    /// Loss of the model on the client's data, or on as many samples of it as were asked for.
     pub loss: f32,
     /// How long the client would train, in seconds.
     pub train_s: f64,

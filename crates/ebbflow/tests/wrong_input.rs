@@ -80,6 +80,16 @@ fn cohort_larger_than_the_fleet() {
 }
 
 #[test]
+fn an_oracle_of_chances_that_nobody_knows() {
+    refused(
+        SMALL,
+        &["recipe=fedcs-oracle", "select.cohort=4", "world.outages=[{ from = 1, until = 3, clients = [0] }]"],
+        "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\": nobody can know the chances of clients in this world; \
+         give it [world.availability] kind = \"bernoulli\" and no outages, or take another kind",
+    );
+}
+
+#[test]
 fn chance_above_one() {
     refused(
         &SMALL.replace("chance = 0.6", "chance = 1.2"),

@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(asked(&cohort), expected);
     }
 
-    /// Client 2 first: 3 + 1 seconds. Meanwhile client 4 has trained 4 of its 5 seconds and adds 1 + 2, client 6 all of its 2 and adds
-    /// its sending, 3: equal, so the lower id, at 7 seconds. Client 6 then ends at 10, and client 8 would at 16.
+    /// Client 2 first: 3 + 1 seconds. Meanwhile client 4 has trained 4 of its 5 seconds and adds 1 + 2, client 6 all of its
+    /// 2 and adds its sending, 3: equal, so the lower id, at 7 seconds. Client 6 then ends at 10, and client 8 would at 16.
     #[test]
     fn training_goes_on_while_others_send() {
         let times = [(3.0, 1.0), (5.0, 2.0), (2.0, 3.0), (16.0, 0.0)];

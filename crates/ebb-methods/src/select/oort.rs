@@ -2,8 +2,8 @@
 //!
 //! Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
 //!
-//! What is there: exploration that decays; the utility of what a client holds, clipped; a bonus for clients that were not heard for long;
-//! the cut-off, and the draw in proportion to the score above it; leaving out clients that were picked often.
+//! What is there: exploration that decays; the utility of what a client holds, clipped; a bonus for clients that were not
+//! heard for long; the cut-off, and the draw in proportion to the score above it; leaving out clients that were picked often.
 //!
 //! What is not, or not the same:
 //! - Utility is samples x sqrt(mean of squared losses) in the paper. Clients report their mean loss, so it is
@@ -11,7 +11,8 @@
 //! - No account is taken of speed. The paper multiplies the score by (T / t)^alpha where a client's duration t exceeds the
 //!   preferred duration T, which a pacer lengthens, and explores by speed. Updates do not say how long they took, so
 //!   there is no pacer, and those that were never heard are explored each as likely.
-//! - Scores are as in the authors' program: utilities are brought to 0 to 1 before the bonus is added.
+//! - As in the authors' program and unlike the paper's formula, utilities are brought to 0 to 1 before the bonus is added;
+//!   here 0 is the lowest and 1 the quantile at which they are clipped.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -345,7 +346,7 @@ mod tests {
         assert_eq!(ask(oort.as_mut(), &world, 1).len(), 4);
     }
 
-    /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, and it is one of them.
+    /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, it among them.
     #[test]
     fn whoever_was_picked_often_is_left_out_as_long_as_enough_are_left() {
         let settings = "cohort = 5\nblacklist = 3\nexploration = 0.0\nexploration_min = 0.0";
