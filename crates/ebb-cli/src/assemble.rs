@@ -175,7 +175,7 @@ impl Assembled {
         let oracle_chances = world.oracle_chances(task.n_clients());
         if roles.selector.needs_oracle_chances() && oracle_chances.is_empty() {
             let message = "nobody can know the chances of clients in this world; give it [world.availability] \
-                           kind = \"bernoulli\" and no outages, or take another kind";
+                           kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind";
             return Err(tree.error("select.kind", message).into());
         }
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;

@@ -165,4 +165,81 @@ pub const STANDARD: &[Recipe] = &[
         "#,
         only_participation: false,
     },
+    Recipe {
+        name: "fedcs",
+        about: "asks as many as fit into the round, of a random share that says how fast it is (Nishio and Yonetani 2019)",
+        settings: r#"
+            [select]
+            kind = "fedcs"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fedcs-oracle",
+        about: "always asks those that are most likely to be there: an oracle, FedCS as E3CS's authors have it",
+        settings: r#"
+            [select]
+            kind = "fedcs-oracle"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "pow-d",
+        about: "asks the largest losses among candidates drawn by size (Cho et al. 2022)",
+        settings: r#"
+            [select]
+            kind = "pow-d"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "cpow-d",
+        about: "pow-d whose candidates take their loss over one mini-batch (Cho et al. 2022)",
+        settings: r#"
+            [select]
+            kind = "cpow-d"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "rpow-d",
+        about: "pow-d by the losses that candidates reported last (Cho et al. 2022)",
+        settings: r#"
+            [select]
+            kind = "rpow-d"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "oort",
+        about: "asks those with much to learn from, and some never heard (Lai et al. 2021, without speeds)",
+        settings: r#"
+            [select]
+            kind = "oort"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "round-robin",
+        about: "asks those that are up in turn, by id",
+        settings: r#"
+            [select]
+            kind = "round-robin"
+            [aggregate]
+            kind = "mean"
+        "#,
+        only_participation: true,
+    },
 ];

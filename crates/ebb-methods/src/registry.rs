@@ -32,7 +32,19 @@ impl Registry {
     pub fn standard() -> Registry {
         Registry {
             objectives: vec![objective::enrolled::ENTRY],
-            selectors: vec![select::everyone::ENTRY, select::uniform::ENTRY, select::e3cs::ENTRY],
+            selectors: vec![
+                select::everyone::ENTRY,
+                select::uniform::ENTRY,
+                select::e3cs::ENTRY,
+                select::fedcs::ENTRY,
+                select::fedcs_oracle::ENTRY,
+                select::pow_d::ENTRY,
+                select::cpow_d::ENTRY,
+                select::rpow_d::ENTRY,
+                select::oort::ENTRY,
+                select::round_robin::ENTRY,
+                select::oldest_first::ENTRY,
+            ],
             locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
             substitutions: vec![
                 substitute::nobody::ENTRY,
@@ -234,11 +246,11 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
             ),
             (
                 "[select]\nkind = \"unifrom\"",
-                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, e3cs",
+                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, e3cs, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, oldest-first",
             ),
             (
                 "recipe = \"fedavg\"\n[select]\ncohort = 40",

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ebb_round::{
-    Aggregator, Answer, Census, ClientId, Contribution, Job, LocalRule, LocalRun, Parcel, Returns, Round,
-    RoundNo, Shares, StepRule, Update,
+    Aggregator, Answer, Census, ClientId, Cohort, Contribution, Job, Loader, LocalRule, LocalRun, Parcel,
+    Report, Returns, Round, RoundNo, Saver, Selector, Shares, StepRule, Update,
 };
 use ebb_settings::{Entry, Facts, Tree};
 
@@ -64,6 +64,11 @@ impl World {
 
     pub(crate) fn leave(&mut self, idx: usize) {
         self.census.leave(ClientId::new(idx), 0);
+    }
+
+    /// The client answered that round on time.
+    pub(crate) fn hear(&mut self, idx: usize, number: RoundNo) {
+        self.census.hear(ClientId::new(idx), number);
     }
 
     pub(crate) fn with_up(mut self, idxs: &[usize]) -> World {
@@ -148,6 +153,58 @@ pub(crate) fn update(delta: Vec<f32>) -> Update {
         loss: 0.0,
         accuracy: None,
     }
+}
+
+/// Builds a selector of a fleet of this size from the settings of its table.
+pub(crate) fn selector(
+    entry: Entry<dyn Selector>,
+    text: &str,
+    n_clients: usize,
+) -> Result<Box<dyn Selector>, String> {
+    let tree = Tree::parse(&format!("[select]\n{text}"), "a.toml").unwrap();
+    let facts = Facts { n_clients, ..Facts::default() };
+    (entry.build)(&tree.table("select", facts)).map_err(|error| error.to_string())
+}
+
+/// Whom a cohort consists of, ascending.
+pub(crate) fn asked(cohort: &Cohort) -> Vec<usize> {
+    let mut idxs: Vec<_> = cohort.clients().into_iter().map(ClientId::idx).collect();
+    idxs.sort_unstable();
+    idxs
+}
+
+/// Tells a selector of a round in which these clients were asked and reported these losses.
+pub(crate) fn report_losses(
+    selector: &mut dyn Selector,
+    world: &World,
+    number: RoundNo,
+    losses: &[(usize, f32)],
+) {
+    let answer = |&(client, loss): &(usize, f32)| {
+        let update = Update { base: number, loss, ..update(vec![0.0]) };
+        Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+    };
+    let fresh: Vec<_> = losses.iter().map(answer).collect();
+    let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
+    let returns = Returns { fresh, ..Returns::default() };
+    selector.observe(&world.round(number), &Report { cohort: &cohort, returns: &returns });
+}
+
+/// A selector built from the same settings that takes up where another is.
+pub(crate) fn reloaded(
+    saved: &dyn Selector,
+    entry: Entry<dyn Selector>,
+    text: &str,
+    n_clients: usize,
+) -> Box<dyn Selector> {
+    let mut saver = Saver::new();
+    saved.save(&mut saver);
+    let bytes = saver.finish();
+    let mut again = selector(entry, text, n_clients).unwrap();
+    let mut loader = Loader::new(&bytes);
+    again.load(&mut loader).unwrap();
+    assert!(loader.at_end(), "everything that was saved is loaded");
+    again
 }
 
 /// Builds a local rule from the settings of its table.

@@ -166,7 +166,8 @@ impl Census {
         among.at_ranks(&ranks).into_iter().map(ClientId::new).collect()
     }
 
-    pub(crate) fn hear(&mut self, client: ClientId, base: RoundNo) {
+    /// For the engine: the client answered this round's job on time.
+    pub fn hear(&mut self, client: ClientId, base: RoundNo) {
         let heard = &mut self.heard[client.idx()];
         *heard = if *heard == NEVER { base } else { base.max(*heard) };
     }

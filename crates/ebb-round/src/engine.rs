@@ -152,7 +152,8 @@ impl Engine {
         };
         let (rate, work) = local.plan(server.tick(&round));
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
-        let (probes, probing) = fleet.measure(&selector.probe(&round), &job)?;
+        let probed = selector.probe(&round);
+        let (probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
         let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };

@@ -1,6 +1,7 @@
 //! The world as the engine sees it: who is up, who answers what. Simulated, or over a network.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::roles::{Probes, Wait};
@@ -13,8 +14,14 @@ pub trait Fleet: State {
     /// not arrive in this one either.
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError>;
 
-    /// Asks clients for their loss at the job's model and how long they would take. The silent are missing.
-    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError>;
+    /// Asks clients for their loss at the job's model, over so many of their samples or over all, and how long they would
+    /// take. The silent are missing.
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        samples: Option<NonZeroU32>,
+        job: &Job,
+    ) -> Result<(Probes, Spent), FleetError>;
 
     /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
     /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet. An order to a
@@ -70,7 +77,7 @@ impl std::ops::Add for Spent {
 /// What a probe of one client brings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Loss of the model on the client's data.
+    /// Loss of the model on the client's data, or on as many samples of it as were asked for.
     pub loss: f32,
     /// How long the client would train, in seconds.
     pub train_s: f64,

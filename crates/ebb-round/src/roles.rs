@@ -1,6 +1,7 @@
 //! The six questions that every round asks, one trait each, and what they are asked about.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,6 +79,10 @@ pub trait Selector: State + Send {
     /// Whose loss and speed to ask first. Their time and bytes are charged.
     fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
         Vec::new()
+    }
+    /// How many of its samples a probed client takes its loss over, drawn anew every round; `None`: all of them.
+    fn probe_samples(&self) -> Option<NonZeroU32> {
+        None
     }
     /// Whom to ask: enrolled clients, each at most once. Those that are down or busy get no job and stay silent.
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;

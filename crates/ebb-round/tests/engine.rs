@@ -29,8 +29,17 @@ impl Fleet for Told {
         census.set_up(|_, up| up.fill_words(|_| u64::MAX));
         Ok(())
     }
-    fn measure(&mut self, clients: &[ClientId], _job: &Job) -> Result<(Probes, Spent), FleetError> {
-        let measured = Measured { loss: 1.0, train_s: 2.0, upload_s: 3.0 };
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        samples: Option<NonZeroU32>,
+        _job: &Job,
+    ) -> Result<(Probes, Spent), FleetError> {
+        let measured = Measured {
+            loss: samples.map_or(1.0, |samples| samples.get() as f32),
+            train_s: 2.0,
+            upload_s: 3.0,
+        };
         let spent = Spent { elapsed_s: 100.0 * clients.len() as f64, bytes_down: 1, bytes_up: 1 };
         Ok((clients.iter().map(|&client| (client, measured)).collect(), spent))
     }
@@ -72,7 +81,11 @@ impl Selector for FirstThree {
     fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
         vec![ClientId::new(1)]
     }
+    fn probe_samples(&self) -> Option<NonZeroU32> {
+        NonZeroU32::new(7)
+    }
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
+        assert_eq!(probes[&ClientId::new(1)].loss, 7.0, "the fleet is told how many samples to look at");
         self.0.lock().unwrap().push(format!("select {} with {} probe", round.number, probes.len()));
         // The engine puts them in order.
         Cohort::by_deadline([2, 0, 1].map(ClientId::new))

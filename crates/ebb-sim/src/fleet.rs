@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebb_round::roles::Probes;
 use ebb_round::{
     Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo, Saver, Sink,
-    Spent, State, StateError, Update, Wait, vectors,
+    Spent, State, StateError, Stream, Update, Wait, vectors,
 };
 use ebb_train::Task;
 use ebb_train::backend::{Assignment, Backend};
@@ -264,15 +264,27 @@ impl Fleet for SimFleet {
         Ok(())
     }
 
-    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        samples: Option<NonZeroU32>,
+        job: &Job,
+    ) -> Result<(Probes, Spent), FleetError> {
         let mut probes = Probes::new();
         let mut spent = Spent::default();
         let deadline_s = self.world.deadline_s;
         let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
         for &client in clients.iter().filter(free) {
             let steps = job.work.steps(self.task.samples(client)).get();
+            let loss = match samples {
+                None => self.task.loss(client, &job.global.model),
+                Some(samples) => {
+                    let mut stream = Stream::of_both(self.seed, "probe", self.number, client);
+                    self.task.batch_loss(client, &job.global.model, samples, &mut stream)
+                }
+            };
             let measured = Measured {
-                loss: self.task.loss(client, &job.global.model),
+                loss,
                 train_s: self.world.speed.train_s(client, steps),
                 upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
             };

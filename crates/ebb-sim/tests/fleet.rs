@@ -219,13 +219,38 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     let (rate, work) = Counting.plan(1);
     let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = fleet.measure(&all, &job).unwrap();
+    let (probes, spent) = fleet.measure(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [0, 2]);
     let last = probes[&ClientId::new(2)];
     // Its loss is (0 - 3)^2 / 2.
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
     assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
-    assert_eq!(fleet.measure(&[], &job).unwrap().1, Spent::default());
+    assert_eq!(fleet.measure(&[], None, &job).unwrap().1, Spent::default());
+}
+
+#[test]
+fn probes_over_a_few_samples_are_drawn_anew_every_round() {
+    let tree = Tree::parse("[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 40", "test").unwrap();
+    let facts = Facts { seed: 1, ..Facts::default() };
+    let task = data::build(&tree.table("data", facts)).unwrap();
+    let facts = Facts { n_clients: 3, ..facts };
+    let all: Vec<_> = (0..3).map(ClientId::new).collect();
+    let losses = |samples, number| {
+        let world = World::build(&tree.table("world", facts), task.as_ref()).unwrap();
+        let backend = Box::new(Threads::new(NonZeroUsize::MIN));
+        let mut fleet = SimFleet::new(world, Arc::clone(&task), Arc::new(Counting), backend, 1);
+        let mut census = Census::new();
+        (0..=number).for_each(|number| fleet.roll_call(number, &mut census).unwrap());
+        let (rate, work) = Counting.plan(1);
+        let job = Job { round: number, global: Arc::new(Parcel::of(task.initial())), rate, work };
+        let (probes, _) = fleet.measure(&all, NonZeroU32::new(samples), &job).unwrap();
+        probes.values().map(|one| one.loss).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(0, 0), all.iter().map(|&one| task.loss(one, &task.initial())).collect::<Vec<_>>());
+    assert_eq!(losses(40, 0), losses(0, 0));
+    assert_eq!(losses(5, 3), losses(5, 3));
+    assert_ne!(losses(5, 3), losses(5, 4));
+    assert_ne!(losses(5, 3), losses(0, 3));
 }
 
 #[test]
@@ -236,7 +261,7 @@ fn probes_do_not_reach_the_busy() {
     let (rate, work) = Counting.plan(1);
     let job = Job { round: 1, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = trial.fleet.measure(&all, &job).unwrap();
+    let (probes, spent) = trial.fleet.measure(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [2]);
     assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
 }
@@ -250,7 +275,7 @@ fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
         let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 1.0";
         let Trial { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
         fleet.roll_call(0, &mut census).unwrap();
-        let (probes, spent) = fleet.measure(&all, &job).unwrap();
+        let (probes, spent) = fleet.measure(&all, None, &job).unwrap();
         (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), spent)
     };
     let (mut times, without) = measure("");

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Job, Layout, LocalRun};
+use ebb_round::{ClientId, Job, Layout, LocalRun, Stream};
 
 /// A model together with everybody's data.
 pub trait Task: Send + Sync {
@@ -40,6 +40,11 @@ pub trait Task: Send + Sync {
     ) -> Box<dyn Trainee + 't>;
     /// Loss of a model over a client's training data.
     fn loss(&self, client: ClientId, model: &[f32]) -> f32;
+    /// The same over so many of its samples, drawn from the stream without replacement; over all of its data where it has
+    /// no more, or no samples that could be told apart.
+    fn batch_loss(&self, client: ClientId, model: &[f32], _samples: NonZeroU32, _stream: &mut Stream) -> f32 {
+        self.loss(client, model)
+    }
     /// Whether there are labels that can be right or wrong.
     fn has_accuracy(&self) -> bool;
     /// How many classes the model scores, where it does.

@@ -67,8 +67,13 @@ fn fifty_kills_and_not_one_byte_is_different() {
     let config = |recipe: &&str| {
         let needs_cohort =
             registry.recipes.iter().any(|one| one.name == *recipe && !one.settings.contains("everyone"));
-        let cohort = if needs_cohort { "[select]\ncohort = 5\n" } else { "" };
-        let mut text = format!("{}\n{cohort}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
+        let select = match *recipe {
+            // Left to itself it asks nobody who would be late.
+            "fedcs" => "[select]\ncohort = 5\namong_share = 1.0\nround_s = 100.0\n",
+            _ if needs_cohort => "[select]\ncohort = 5\n",
+            _ => "",
+        };
+        let mut text = format!("{}\n{select}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
         // Some recipes ask an oracle for clusters.
         text = text.replace("kind = \"synthetic\"\n", "kind = \"synthetic\"\nclusters = 3\n");
         // A recipe keeps its own local rule, and not every rule takes momentum.

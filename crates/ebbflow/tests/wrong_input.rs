@@ -26,7 +26,7 @@ fn unknown_recipe() {
         &[],
         "DIR/a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? \
          known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, \
-         e3cs, fedprox, scaffold",
+         e3cs, fedprox, scaffold, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
     );
 }
 
@@ -76,6 +76,16 @@ fn cohort_larger_than_the_fleet() {
         SMALL,
         &["recipe=fedavg", "select.cohort=40"],
         "--set select.cohort=40: select.cohort = 40: larger than the fleet; give at most its 12 clients",
+    );
+}
+
+#[test]
+fn an_oracle_of_chances_that_nobody_knows() {
+    refused(
+        SMALL,
+        &["recipe=fedcs-oracle", "select.cohort=4", "world.outages=[{ from = 1, until = 3, clients = [0] }]"],
+        "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\": nobody can know the chances of clients in this world; \
+         give it [world.availability] kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind",
     );
 }
 

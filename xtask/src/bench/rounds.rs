@@ -1,7 +1,7 @@
 //! How many rounds a second the engine, the simulated fleet and the record reach, and how that grows.
 
 use std::error::Error;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -319,8 +319,13 @@ impl Fleet for TimedFleet {
         self.clock.time(Part::RollCall, || self.inner.roll_call(number, census))
     }
 
-    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
-        self.inner.measure(clients, job)
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        samples: Option<NonZeroU32>,
+        job: &Job,
+    ) -> Result<(Probes, Spent), FleetError> {
+        self.inner.measure(clients, samples, job)
     }
 
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {

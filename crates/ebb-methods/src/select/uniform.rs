@@ -6,6 +6,8 @@ use ebb_round::{Census, Cohort, Pick, Probes, Round, Selector, Wait, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
+use super::{Among, check_cohort};
+
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
@@ -14,7 +16,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
 among = \"up\"               # or enrolled",
     build: |settings| {
         let uniform = settings.parse::<Uniform>()?;
-        super::check_cohort(settings, uniform.cohort)?;
+        check_cohort(settings, uniform.cohort)?;
         Ok(Box::new(uniform))
     },
 };
@@ -27,21 +29,10 @@ struct Uniform {
     among: Among,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Among {
-    #[default]
-    Up,
-    Enrolled,
-}
-
 impl Selector for Uniform {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
-        let among = match self.among {
-            Among::Up => &round.census.free(),
-            Among::Enrolled => round.census.enrolled(),
-        };
-        let clients = Census::draw(among, self.cohort.get(), &mut round.rng("select"));
+        let among = self.among.of(round.census);
+        let clients = Census::draw(&among, self.cohort.get(), &mut round.rng("select"));
         let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
         let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
         Cohort { picks, wait: Wait::Deadline, approximate: false }

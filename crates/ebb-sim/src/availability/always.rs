@@ -1,6 +1,6 @@
 //! Everybody is up in every round.
 
-use ebb_round::{Bits, RoundNo, stateless};
+use ebb_round::{Bits, ClientId, RoundNo, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,10 @@ struct Always {}
 impl Availability for Always {
     fn write(&mut self, _number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         up.fill_words(|_| u64::MAX);
+    }
+
+    fn oracle_chance(&self, _client: ClientId) -> Option<f64> {
+        Some(1.0)
     }
 }
 

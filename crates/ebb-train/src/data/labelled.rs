@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{ClientId, Job, Layout};
+use ebb_round::{ClientId, Job, Layout, Stream};
 
 use super::Samples;
 use crate::net::{Input, Net};
@@ -112,6 +112,12 @@ impl Labelled {
         &self.test
     }
 
+    /// The mean loss of a model over these training samples; 0 if there are none.
+    fn mean_loss(&self, idxs: &[u32], model: &[f32]) -> f32 {
+        let tally = judge(&self.net, &self.pool, model, &self.train.samples, idxs, PIECE);
+        (tally.loss / tally.weight.max(1.0)) as f32
+    }
+
     /// The test samples of one piece.
     fn piece(&self, piece: usize) -> &[u32] {
         let end = ((piece + 1) * PIECE).min(self.pooled.indices.len());
@@ -168,8 +174,14 @@ impl Task for Labelled {
     }
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
-        let tally = judge(&self.net, &self.pool, model, &self.train.samples, self.train.of(client), PIECE);
-        (tally.loss / tally.weight.max(1.0)) as f32
+        self.mean_loss(self.train.of(client), model)
+    }
+
+    fn batch_loss(&self, client: ClientId, model: &[f32], samples: NonZeroU32, stream: &mut Stream) -> f32 {
+        let held = self.train.of(client);
+        let places = stream.distinct(held.len(), samples.get() as usize);
+        let drawn: Vec<_> = places.into_iter().map(|place| held[place]).collect();
+        self.mean_loss(&drawn, model)
     }
 
     fn has_accuracy(&self) -> bool {
@@ -195,5 +207,32 @@ impl Task for Labelled {
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
         let own = self.test.of(client);
         (!own.is_empty()).then(|| judge(&self.net, &self.pool, model, &self.test.samples, own, PIECE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+
+    #[test]
+    fn the_loss_over_a_batch_is_that_over_all_in_the_mean() {
+        let text = "[data]\nkind = \"synthetic\"\nclients = 2\nsamples = 40";
+        let tree = Tree::parse(text, "a.toml").unwrap();
+        let task = crate::data::build(&tree.table("data", Facts { seed: 4, ..Facts::default() })).unwrap();
+        let (client, model) = (ClientId::new(1), task.initial());
+        let over = |samples, round| {
+            let mut stream = Stream::of_both(1, "probe", round, client);
+            task.batch_loss(client, &model, NonZeroU32::new(samples).unwrap(), &mut stream)
+        };
+        let all = task.loss(client, &model);
+        assert_eq!((over(40, 0), over(1000, 1)), (all, all));
+        assert_eq!(over(4, 7), over(4, 7));
+        let drawn: Vec<_> = (0..4000).map(|round| f64::from(over(4, round))).collect();
+        let mean = drawn.iter().sum::<f64>() / 4000.0;
+        let variance = drawn.iter().map(|loss| (loss - mean) * (loss - mean)).sum::<f64>() / 4000.0;
+        assert!(variance > 0.0, "every batch has the same loss");
+        assert!((mean - f64::from(all)).abs() < 5.0 * (variance / 4000.0).sqrt(), "{mean} for {all}");
     }
 }

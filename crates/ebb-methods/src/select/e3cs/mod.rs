@@ -22,6 +22,7 @@ use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 pub use self::quota::Quota;
+use super::Among;
 use super::draw::{Drawn, Line, Sampler};
 use super::urn::Urn;
 
@@ -48,17 +49,9 @@ struct Table {
     rate: Rate,
     #[serde(default)]
     sampler: Sampler,
-    #[serde(default)]
+    #[serde(default = "Among::enrolled")]
     among: Among,
     clip: Option<Positive>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Among {
-    #[default]
-    Enrolled,
-    Up,
 }
 
 /// How fast weights grow.

@@ -1,0 +1,71 @@
+//! What the methods that ask the candidates with the largest losses have in common.
+
+use std::num::NonZeroUsize;
+
+use ebb_round::{ClientId, Cohort, Round};
+use ebb_settings::{Settings, SettingsError};
+
+use super::by_weight::draw_by_weight;
+use super::{Among, check_cohort, first_in, without_chances};
+
+/// Candidates of which no number is given, if there are so many clients.
+const CANDIDATES: usize = 50;
+
+/// How many candidates are drawn among whom, and how many of them are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidates {
+    cohort: usize,
+    candidates: usize,
+    among: Among,
+}
+
+impl Candidates {
+    /// Checks the numbers against each other and against the fleet.
+    pub(super) fn build(
+        settings: &Settings<'_>,
+        cohort: NonZeroUsize,
+        candidates: Option<NonZeroUsize>,
+        among: Among,
+    ) -> Result<Candidates, SettingsError> {
+        check_cohort(settings, cohort)?;
+        let (cohort, n_clients) = (cohort.get(), settings.facts().n_clients);
+        let candidates = candidates.map_or(CANDIDATES.min(n_clients), NonZeroUsize::get);
+        if candidates > n_clients {
+            let message = format!("more than the fleet has; give at most its {n_clients} clients");
+            return Err(settings.error("candidates", message));
+        }
+        if candidates < cohort {
+            let message =
+                format!("{candidates} candidates cannot fill a cohort of {cohort}; give at least {cohort}");
+            return Err(settings.error("candidates", message));
+        }
+        settings.resolve("candidates", i64::try_from(candidates).expect("no more than there are clients"));
+        Ok(Candidates { cohort, candidates, among })
+    }
+
+    /// The candidates of a round, in proportion to the samples they hold.
+    pub(super) fn draw(&self, round: &Round<'_>) -> Vec<ClientId> {
+        let among = self.among.of(round.census);
+        let weighted = among.iter().map(ClientId::new);
+        let weighted = weighted.map(|client| (client, f64::from(round.census.samples(client))));
+        draw_by_weight(weighted, self.candidates, &mut round.rng("candidates"))
+    }
+
+    /// The cohort of candidates with these losses: the largest, and of equal ones any as likely. A loss that is no number
+    /// counts as infinite.
+    pub(super) fn with_largest(
+        &self,
+        round: &Round<'_>,
+        losses: impl IntoIterator<Item = (ClientId, f32)>,
+    ) -> Cohort {
+        let mut stream = round.rng("select");
+        let ranked = losses.into_iter().map(|(client, loss)| {
+            let loss = if loss.is_nan() { f32::INFINITY } else { loss };
+            (loss, stream.next_u64(), client)
+        });
+        let largest = first_in(ranked.collect(), self.cohort, |one, other| {
+            other.0.total_cmp(&one.0).then((one.1, one.2).cmp(&(other.1, other.2)))
+        });
+        without_chances(largest.into_iter().map(|(_, _, client)| client))
+    }
+}

@@ -1,0 +1,36 @@
+//! The loss that each client reported last.
+
+use ebb_round::{ClientId, Loader, Report, Round, Saver, StateError};
+
+/// The mean training loss of each client's last answer that came on time, by client.
+#[derive(Debug, Default)]
+pub(super) struct LastLosses {
+    /// What nobody reported is no number; what is reported always is one, for other answers are refused.
+    of: Vec<f32>,
+}
+
+impl LastLosses {
+    /// What the client reported last, if it ever did.
+    pub(super) fn of(&self, client: ClientId) -> Option<f32> {
+        self.of.get(client.idx()).copied().filter(|loss| !loss.is_nan())
+    }
+
+    /// Takes in what was reported in a round.
+    pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        self.of.resize(round.census.len().max(self.of.len()), f32::NAN);
+        for answer in &report.returns.fresh {
+            self.of[answer.client.idx()] = answer.update.loss;
+        }
+    }
+
+    /// Writes it as a field of saved state.
+    pub(super) fn save(&self, to: &mut Saver) {
+        to.f32s("losses", &self.of);
+    }
+
+    /// Reads back what `save` wrote.
+    pub(super) fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.of = from.f32s("losses")?;
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Asks the clients that answered longest ago; whoever never did comes first.
+//!
+//! The selection of FedLaAvg (Yan et al., "Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
+//! Client Availability", 2020). FedLaAvg also repeats what the others returned last: `substitute.kind = "last-update"`.
+
+use std::num::NonZeroUsize;
+
+use ebb_round::{ClientId, Cohort, Probes, Round, Selector, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::{Among, check_cohort, first_in, without_chances};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "oldest-first",
+    about: "those that answered longest ago, whoever never did before all others (FedLaAvg)",
+    example: "cohort = 10                # required
+among = \"up\"               # or enrolled",
+    build: |settings| {
+        let oldest_first = settings.parse::<OldestFirst>()?;
+        check_cohort(settings, oldest_first.cohort)?;
+        Ok(Box::new(oldest_first))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OldestFirst {
+    cohort: NonZeroUsize,
+    #[serde(default)]
+    among: Among,
+}
+
+impl Selector for OldestFirst {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        let among = self.among.of(round.census);
+        let ages = among.iter().map(ClientId::new).map(|client| (round.census.heard(client), client));
+        let oldest = first_in(ages.collect(), self.cohort.get(), Ord::cmp);
+        without_chances(oldest.into_iter().map(|(_, client)| client))
+    }
+}
+
+stateless!(OldestFirst);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, asked, selector};
+
+    #[track_caller]
+    fn check(world: &World, settings: &str, expected: &[usize]) {
+        let mut oldest_first = selector(ENTRY, settings, 8).unwrap();
+        assert_eq!(asked(&oldest_first.select(&world.round(9), &Probes::new())), expected);
+    }
+
+    #[test]
+    fn those_that_answered_longest_ago_are_asked() {
+        let mut world = World::of(5);
+        [(0, 4), (1, 2), (2, 0), (3, 7)].into_iter().for_each(|(idx, round)| world.hear(idx, round));
+        check(&world, "cohort = 1", &[4]);
+        check(&world, "cohort = 2", &[2, 4]);
+        check(&world, "cohort = 4", &[0, 1, 2, 4]);
+        check(&world, "cohort = 8", &[0, 1, 2, 3, 4]);
+        world.leave(4);
+        world.join(5, 9);
+        world.join(6, 9);
+        check(&world, "cohort = 3\namong = \"enrolled\"", &[2, 5, 6]);
+    }
+
+    #[test]
+    fn of_two_that_answered_in_one_round_the_lower_id_comes_first() {
+        let mut world = World::of(4);
+        check(&world, "cohort = 2", &[0, 1]);
+        (0..4).for_each(|idx| world.hear(idx, 3));
+        check(&world, "cohort = 3", &[0, 1, 2]);
+    }
+
+    #[test]
+    fn those_that_are_down_or_busy_are_asked_only_among_the_enrolled() {
+        let world = World::of(6).with_up(&[2, 4, 5]).with_busy(&[2]);
+        check(&world, "cohort = 3", &[4, 5]);
+        check(&world, "cohort = 3\namong = \"enrolled\"", &[0, 1, 2]);
+        check(&world.with_up(&[]), "cohort = 3", &[]);
+    }
+}

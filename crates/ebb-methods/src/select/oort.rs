@@ -1,0 +1,415 @@
+//! Asks clients whose data the model fits badly, and some that were never heard to learn about them.
+//!
+//! Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
+//!
+//! What is there: exploration that decays; the utility of what a client holds, clipped; a bonus for clients that were not
+//! heard for long; the cut-off, and the draw in proportion to the score above it; leaving out clients that were picked often.
+//!
+//! What is not, or not the same:
+//! - Utility is samples x sqrt(mean of squared losses) in the paper. Clients report their mean loss, so it is
+//!   samples x mean loss here, which is less where losses differ within a client.
+//! - No account is taken of speed. The paper multiplies the score by (T / t)^alpha where a client's duration t exceeds the
+//!   preferred duration T, which a pacer lengthens, and explores by speed. Updates do not say how long they took, so
+//!   there is no pacer, and those that were never heard are explored each as likely.
+//! - As in the authors' program and unlike the paper's formula, utilities are brought to 0 to 1 before the bonus is added;
+//!   here 0 is the lowest and 1 the quantile at which they are clipped.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use ebb_round::{
+    Bits, Census, ClientId, Cohort, Loader, Probes, Report, Round, Saver, Selector, State, StateError, Stream,
+};
+use ebb_settings::{Chance, Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::by_weight::draw_by_weight;
+use super::last_losses::LastLosses;
+use super::{Among, check_cohort, first_in, without_chances};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "oort",
+    about: "clients of large loss times samples, or not heard for long, and some never heard (Oort without speeds)",
+    example: "cohort = 10                # required
+exploration = 0.9          # share of the cohort that was never heard, in the first round
+exploration_decay = 0.98   # its factor from round to round
+exploration_min = 0.2      # and the least it becomes
+cutoff = 0.95              # who has this share of the last score that would do may be drawn
+clip = 0.95                # utilities above this quantile count as the quantile
+blacklist = 10             # whoever was picked so often is left out,
+blacklist_share = 0.3      # but no more than this share of the enrolled; 0: nobody is
+among = \"up\"               # or enrolled",
+    build: |settings| {
+        let table: Table = settings.parse()?;
+        check_cohort(settings, table.cohort)?;
+        if table.exploration_min.get() > table.exploration.get() {
+            let first = table.exploration.get();
+            let message =
+                format!("above the exploration of {first} that it decays from; give {first} or less");
+            return Err(settings.error("exploration_min", message));
+        }
+        if table.exploration_decay.get() > 1.0 {
+            return Err(settings.error("exploration_decay", "exploration would grow; give at most 1"));
+        }
+        let exploration = table.exploration.get();
+        Ok(Box::new(Oort { table, exploration, losses: LastLosses::default(), picked: Vec::new() }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    cohort: NonZeroUsize,
+    #[serde(default = "chance::<90>")]
+    exploration: Chance,
+    #[serde(default = "usual_decay")]
+    exploration_decay: Positive,
+    #[serde(default = "chance::<20>")]
+    exploration_min: Chance,
+    #[serde(default = "chance::<95>")]
+    cutoff: Chance,
+    #[serde(default = "chance::<95>")]
+    clip: Chance,
+    #[serde(default = "ten_times")]
+    blacklist: NonZeroU32,
+    #[serde(default = "chance::<30>")]
+    blacklist_share: Chance,
+    #[serde(default)]
+    among: Among,
+}
+
+fn chance<const PERCENT: u32>() -> Chance {
+    Chance::new(f64::from(PERCENT) / 100.0).expect("no more than a hundred percent")
+}
+
+fn usual_decay() -> Positive {
+    Positive::new(0.98).expect("0.98 is above 0")
+}
+
+fn ten_times() -> NonZeroU32 {
+    NonZeroU32::new(10).expect("10 is not 0")
+}
+
+#[derive(Debug)]
+struct Oort {
+    table: Table,
+    /// The share of the next cohort that was never heard.
+    exploration: f64,
+    losses: LastLosses,
+    /// How often each client was picked.
+    picked: Vec<u32>,
+}
+
+impl Selector for Oort {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        let mut stream = round.rng("select");
+        let (tried, untried): (Vec<_>, Vec<_>) =
+            self.eligible(round.census).into_iter().partition(|&client| self.losses.of(client).is_some());
+        let cohort = self.table.cohort.get();
+        let exploit = ((1.0 - self.exploration) * cohort as f64 + 1e-9) as usize;
+        // Where one side has too few, the other fills up.
+        let exploit = exploit.max(cohort.saturating_sub(untried.len())).min(tried.len());
+        let mut clients = self.exploit(round, &tried, exploit, &mut stream);
+        let explored = stream.distinct(untried.len(), cohort - exploit);
+        clients.extend(explored.into_iter().map(|at| untried[at]));
+        let (decay, least) = (self.table.exploration_decay.get(), self.table.exploration_min.get());
+        self.exploration = (self.exploration * decay).max(least);
+        without_chances(clients)
+    }
+
+    fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        self.losses.observe(round, report);
+        self.picked.resize(round.census.len().max(self.picked.len()), 0);
+        for pick in &report.cohort.picks {
+            self.picked[pick.client.idx()] += 1;
+        }
+    }
+}
+
+impl Oort {
+    /// The clients that may be asked, ascending: without those that were picked most often, as long as a cohort is left.
+    fn eligible(&self, census: &Census) -> Vec<ClientId> {
+        let among = self.table.among.of(census);
+        let most = (self.table.blacklist_share.get() * census.n_enrolled() as f64 + 1e-9) as usize;
+        let most = most.min(among.count().saturating_sub(self.table.cohort.get()));
+        let times = |client: ClientId| self.picked.get(client.idx()).copied().unwrap_or(0);
+        let often = among.iter().map(ClientId::new).filter(|&one| times(one) >= self.table.blacklist.get());
+        let mut left_out = Bits::new(census.len());
+        for client in first_in(often.collect(), most, |&one, &other| {
+            times(other).cmp(&times(one)).then(one.cmp(&other))
+        }) {
+            left_out.set(client.idx(), true);
+        }
+        among.iter().filter(|&idx| !left_out.get(idx)).map(ClientId::new).collect()
+    }
+
+    /// `count` of the clients that were heard, drawn by score among those that come near the last that would do.
+    fn exploit(
+        &self,
+        round: &Round<'_>,
+        tried: &[ClientId],
+        count: usize,
+        stream: &mut Stream,
+    ) -> Vec<ClientId> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let scores = self.scores(round, tried);
+        let mut sorted = scores.clone();
+        let (_, last, _) = sorted.select_nth_unstable_by(count - 1, |one, other| other.total_cmp(one));
+        let bar = self.table.cutoff.get() * *last;
+        let scored = tried.iter().copied().zip(scores);
+        draw_by_weight(scored.filter(|&(_, score)| score >= bar), count, stream)
+    }
+
+    /// How much each of the clients that were heard is worth.
+    fn scores(&self, round: &Round<'_>, tried: &[ClientId]) -> Vec<f64> {
+        let utility = |&client: &ClientId| {
+            let loss = self.losses.of(client).unwrap_or(0.0);
+            f64::from(round.census.samples(client)) * f64::from(loss)
+        };
+        let utilities: Vec<f64> = tried.iter().map(utility).collect();
+        let Some((lowest, highest)) = clipped(&utilities, self.table.clip.get()) else { return Vec::new() };
+        let range = if highest > lowest { highest - lowest } else { 1.0 };
+        let now = f64::from(round.number) + 1.0;
+        let score = |(&client, utility): (&ClientId, &f64)| {
+            let heard = round.census.heard(client).map_or(now, |heard| f64::from(heard) + 1.0);
+            (utility.min(highest) - lowest) / range + bonus(now, heard)
+        };
+        tried.iter().zip(&utilities).map(score).collect()
+    }
+}
+
+/// What it adds that a client was heard last in round `heard`, both counted from 1.
+fn bonus(now: f64, heard: f64) -> f64 {
+    (0.1 * libm::log(now) / heard).sqrt()
+}
+
+/// The lowest of the utilities, and the quantile that higher ones count as.
+fn clipped(utilities: &[f64], quantile: f64) -> Option<(f64, f64)> {
+    let last = utilities.len().checked_sub(1)?;
+    let at = ((quantile * utilities.len() as f64 + 1e-9) as usize).min(last);
+    let mut sorted = utilities.to_vec();
+    let (lower, &mut highest, _) = sorted.select_nth_unstable_by(at, f64::total_cmp);
+    let lowest = lower.iter().copied().fold(highest, f64::min);
+    Some((lowest, highest))
+}
+
+impl State for Oort {
+    fn save(&self, to: &mut Saver) {
+        to.f64("exploration", self.exploration);
+        self.losses.save(to);
+        to.u32s("picked", &self.picked);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.exploration = from.f64("exploration")?;
+        self.losses.load(from)?;
+        self.picked = from.u32s("picked")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, asked, reloaded, report_losses, selector};
+
+    fn ask(oort: &mut dyn Selector, world: &World, number: u32) -> Vec<usize> {
+        asked(&oort.select(&world.round(number), &Probes::new()))
+    }
+
+    /// Lets clients report these losses in round 0.
+    fn heard(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Box<dyn Selector> {
+        let mut oort = selector(ENTRY, settings, 100).unwrap();
+        report_losses(oort.as_mut(), world, 0, losses);
+        losses.iter().for_each(|&(idx, _)| world.hear(idx, 0));
+        oort
+    }
+
+    /// How often each client is asked in 2,000 rounds with these settings, after these losses.
+    fn times(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Vec<i32> {
+        let oort = heard(world, settings, losses);
+        let mut times = vec![0; world.round(0).census.len()];
+        for number in 1..=2000 {
+            let mut again = reloaded(oort.as_ref(), ENTRY, settings, 100);
+            ask(again.as_mut(), world, number).into_iter().for_each(|idx| times[idx] += 1);
+        }
+        times
+    }
+
+    #[test]
+    fn at_first_everybody_is_explored_each_as_often() {
+        let times = times(&mut World::of(10), "cohort = 5", &[]);
+        // 1000 expected, standard deviation 22.
+        assert!(times.iter().all(|&count| (count - 1000).abs() < 5 * 22), "{times:?}");
+    }
+
+    /// With half of four for exploration, two are known and two are not; if there are none to explore, all are known.
+    #[test]
+    fn a_share_of_the_cohort_was_never_heard() {
+        let settings = "cohort = 4\nexploration = 0.5";
+        let losses = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
+        for (n_clients, known) in [(10, 2), (6, 2), (5, 3), (4, 4)] {
+            let mut world = World::of(n_clients);
+            let mut oort = heard(&mut world, settings, &losses);
+            let asked = ask(oort.as_mut(), &world, 1);
+            assert_eq!(asked.len(), 4);
+            assert_eq!(asked.iter().filter(|&&idx| idx < 4).count(), known, "of {n_clients}");
+        }
+        let mut world = World::of(10);
+        let mut oort = heard(&mut world, settings, &losses[..1]);
+        assert_eq!(ask(oort.as_mut(), &world, 1)[0], 0);
+    }
+
+    #[test]
+    fn exploration_decays_to_the_least() {
+        let world = World::of(20);
+        let table = "cohort = 10\nexploration = 0.9\nexploration_decay = 0.5\nexploration_min = 0.3";
+        let mut oort = selector(ENTRY, table, 100).unwrap();
+        // Clients 0 to 9 are known.
+        report_losses(oort.as_mut(), &world, 0, &(0..10).map(|idx| (idx, 1.0)).collect::<Vec<_>>());
+        let known = |asked: Vec<usize>| asked.iter().filter(|&&idx| idx < 10).count();
+        let shares: Vec<_> = (1..5).map(|number| known(ask(oort.as_mut(), &world, number))).collect();
+        // 0.9, 0.45, 0.3, 0.3 of ten are explored.
+        assert_eq!(shares, [1, 5, 7, 7]);
+    }
+
+    /// In round 0 there is no bonus; utilities 1 x 2, 4 x 1, 1 x 1 and 1 x 3 lie between 1 and 4 and become 1/3, 1, 0, 2/3.
+    #[test]
+    fn scores_by_hand() {
+        let mut world = World::with_samples(&[1, 4, 1, 1]);
+        let losses = [(0, 2.0), (1, 1.0), (2, 1.0), (3, 3.0)];
+        let table = Table {
+            cohort: NonZeroUsize::MIN,
+            exploration: chance::<90>(),
+            exploration_decay: usual_decay(),
+            exploration_min: chance::<20>(),
+            cutoff: chance::<95>(),
+            clip: chance::<100>(),
+            blacklist: ten_times(),
+            blacklist_share: chance::<30>(),
+            among: Among::Up,
+        };
+        let mut oort = Oort { table, exploration: 0.0, losses: LastLosses::default(), picked: Vec::new() };
+        report_losses(&mut oort, &world, 0, &losses);
+        let tried: Vec<_> = (0..4).map(ClientId::new).collect();
+        let check = |oort: &Oort, world: &World, number, expected: [f64; 4]| {
+            let scores = oort.scores(&world.round(number), &tried);
+            for (score, expected) in scores.iter().zip(expected) {
+                assert!((score - expected).abs() < 1e-12, "{scores:?}");
+            }
+        };
+        check(&oort, &world, 0, [1.0 / 3.0, 1.0, 0.0, 2.0 / 3.0]);
+        // Half of the clients lie below 3: client 1 counts as no more.
+        oort.table.clip = chance::<50>();
+        check(&oort, &world, 0, [0.5, 1.0, 0.0, 1.0]);
+        // Client 2 was heard in the first round and the others in the fourth; it is the tenth.
+        [(0, 3), (1, 3), (2, 0), (3, 3)].into_iter().for_each(|(idx, round)| world.hear(idx, round));
+        let (recent, long_ago) = ((0.1 * 10_f64.ln() / 4.0).sqrt(), (0.1 * 10_f64.ln()).sqrt());
+        check(&oort, &world, 9, [0.5 + recent, 1.0 + recent, long_ago, 1.0 + recent]);
+    }
+
+    /// Two of four are wanted: scores 1, 0.9 and 0.5 and 0. The bar is 0.95 x 0.9, so the first two are asked; with a bar of
+    /// half of that the third may be drawn too, and never the fourth.
+    #[test]
+    fn only_scores_near_the_last_that_would_do_are_drawn() {
+        let losses = [(0, 1.0), (1, 1.9), (2, 2.0), (3, 1.5)];
+        let tight = "cohort = 2\nexploration = 0.0\nexploration_min = 0.0\nclip = 1.0";
+        let loose = format!("{tight}\ncutoff = 0.5");
+        let first = |settings: &str| {
+            let mut world = World::of(4);
+            let oort = heard(&mut world, settings, &losses);
+            let ask_again = |number| {
+                let mut again = reloaded(oort.as_ref(), ENTRY, settings, 100);
+                // The bonus is 0 in the round that counts as the first.
+                let round = Round { number: 0, seed: number, ..world.round(0) };
+                asked(&again.select(&round, &Probes::new()))
+            };
+            let mut times = [0; 4];
+            (0..2000).flat_map(ask_again).for_each(|idx| times[idx] += 1);
+            times
+        };
+        assert_eq!(first(tight), [0, 2000, 2000, 0]);
+        let times = first(&loose);
+        assert_eq!((times[0], times.iter().sum::<i32>()), (0, 4000));
+        // One after another in proportion to 1, 0.9 and 0.5, the third is one of two in 0.482 of all draws: in 964, standard
+        // deviation 22.
+        assert!((times[3] - 964).abs() < 5 * 22, "{times:?}");
+    }
+
+    #[test]
+    fn losses_of_zero_are_no_reason_to_ask_fewer() {
+        let mut world = World::of(6);
+        let losses: Vec<_> = (0..6).map(|idx| (idx, 0.0)).collect();
+        let mut oort = heard(&mut world, "cohort = 4", &losses);
+        assert_eq!(ask(oort.as_mut(), &world, 1).len(), 4);
+    }
+
+    /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, it among them.
+    #[test]
+    fn whoever_was_picked_often_is_left_out_as_long_as_enough_are_left() {
+        let settings = "cohort = 5\nblacklist = 3\nexploration = 0.0\nexploration_min = 0.0";
+        let picked = |world: &World, cohort: usize| {
+            let settings = settings.replace("cohort = 5", &format!("cohort = {cohort}"));
+            let mut oort = selector(ENTRY, &settings, 100).unwrap();
+            let often: Vec<_> = (0..5).map(|idx| (idx, 1.0)).collect();
+            (0..3).for_each(|number| report_losses(oort.as_mut(), world, number, &often));
+            report_losses(oort.as_mut(), world, 3, &[(4, 1.0)]);
+            ask(oort.as_mut(), world, 4)
+        };
+        let world = World::of(10);
+        assert_eq!(picked(&world, 7), [2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(picked(&world, 8), [1, 2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(picked(&world, 10).len(), 10);
+        assert_eq!(picked(&world.with_up(&[0, 4, 7]), 2), [0, 7]);
+    }
+
+    #[test]
+    fn nobody_up_newcomers_and_departures() {
+        let mut world = World::of(4).with_up(&[]);
+        let mut oort = heard(&mut world, "cohort = 3", &[(0, 1.0), (3, 2.0)]);
+        assert_eq!(ask(oort.as_mut(), &world, 1), []);
+        world.join(4, 2);
+        world.leave(3);
+        world = world.with_up(&[0, 4]);
+        assert_eq!(ask(oort.as_mut(), &world, 2), [0, 4]);
+        report_losses(oort.as_mut(), &world, 2, &[(4, 1.0)]);
+        assert_eq!(ask(oort.as_mut(), &world.with_busy(&[4]), 3), [0]);
+    }
+
+    #[test]
+    fn a_loaded_one_goes_on_equally() {
+        let mut world = World::of(12);
+        let settings = "cohort = 4\nblacklist = 2";
+        let mut whole = heard(&mut world, settings, &[(0, 1.0), (1, 3.0), (5, 2.0)]);
+        for number in 1..40 {
+            let mut again = reloaded(whole.as_ref(), ENTRY, settings, 100);
+            let expected = ask(whole.as_mut(), &world, number);
+            assert_eq!(ask(again.as_mut(), &world, number), expected);
+            let losses: Vec<_> = expected.iter().map(|&idx| (idx, (idx * 7 % 5) as f32)).collect();
+            report_losses(whole.as_mut(), &world, number, &losses);
+            expected.iter().for_each(|&idx| world.hear(idx, number));
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        for (text, expected) in [
+            (
+                "cohort = 2\nexploration = 0.1",
+                "a.toml:1:2: select.exploration_min: above the exploration of 0.1 that it decays from; give 0.1 or less",
+            ),
+            (
+                "cohort = 2\nexploration_decay = 1.1",
+                "a.toml:3:1: select.exploration_decay = 1.1: exploration would grow; give at most 1",
+            ),
+            (
+                "cohort = 101",
+                "a.toml:2:1: select.cohort = 101: larger than the fleet; give at most its 100 clients",
+            ),
+        ] {
+            assert_eq!(selector(ENTRY, text, 100).err().as_deref(), Some(expected));
+        }
+    }
+}
