@@ -222,7 +222,8 @@ fn the_shipped_studies_can_deal_their_data() {
     }
     let place = tempfile::tempdir().unwrap();
     let mut n_studies = 0;
-    for entry in fs::read_dir(shipped("experiments/fdms")).unwrap() {
+    let studies = ["experiments/fdms", "experiments/e3cs"];
+    for entry in studies.into_iter().flat_map(|folder| fs::read_dir(shipped(folder)).unwrap()) {
         let file = entry.unwrap().path();
         if file.extension().is_some_and(|ending| ending == "toml") {
             succeed(&["data", "split", file.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);

@@ -1,5 +1,6 @@
 //! Studies: runs the grids of a paper and writes what came out beside what was published.
 
+mod e3cs;
 mod fdms;
 mod study;
 
@@ -29,11 +30,14 @@ pub(crate) struct Args {
 enum What {
     /// FL-FDMS: friends stand in for the silent
     Fdms,
+    /// E3CS: whom to ask
+    E3cs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (folder, grids) = match args.what {
         What::Fdms => ("fdms", fdms::GRIDS),
+        What::E3cs => ("e3cs", e3cs::GRIDS),
     };
     let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
     if args.run {
@@ -44,12 +48,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if runs.exists() {
         match args.what {
             What::Fdms => fdms::look_at_friends(&runs)?,
+            What::E3cs => {}
         }
     }
     let page = workspace().join("docs/results").join(folder).with_extension("md");
     std::fs::create_dir_all(page.parent().expect("docs/results"))?;
     let text = match args.what {
         What::Fdms => fdms::write()?,
+        What::E3cs => e3cs::write()?,
     };
     std::fs::write(&page, text)?;
     println!("wrote {}", page.strip_prefix(workspace())?.display());

@@ -1,0 +1,270 @@
+//! E3CS and its rivals beside the paper's tables.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+
+use ebb_record::stats::{self, Estimate};
+
+use super::study::{Study, Verdict, Which, difference, points};
+use crate::workspace;
+
+/// The grids of training, in the order in which they are run.
+pub(super) const GRIDS: &[&str] =
+    &["emnist-iid", "emnist", "fashion", "fashion-iid", "cifar", "fashion-prox", "fashion-prox-iid"];
+
+const METHODS: [&str; 7] = ["E3CS-0", "E3CS-0.5", "E3CS-0.8", "E3CS-inc", "FedCS", "Random", "pow-d"];
+
+/// One table: a task, iid and not, beside what the paper has.
+struct Panel {
+    title: &'static str,
+    /// The grid with iid data, if there is one, and the one without.
+    grids: (Option<&'static str>, &'static str),
+    /// What is to be reached, as columns of the CSV and as headings.
+    reached: [(&'static str, &'static str); 3],
+    end: (&'static str, &'static str),
+    /// The paper's rows, which are of another task where the title says so.
+    published: &'static str,
+    rows: [[&'static str; 4]; 7],
+}
+
+const EMNIST_A: [[&str; 4]; 7] = [
+    ["18/58", "32/94", "82/257", "88.64/86.52"],
+    ["20/67", "38/107", "94/243", "90.04/87.76"],
+    ["21/75", "39/117", "98/272", "90.18/87.20"],
+    ["18/58", "32/94", "82/268", "90.22/87.30"],
+    ["11/39", "20/69", "66/NaN", "87.32/84.24"],
+    ["21/78", "40/131", "107/312", "89.98/86.88"],
+    ["24/92", "42/148", "119/339", "89.48/85.58"],
+];
+
+const EMNIST_P: [[&str; 4]; 7] = [
+    ["24/69", "45/120", "112/NaN", "88.58/84.82"],
+    ["27/82", "52/140", "131/375", "89.26/85.38"],
+    ["30/89", "53/157", "137/387", "89.40/84.90"],
+    ["24/69", "45/132", "127/386", "89.34/84.84"],
+    ["15/48", "28/93", "93/NaN", "87.52/82.72"],
+    ["29/92", "57/167", "157/NaN", "88.94/84.64"],
+    ["34/104", "63/192", "171/NaN", "88.48/82.92"],
+];
+
+const CIFAR_A: [[&str; 4]; 7] = [
+    ["89/307", "164/636", "NaN/NaN", "63.80/61.00"],
+    ["106/362", "198/767", "468/2252", "69.48/65.60"],
+    ["123/429", "228/849", "454/2279", "70.94/65.42"],
+    ["89/307", "170/631", "650/2127", "71.12/65.50"],
+    ["59/246", "119/817", "NaN/NaN", "60.60/57.78"],
+    ["121/472", "251/930", "515/2156", "71.46/65.18"],
+    ["126/689", "328/1517", "742/NaN", "72.52/60.54"],
+];
+
+const LETTERS: [(&str, &str); 3] =
+    [("accuracy>=0.65", "@65"), ("accuracy>=0.75", "@75"), ("accuracy>=0.85", "@85")];
+
+const PANELS: [Panel; 4] = [
+    Panel {
+        title: "Fashion-MNIST with the EMNIST network, FedAvg, 400 rounds",
+        grids: (Some("fashion-iid"), "fashion"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "EMNIST Letters (Table II)",
+        rows: EMNIST_A,
+    },
+    Panel {
+        title: "Fashion-MNIST with the EMNIST network, FedProx (.5), 400 rounds",
+        grids: (Some("fashion-prox-iid"), "fashion-prox"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "EMNIST Letters (Table II)",
+        rows: EMNIST_P,
+    },
+    Panel {
+        title: "The first 10,000 images of EMNIST Letters, FedAvg, 400 rounds",
+        grids: (Some("emnist-iid"), "emnist"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "all of EMNIST Letters (Table II)",
+        rows: EMNIST_A,
+    },
+    Panel {
+        title: "CIFAR-10, FedAvg, not iid",
+        grids: (None, "cifar"),
+        reached: [("accuracy>=0.45", "@45"), ("accuracy>=0.55", "@55"), ("accuracy>=0.65", "@65")],
+        end: ("tail_accuracy", "last rounds %"),
+        published: "2,500 rounds (Table III)",
+        rows: CIFAR_A,
+    },
+];
+
+const INTRODUCTION: &str = "# E3CS: whom to ask
+
+Written by `cargo xtask results e3cs` from the figures in `experiments/e3cs/*.csv`; `--run` first runs whatever of the grids is not finished. Seeds are
+stated in the grids and were before anything was run. **Protocol**, the paper's: 100 clients of 500 images (450 to train on), 25 each that answer with chance .1, .3, .6 and .9,
+20 asked a round, each client with its own number of local epochs from 1 to 4, SGD with rate .01 and momentum .9 that does not outlive a
+round, batches of 40, eta .5, 50 candidates of pow-d; the model stands in for whoever was not asked or failed. Accuracy on what all clients hold out. FedCS is the paper's,
+which knows who fails how often: an oracle.
+";
+
+pub(super) fn write() -> Result<String, Box<dyn Error>> {
+    let mut page = INTRODUCTION.to_owned();
+    page.push_str(
+        "\n## Training\n\nThe first round after which the accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. Where there are several seeds: the mean over\nthose that reach it, with their number if not all do. The paper's figures stand below ours in italics; where the task is another, only their order can be compared.\n",
+    );
+    for panel in &PANELS {
+        write_panel(panel, &mut page)?;
+    }
+    write_verdicts(&mut page)?;
+    Ok(page)
+}
+
+fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
+    Study::read(&workspace().join(format!("experiments/e3cs/{grid}.csv")))
+}
+
+fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
+    let iid = panel.grids.0.map(read).transpose()?;
+    let studies = [iid, Some(read(panel.grids.1)?)];
+    let headings: Vec<_> = panel.reached.iter().map(|(_, heading)| *heading).collect();
+    writeln!(
+        page,
+        "\n### {}\n\n| method | {} | {} |\n|---|---|---|---|---|",
+        panel.title,
+        headings.join(" | "),
+        panel.end.1
+    )?;
+    for (method, published) in METHODS.iter().zip(panel.rows) {
+        let which = Which { method, vary: None };
+        let both = |cell: &dyn Fn(&Study) -> String| {
+            studies
+                .iter()
+                .map(|study| study.as_ref().map_or("-".to_owned(), cell))
+                .collect::<Vec<_>>()
+                .join(" / ")
+        };
+        let mut cells: Vec<_> = panel
+            .reached
+            .iter()
+            .map(|(column, _)| both(&|study| first(&study.column(which, column), n_runs(study, which))))
+            .collect();
+        cells.push(both(&|study| percent(&study.column(which, panel.end.0))));
+        writeln!(page, "| {method} | {} |", cells.join(" | "))?;
+        let published = published.map(|cell| format!("*{cell}*"));
+        writeln!(page, "| *{}* | {} |", panel.published, published.join(" | "))?;
+    }
+    Ok(())
+}
+
+/// How many runs there are of a method.
+fn n_runs(study: &Study, which: Which<'_>) -> usize {
+    study.column(which, "rounds").len()
+}
+
+/// The mean round in which something is reached.
+fn first(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
+    let values: Vec<_> = rounds.values().copied().collect();
+    match stats::mean(&values) {
+        None if n_runs == 0 => "not run".to_owned(),
+        None => "NaN".to_owned(),
+        Some(mean) if values.len() < n_runs => format!("{mean:.0} ({} of {n_runs})", values.len()),
+        Some(mean) => format!("{mean:.0}"),
+    }
+}
+
+fn percent(values: &BTreeMap<u32, f64>) -> String {
+    let values: Vec<_> = values.values().map(|value| 100.0 * value).collect();
+    match (stats::mean(&values), stats::deviation(&values)) {
+        (Some(mean), Some(deviation)) => format!("{mean:.2} ± {deviation:.2}"),
+        (Some(mean), None) => format!("{mean:.2}"),
+        _ => "not run".to_owned(),
+    }
+}
+
+/// A claim: that one method's figure is above another's by more than so much.
+type Claim = (&'static str, &'static str, &'static str, f64);
+
+/// Of the first round in which .65 is reached.
+const SPEED: [Claim; 8] = [
+    ("FedCS is faster at first than E3CS-0", "E3CS-0", "FedCS", 0.0),
+    ("FedCS is faster at first than Random", "Random", "FedCS", 0.0),
+    ("E3CS-0 is faster at first than E3CS-0.5", "E3CS-0.5", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than E3CS-0.8", "E3CS-0.8", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than Random", "Random", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than pow-d", "pow-d", "E3CS-0", 0.0),
+    ("E3CS-inc is as fast at first as E3CS-0", "E3CS-0", "E3CS-inc", -1.0),
+    ("pow-d is slower at first than Random", "pow-d", "Random", 0.0),
+];
+
+/// Of the accuracy at the end.
+const END: [Claim; 7] = [
+    ("FedCS ends below E3CS-0", "E3CS-0", "FedCS", 0.0),
+    ("FedCS ends below E3CS-0.5", "E3CS-0.5", "FedCS", 0.0),
+    ("FedCS ends below E3CS-0.8", "E3CS-0.8", "FedCS", 0.0),
+    ("FedCS ends below E3CS-inc", "E3CS-inc", "FedCS", 0.0),
+    ("FedCS ends below Random", "Random", "FedCS", 0.0),
+    ("FedCS ends below pow-d", "pow-d", "FedCS", 0.0),
+    ("E3CS-inc ends no more than half a point below Random", "E3CS-inc", "Random", -0.005),
+];
+
+fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        page,
+        "\n## What the paper claims\n\nFashion-MNIST, FedAvg, differences paired by seed with the 95 % interval of their mean and the number of pairs, in rounds until 65 % and in points at the end. *Held* or
+*reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
+    )?;
+    let studies = [read("fashion-iid")?, read("fashion")?];
+    let mut row = |claim: Claim, column: &str, say: &dyn Fn(Option<Estimate>) -> String| {
+        let (text, one, other, least) = claim;
+        let cells: Vec<_> = studies
+            .iter()
+            .map(|study| {
+                let of = |method| study.column(Which { method, vary: None }, column);
+                let found = difference(&of(one), &of(other));
+                format!("{} | {}", say(found), Verdict::of(found, least).name())
+            })
+            .collect();
+        writeln!(page, "| {text} | {} |", cells.join(" | "))
+    };
+    for claim in SPEED {
+        row(claim, "accuracy>=0.65", &rounds)?;
+    }
+    for claim in END {
+        row(claim, "accuracy@391-400", &points)?;
+    }
+    Ok(())
+}
+
+/// A difference in rounds, with its interval.
+fn rounds(difference: Option<Estimate>) -> String {
+    let Some(found) = difference else { return "not run".to_owned() };
+    match found.interval() {
+        None => format!("{:+.0}", found.mean),
+        Some((low, high)) => format!("{:+.1} ({low:+.1} to {high:+.1}, {})", found.mean, found.n_values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_the_figures_say() {
+        let page = std::fs::read_to_string(workspace().join("docs/results/e3cs.md")).unwrap();
+        assert!(page == write().unwrap(), "run cargo xtask results e3cs");
+    }
+
+    #[test]
+    fn what_only_some_runs_reach_is_said() {
+        let rounds = BTreeMap::from([(1, 10.0), (3, 20.0)]);
+        assert_eq!(first(&rounds, 3), "15 (2 of 3)");
+        assert_eq!(first(&rounds, 2), "15");
+        assert_eq!(first(&BTreeMap::new(), 2), "NaN");
+        assert_eq!(first(&BTreeMap::new(), 0), "not run");
+    }
+
+    #[test]
+    fn every_grid_is_there() {
+        for grid in GRIDS {
+            assert!(workspace().join(format!("experiments/e3cs/{grid}.toml")).is_file(), "{grid}");
+        }
+    }
+}
