@@ -274,15 +274,17 @@ impl Fleet for SimFleet {
         let mut spent = Spent::default();
         let deadline_s = self.world.deadline_s;
         let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
-        for &client in clients.iter().filter(free) {
+        let clients: Vec<_> = clients.iter().filter(free).copied().collect();
+        let SimFleet { task, seed, number, .. } = self;
+        let losses = self.backend.figures(clients.len(), &|at| match samples {
+            None => task.loss(clients[at], &job.global.model),
+            Some(samples) => {
+                let mut stream = Stream::of_both(*seed, "probe", *number, clients[at]);
+                task.batch_loss(clients[at], &job.global.model, samples, &mut stream)
+            }
+        });
+        for (client, loss) in clients.into_iter().zip(losses) {
             let steps = job.work.steps(self.task.samples(client)).get();
-            let loss = match samples {
-                None => self.task.loss(client, &job.global.model),
-                Some(samples) => {
-                    let mut stream = Stream::of_both(self.seed, "probe", self.number, client);
-                    self.task.batch_loss(client, &job.global.model, samples, &mut stream)
-                }
-            };
             let measured = Measured {
                 loss,
                 train_s: self.world.speed.train_s(client, steps),

@@ -44,6 +44,11 @@ pub trait Backend: Send {
         assignments: &[Assignment],
         deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError>;
+
+    /// A figure of each of so many clients, in order, as `figure` says of each by its place.
+    fn figures(&self, count: usize, figure: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
+        (0..count).map(figure).collect()
+    }
 }
 
 /// Trains one client.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 
 use ebb_round::{FleetError, LocalRule};
@@ -98,6 +98,27 @@ impl Backend for Threads {
             Ok(())
         })
     }
+
+    fn figures(&self, count: usize, figure: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
+        let threads = self.count.get().min(count);
+        let Some(pool) = self.others.as_ref().filter(|_| threads > 1) else {
+            return (0..count).map(figure).collect();
+        };
+        let next = AtomicUsize::new(0);
+        let figures: Vec<_> = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let work = || {
+            while let at = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(slot) = figures.get(at)
+            {
+                slot.store(figure(at).to_bits(), Ordering::Relaxed);
+            }
+        };
+        pool.in_place_scope(|scope| {
+            (1..threads).for_each(|_| scope.spawn(|_| work()));
+            work();
+        });
+        figures.into_iter().map(|slot| f32::from_bits(slot.into_inner())).collect()
+    }
 }
 
 /// Lets clients be trained only a bounded distance ahead of what was delivered.
@@ -172,6 +193,17 @@ mod tests {
         // A result that was on its way when the work was called off.
         gate.delivered(1);
         assert!(!gate.wait_for(2) && !gate.wait_for(100));
+    }
+
+    #[test]
+    fn figures_come_in_order_whatever_the_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let threads = Threads::new(NonZeroUsize::new(threads).unwrap());
+            for count in [0, 1, 3, 1000] {
+                let expected: Vec<_> = (0..count).map(|at| at as f32 - 0.5).collect();
+                assert_eq!(threads.figures(count, &|at| at as f32 - 0.5), expected);
+            }
+        }
     }
 
     #[test]
