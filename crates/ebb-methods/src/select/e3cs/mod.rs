@@ -266,8 +266,11 @@ impl Selector for E3cs {
         let part = self.table.quota.part(round.number, self.n_rounds);
         let quota = (part * of_all).min(even(self.n_members));
         let factor = self.allocate(count, quota);
-        for &idx in &self.overflow {
-            *self.overflow_rounds.entry(idx).or_default() += 1;
+        // Where all are asked nobody was too heavy.
+        if count < self.n_members {
+            for &idx in &self.overflow {
+                *self.overflow_rounds.entry(idx).or_default() += 1;
+            }
         }
         let mut line = Line { certain: &self.overflow, urn: &mut self.urn, base: quota, factor };
         let Drawn { picks, approximate } = self.table.sampler.draw(&mut line, &mut round.rng("select"));
@@ -293,7 +296,7 @@ impl Selector for E3cs {
         Notes::from([
             ("quota", self.quota),
             ("eta", self.eta),
-            ("overflow", self.overflow.len() as f64),
+            ("overflow", if self.overflow.len() < self.n_members { self.overflow.len() as f64 } else { 0.0 }),
             ("overflow_most", self.overflow_rounds.values().max().map_or(0.0, |&most| f64::from(most))),
         ])
     }

@@ -324,6 +324,7 @@ fn fewer_than_the_cohort_are_all_asked() {
     assert_eq!(picks, [(2, Some(1.0)), (5, Some(1.0)), (7, Some(1.0))]);
     observe(&mut among_up, &world, &cohort, |_| true);
     assert!(among_up.urn.logs().iter().all(|&log| log == 0.0), "nobody was chosen");
+    assert_eq!((among_up.notes()["overflow"], among_up.notes()["overflow_most"]), (0.0, 0.0));
     let world = World::of(10).with_up(&[]);
     assert_eq!(among_up.select(&world.round(1), &Probes::new()).picks, []);
     let world = World::of(10).with_up(&[0, 1, 2, 3, 4, 5, 6]);
