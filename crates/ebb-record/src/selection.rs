@@ -119,6 +119,11 @@ impl SelectionTally {
         self.cep
     }
 
+    /// How often each client was asked so far, from client 0, however many there are.
+    pub fn selections(&self) -> &[u32] {
+        &self.selections
+    }
+
     /// What it comes to so far.
     pub fn selection(&self) -> Selection {
         let small = self.selections.len() <= MANY_CLIENTS;
