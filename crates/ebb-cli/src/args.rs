@@ -201,7 +201,7 @@ pub(crate) struct WorldArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SelectionArgs {
-    /// Configuration or grid (TOML): its [run], [world], [select] and data.clients count
+    /// Configuration or grid (TOML), or the folder of a run: its [run], [world], [select] and data.clients count
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) changes: Changes,

@@ -6,11 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_methods::Registry;
 use ebb_record::{Row, SelectionTally};
-use ebb_round::roles::{Probes, Wait};
-use ebb_round::{
-    Census, ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, Order, Parcel, RoundNo, RunFacts,
-    Saver, Score, Sink, Spent, State, StateError,
-};
+use ebb_round::{Engine, Evaluator, Parcel, RoundNo, RunFacts, Score};
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
@@ -26,7 +22,8 @@ const INSTEAD: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
 /// A run that asks clients and trains none.
 pub(crate) struct Untrained {
     engine: Engine,
-    fleet: Watched,
+    fleet: SimFleet,
+    task: Arc<Stub>,
     /// How many rounds.
     pub(crate) n_rounds: u32,
     /// How many clients.
@@ -59,7 +56,7 @@ impl Untrained {
         facts.seed = u64::from(run.seed);
         facts.n_rounds = run.rounds.get();
         facts.n_clients = n_clients.get() as usize;
-        let task: Arc<dyn Task> = Arc::new(Stub::new(facts.n_clients));
+        let task = Arc::new(Stub::new(facts.n_clients));
         let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
         let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
         let mut whole = Tree::of_recipe("selection", INSTEAD);
@@ -79,10 +76,11 @@ impl Untrained {
             oracle: false,
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
-        let fleet = SimFleet::new(world, task, local, backend, facts.seed);
+        let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);
         Ok(Untrained {
             engine: Engine::new(roles, run_facts),
-            fleet: Watched { fleet, probed: false },
+            fleet,
+            task,
             n_rounds: facts.n_rounds,
             n_clients: facts.n_clients,
             oracle_chances,
@@ -91,7 +89,7 @@ impl Untrained {
 
     /// What there is to say of the world.
     pub(crate) fn notes(&self) -> &[String] {
-        self.fleet.fleet.world().notes()
+        self.fleet.world().notes()
     }
 
     /// Plays all rounds and shows the tally after each; `None` if it was stopped.
@@ -112,9 +110,9 @@ impl Untrained {
         Ok(Some(tally))
     }
 
-    /// Whether the selector asked clients for their losses or speeds.
+    /// Whether the selector asked clients for their losses before it chose.
     pub(crate) fn probed(&self) -> bool {
-        self.fleet.probed
+        self.task.was_asked_for_losses()
     }
 }
 
@@ -124,36 +122,5 @@ struct Unjudged;
 impl Evaluator for Unjudged {
     fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
         None
-    }
-}
-
-/// The fleet, and whether anybody was probed.
-struct Watched {
-    fleet: SimFleet,
-    probed: bool,
-}
-
-impl Fleet for Watched {
-    fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
-        self.fleet.roll_call(number, census)
-    }
-
-    fn measure(&mut self, clients: &[ClientId], job: &Job) -> Result<(Probes, Spent), FleetError> {
-        self.probed |= !clients.is_empty();
-        self.fleet.measure(clients, job)
-    }
-
-    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
-        self.fleet.train(orders, wait, sink)
-    }
-}
-
-impl State for Watched {
-    fn save(&self, to: &mut Saver) {
-        self.fleet.save(to);
-    }
-
-    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.fleet.load(from)
     }
 }

@@ -35,6 +35,9 @@ pub struct BoxSeries {
 /// The share of a group's width that its boxes take.
 const FILLED: f64 = 0.8;
 
+/// Below this height a box is little more than its median.
+const FLAT_PX: f64 = 5.0;
+
 /// The most that half a box is wide.
 const MOST_HALF_PX: f64 = 34.0;
 
@@ -138,7 +141,9 @@ impl Spread {
         canvas.glass((left, top), (right, bottom), colour, 0.3);
         canvas.line(&[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], colour, 1.5);
         let median = height(self.median);
-        canvas.line(&[(left, median), (right, median)], canvas.theme.ink(), 2.0);
+        // In a box that is hardly higher than the line, ink would hide its colour.
+        let ink = if bottom - top < FLAT_PX { colour } else { canvas.theme.ink() };
+        canvas.line(&[(left, median), (right, median)], ink, 2.0);
         for value in &self.beyond {
             canvas.circle((centre, height(*value)), 2.5, colour);
         }
@@ -211,6 +216,10 @@ mod tests {
         for (word, colour) in [("\nfew\n", "#0072B2"), ("\nmany\n", "#D55E00")] {
             assert!(svg.as_str().contains(word) && svg.as_str().contains(colour), "{word}");
         }
+        // Flat boxes are all colour.
+        let flat = BoxSeries { name: "flat".into(), values: vec![vec![3.0], vec![3.0, 3.0], vec![4.0]] };
+        let flat = Boxes { series: vec![flat], ..boxes.clone() }.draw(Theme::Light, Size::default()).unwrap();
+        assert!(!flat.as_str().contains("stroke=\"#1F2328\" stroke-width=\"20\""));
         let uneven = Boxes { groups: vec!["a".into()], ..boxes };
         let message = "boxes \"few\": values for 3 groups of 1";
         assert_eq!(uneven.draw(Theme::Light, Size::default()), Err(PlotError::uneven("", message)));

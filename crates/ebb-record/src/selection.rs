@@ -56,6 +56,8 @@ pub struct SelectionTally {
     joined: Bits,
     overflow_rounds: Option<u64>,
     overflow_most: Option<u64>,
+    /// Those that were asked minus all quotas, over all rounds.
+    spare: f64,
     bounds: Option<Bounds>,
     hindsight: Option<Hindsight>,
     n_rounds: u64,
@@ -70,6 +72,7 @@ impl Default for SelectionTally {
             joined: Bits::default(),
             overflow_rounds: None,
             overflow_most: None,
+            spare: 0.0,
             bounds: Some(Bounds::default()),
             hindsight: Some(Hindsight::default()),
             n_rounds: 0,
@@ -102,6 +105,7 @@ impl SelectionTally {
             (self.bounds, self.hindsight) = (None, None);
         }
         let budget = Budget::of(row, asked.len());
+        self.spare += budget.spare;
         self.bounds = self.bounds.take().and_then(|bounds| bounds.with(&budget, row.notes.get("eta")));
         let small = self.selections.len() <= MANY_CLIENTS;
         self.hindsight =
@@ -127,8 +131,10 @@ impl SelectionTally {
     /// What it comes to so far.
     pub fn selection(&self) -> Selection {
         let small = self.selections.len() <= MANY_CLIENTS;
-        let bounds = self.bounds.filter(|_| self.n_rounds > 0);
-        let gain = self.hindsight.as_ref().filter(|_| self.n_rounds > 0).map(Hindsight::gain);
+        // Quotas that come to more than was ever asked were not meant for everybody enrolled.
+        let meant = self.n_rounds > 0 && self.spare > -1e-6 * self.asked as f64;
+        let (bounds, spare) = (self.bounds.filter(|_| meant), self.spare.max(0.0));
+        let gain = self.hindsight.as_ref().filter(|_| meant).map(Hindsight::gain);
         Selection {
             asked: self.asked,
             cep: self.cep,
@@ -137,8 +143,8 @@ impl SelectionTally {
             overflow_rounds: self.overflow_rounds,
             overflow_most: self.overflow_most,
             oracle_regret: gain.map(|gain| gain - self.cep as f64),
-            regret_bound: bounds.and_then(|bounds| bounds.at_its_rate()),
-            regret_bound_least: bounds.and_then(|bounds| bounds.least()),
+            regret_bound: bounds.and_then(|bounds| bounds.at_its_rate(spare)),
+            regret_bound_least: bounds.and_then(|bounds| bounds.least(spare)),
             selections: if small { self.selections.clone() } else { Vec::new() },
         }
     }
@@ -158,7 +164,7 @@ struct Budget {
     n_clients: f64,
     /// The least chance of each client: sigma.
     quota: f64,
-    /// The cohort minus all quotas: k - K sigma.
+    /// Those that were asked minus all quotas: k - K sigma. Below 0 where a cohort of random size came out small.
     spare: f64,
 }
 
@@ -166,7 +172,7 @@ impl Budget {
     fn of(row: &Row, n_asked: usize) -> Budget {
         let n_clients = f64::from(row.n_enrolled);
         let quota = row.notes.get("quota").copied().unwrap_or(0.0);
-        Budget { n_clients, quota, spare: (n_asked as f64 - n_clients * quota).max(0.0) }
+        Budget { n_clients, quota, spare: n_asked as f64 - n_clients * quota }
     }
 
     /// How many clients can be asked for certain, and what chance is left for the next in line beside its quota.
@@ -175,17 +181,17 @@ impl Budget {
         if cap <= 0.0 {
             return (0, 0.0);
         }
-        let n_certain = (self.spare / cap).floor().min(self.n_clients);
-        (n_certain as usize, (self.spare - n_certain * cap).max(0.0))
+        let spare = self.spare.max(0.0);
+        let n_certain = (spare / cap).floor().min(self.n_clients);
+        (n_certain as usize, (spare - n_certain * cap).max(0.0))
     }
 }
 
-/// The sums in the bounds of E3CS's theorem 1: eta * sum(k - K sigma) + (K / eta) ln K, and at the best eta
+/// What goes into the bounds of E3CS's theorem 1: eta * sum(k - K sigma) + (K / eta) ln K, and at the best eta
 /// 2 sqrt(sum(K (k - K sigma)) ln K).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bounds {
     n_clients: f64,
-    spare: f64,
     rate: Option<f64>,
 }
 
@@ -197,17 +203,16 @@ impl Bounds {
             return None;
         }
         self.n_clients = budget.n_clients;
-        self.spare += budget.spare;
         self.rate = Some(rate);
         Some(self)
     }
 
-    fn at_its_rate(&self) -> Option<f64> {
-        self.rate.map(|rate| rate * self.spare + self.n_clients / rate * libm::log(self.n_clients))
+    fn at_its_rate(&self, spare: f64) -> Option<f64> {
+        self.rate.map(|rate| rate * spare + self.n_clients / rate * libm::log(self.n_clients))
     }
 
-    fn least(&self) -> Option<f64> {
-        self.rate.map(|_| 2.0 * (self.n_clients * self.spare * libm::log(self.n_clients)).sqrt())
+    fn least(&self, spare: f64) -> Option<f64> {
+        self.rate.map(|_| 2.0 * (self.n_clients * spare * libm::log(self.n_clients)).sqrt())
     }
 }
 
@@ -392,8 +397,8 @@ mod tests {
         for (rate, spare, least) in
             [(0.095971, 50_000.0, 9597.05), (0.135723, 25_000.0, 6786.14), (0.214597, 10_000.0, 4291.93)]
         {
-            let bounds = Bounds { n_clients: 100.0, spare, rate: Some(rate) };
-            close(bounds.at_its_rate(), least, 0.005);
+            let bounds = Bounds { n_clients: 100.0, rate: Some(rate) };
+            close(bounds.at_its_rate(spare), least, 0.005);
         }
     }
 
@@ -414,6 +419,21 @@ mod tests {
         assert_eq!(selection(&[of(0, 0.5), of(1, 0.25)]).regret_bound, None);
         assert_eq!(selection(&[of(0, 0.5), row(1, 4, &[0], &[0], &[])]).regret_bound, None);
         assert_eq!(selection(&[]), Selection::default());
+    }
+
+    #[test]
+    fn quotas_for_fewer_clients_than_are_enrolled_have_no_regret() {
+        // Two of those up are asked, each of whom had at least 0.75: that cannot be everybody's quota.
+        let only_up = noted(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
+        let found = selection(&[only_up.clone()]);
+        assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
+        // A cohort of random size may fall short of the quotas in one round and make up for it in another.
+        let more = noted(row(1, 4, &[0, 1], &[0, 1, 2, 3], &[]), &[("quota", 0.75), ("eta", 0.5)]);
+        let found = selection(&[only_up, more]);
+        close(found.regret_bound, 8.0 * 4.0_f64.ln(), 1e-12);
+        close(found.regret_bound_least, 0.0, 0.0);
+        // By quota 1.5 in each; in the second round one is left to give, which is all that clients 0 and 1 lack.
+        close(found.oracle_regret, 1.5 + 1.5 + 0.5 - 4.0, 1e-12);
     }
 
     #[test]

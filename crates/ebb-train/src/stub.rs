@@ -1,6 +1,7 @@
 //! A task without data, for playing whom to ask against a world: a round of it costs next to nothing.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_round::{ClientId, Job, Layout, LocalRun, Piece, StepRule};
 
@@ -11,13 +12,19 @@ use crate::task::{Done, Tally, Task, Trainee};
 pub struct Stub {
     n_clients: usize,
     layout: Layout,
+    asked_for_losses: AtomicBool,
 }
 
 impl Stub {
     /// For so many clients.
     pub fn new(n_clients: usize) -> Self {
         let piece = Piece { name: "nothing".into(), shape: vec![1], trained: true };
-        Stub { n_clients, layout: Layout::new(vec![piece]) }
+        Stub { n_clients, layout: Layout::new(vec![piece]), asked_for_losses: AtomicBool::new(false) }
+    }
+
+    /// Whether anybody asked for a client's loss, which means nothing here.
+    pub fn was_asked_for_losses(&self) -> bool {
+        self.asked_for_losses.load(Ordering::Relaxed)
     }
 }
 
@@ -49,6 +56,7 @@ impl Task for Stub {
     }
 
     fn loss(&self, _client: ClientId, _model: &[f32]) -> f32 {
+        self.asked_for_losses.store(true, Ordering::Relaxed);
         1.0
     }
 
@@ -122,5 +130,7 @@ mod tests {
         let done = client.finish().unwrap();
         assert_eq!((done.delta, done.steps), (vec![0.0], two));
         assert!(stub.begin(ClientId::new(1), &job, 1, two).finish().is_none());
+        assert!(!stub.was_asked_for_losses());
+        assert_eq!((stub.loss(ClientId::new(1), &[0.0]), stub.was_asked_for_losses()), (1.0, true));
     }
 }

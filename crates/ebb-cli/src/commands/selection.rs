@@ -1,6 +1,6 @@
 //! `ebbflow selection`: plays selection against a world without training anything, and compares who is asked how often.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -315,18 +315,16 @@ impl Study<'_> {
         let overflow = has(|selection| selection.overflow_rounds.is_some());
         let regret = has(|selection| selection.oracle_regret.is_some());
         let bounds = has(|selection| selection.regret_bound.is_some());
-        let mut about =
-            format!("selections per client, {} {}", self.classes.about(), self.classes.names().join(", "));
+        say(&format!("selections per client, {} {}", self.classes.about(), self.classes.names().join(", ")))?;
         if overflow {
-            about += "; rounds with overflow, most rounds of one client";
+            say("overflow: rounds in which somebody is asked for certain, and the most of any one client")?;
         }
         if regret {
-            about += "; oracle regret against the best fixed allocation";
+            say("regret: by how much CEP the best fixed allocation in hindsight is ahead (oracle)")?;
         }
         if bounds {
-            about += ", its bound at this rate and at the best";
+            say("bound: what theorem 1 of E3CS bounds the regret by, at this rate and at the best")?;
         }
-        say(&about)?;
         let mut headings = vec!["scheme".to_owned()];
         headings.extend(self.classes.names());
         headings.extend(["overflow", "most"].into_iter().filter(|_| overflow).map(str::to_owned));
@@ -391,8 +389,15 @@ impl Study<'_> {
                 }
             }
         }
+        let by_chance = match self.classes {
+            Classes::All => "",
+            Classes::Chances(_) | Classes::Quarters => ", by true chance to be up (oracle)",
+        };
         let boxes = Boxes {
-            title: self.titled("How often each client is asked"),
+            title: self.titled(&format!(
+                "How often clients are asked{by_chance}; {}",
+                count(self.n_seeds() as u64, "seed")
+            )),
             x_label: String::new(),
             y_label: "rounds in which it is asked".to_owned(),
             groups: self.schemes.iter().map(|(name, _)| (*name).to_owned()).collect(),
@@ -421,7 +426,7 @@ impl Study<'_> {
                 band: (own.len() > 1).then(|| rounds.iter().map(bound).collect()),
             }
         });
-        let n_seeds = self.schemes.iter().map(|(_, own)| own.len()).max().unwrap_or(0);
+        let n_seeds = self.n_seeds();
         let of_seeds = if n_seeds > 1 { format!(", mean over {n_seeds} seeds ± sd") } else { String::new() };
         let lines = Lines {
             title: self.titled(&format!("Share of the asked that answered so far{of_seeds}")),
@@ -436,18 +441,23 @@ impl Study<'_> {
         if self.name.is_empty() { title.to_owned() } else { format!("{title}; {}", self.name) }
     }
 
+    fn n_seeds(&self) -> usize {
+        self.schemes.iter().map(|(_, own)| own.len()).max().unwrap_or(0)
+    }
+
     fn legend(&self, class: &str) -> String {
         match self.classes {
             Classes::All => String::new(),
-            Classes::Chances(_) => format!("up with chance {class} (oracle)"),
-            Classes::Quarters => format!("{class} quarter of chances (oracle)"),
+            Classes::Chances(_) => format!("chance {class}"),
+            Classes::Quarters => format!("{class} quarter"),
         }
     }
 }
 
 /// The mean over seeds of a figure that all must have.
 fn mean_of(own: &[&Played], digits: usize, figure: impl Fn(&Played) -> Option<f64>) -> String {
-    let figures: Option<Vec<_>> = own.iter().map(|one| figure(one)).collect();
+    let figures: Option<Vec<_>> =
+        own.iter().map(|one| figure(one).filter(|figure| figure.is_finite())).collect();
     figures
         .and_then(|figures| stats::mean(&figures))
         .map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
@@ -548,13 +558,12 @@ const FIGURES: [&str; 15] = [
 
 /// Warns of schemes that go by what clients say of themselves, which is nothing here.
 fn note_probes(played: &[Played], quiet: bool) {
-    let mut probing: Vec<&str> =
+    let probing: BTreeSet<_> =
         played.iter().filter(|one| one.probed).map(|one| one.scheme.as_str()).collect();
-    probing.dedup();
     if !quiet && !probing.is_empty() {
-        let schemes = probing.join(", ");
+        let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
         note(&format!(
-            "{schemes}: asks clients for losses or speeds first; without data all losses are the same, and all work is one step"
+            "{schemes}: asked clients for losses and speeds before it chose; without data all losses are equal, and all work is one step"
         ));
     }
 }

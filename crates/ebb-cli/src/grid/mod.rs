@@ -445,6 +445,18 @@ mod tests {
     }
 
     #[test]
+    fn settings_without_a_grid_are_one_cell() {
+        let single = |text: &str| {
+            let tree = Tree::parse(text, "a.toml").unwrap();
+            let grid = Grid::or_single(&tree, Path::new(""), Path::new("out")).unwrap();
+            grid.cells.iter().map(|cell| (cell.method.clone(), cell.seed)).collect::<Vec<_>>()
+        };
+        assert_eq!(single("[run]\nseed = 7\n[select]\nkind = \"everyone\""), [("everyone".to_owned(), 7)]);
+        assert_eq!(single("recipe = \"fedavg\""), [("fedavg".to_owned(), 1)]);
+        assert_eq!(single("[grid]\nseeds = [3, 4]\nrecipes = [\"full\"]").len(), 2);
+    }
+
+    #[test]
     fn wrong_grids_are_answered_with_the_remedy() {
         for (text, part) in [
             ("a = 1", "grid: missing; a grid has a [grid] table"),
