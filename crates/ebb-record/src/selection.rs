@@ -356,7 +356,7 @@ mod tests {
         // Four clients, two asked, quota 0.25: 1 is left, which is one client for certain and a third of the next.
         let one = noted(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.25)]);
         // By quota alone: 3 times 0.25; client 0 adds 0.75, and client 1 what is left, 0.25.
-        close(selection(&[one.clone()]).oracle_regret, 0.75 + 0.75 + 0.25 - 2.0, 1e-12);
+        close(selection(std::slice::from_ref(&one)).oracle_regret, 0.75 + 0.75 + 0.25 - 2.0, 1e-12);
         // Then without a quota, where clients 2 and 3 are up: client 2 is first with two successes, then client 0.
         let two = noted(row(1, 4, &[2, 3], &[0, 1], &[]), &[("quota", 0.0)]);
         // Round one: 0.75 + 0.75 (client 2) + 0.25 (client 0). Round two: client 2 for certain, client 0 is down.
@@ -425,7 +425,7 @@ mod tests {
     fn quotas_for_fewer_clients_than_are_enrolled_have_no_regret() {
         // Two of those up are asked, each of whom had at least 0.75: that cannot be everybody's quota.
         let only_up = noted(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
-        let found = selection(&[only_up.clone()]);
+        let found = selection(std::slice::from_ref(&only_up));
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
         // A cohort of random size may fall short of the quotas in one round and make up for it in another.
         let more = noted(row(1, 4, &[0, 1], &[0, 1, 2, 3], &[]), &[("quota", 0.75), ("eta", 0.5)]);
