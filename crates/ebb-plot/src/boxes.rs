@@ -115,7 +115,10 @@ impl Spread {
         let [first_quarter, median, third_quarter] = [0.25, 0.5, 0.75].map(|share| quantile(&values, share));
         let reach = 1.5 * (third_quarter - first_quarter);
         let near = first_quarter - reach..=third_quarter + reach;
-        let (within, beyond): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| near.contains(value));
+        let (within, mut beyond): (Vec<_>, Vec<_>) =
+            values.into_iter().partition(|value| near.contains(value));
+        // Dots in one place look like one.
+        beyond.dedup();
         let low = within.first().copied().unwrap_or(first_quarter).min(first_quarter);
         let high = within.last().copied().unwrap_or(third_quarter).max(third_quarter);
         Some(Spread { low, first_quarter, median, third_quarter, high, beyond })
@@ -175,6 +178,8 @@ mod tests {
             beyond: vec![9.0],
         };
         assert_eq!(found, expected);
+        let many = [[1.0; 20].as_slice(), &[7.0, 9.0, 7.0]].concat();
+        assert_eq!(Spread::of(&many).unwrap().beyond, [7.0, 9.0]);
         assert_eq!(Spread::of(&[f64::NAN]), None);
         assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
         assert_eq!(quantile(&[7.0], 0.75), 7.0);
