@@ -28,7 +28,7 @@ pub(crate) struct Untrained {
     pub(crate) n_rounds: u32,
     /// How many clients.
     pub(crate) n_clients: usize,
-    /// The true chance of each client to be up; empty where nobody knows.
+    /// The true chance of each client to answer when it is asked; empty where nobody knows.
     pub(crate) oracle_chances: Vec<f64>,
 }
 

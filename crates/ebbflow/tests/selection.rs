@@ -172,6 +172,21 @@ fn the_same_at_any_number_of_threads() {
 }
 
 #[test]
+fn schemes_that_ask_for_losses_are_named() {
+    let place = tempfile::tempdir().unwrap();
+    let text =
+        "[run]\nrounds = 5\n[data]\nclients = 10\n[select]\nkind = \"pow-d\"\ncohort = 2\ncandidates = 4";
+    let config = write(place.path(), "a.toml", text);
+    let out = place.path().join("out");
+    let words = ["selection", &config, "--out", out.to_str().unwrap()];
+    let output = common::run(&words);
+    let aside = String::from_utf8(output.stderr).unwrap();
+    assert!(aside.contains("\npow-d: asked clients for losses and speeds before it chose; "), "{aside}");
+    let json: Value = serde_json::from_str(&succeed(&["selection", &config, "--json"])).unwrap();
+    assert_eq!(json["probed"], true);
+}
+
+#[test]
 fn what_cannot_be_played_is_answered_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
     for (text, part) in [
@@ -196,19 +211,18 @@ fn what_cannot_be_played_is_answered_with_the_remedy() {
 fn the_shipped_study_plays() {
     let place = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(shipped("experiments/e3cs/selection.toml")).unwrap();
-    // All but FedCS, whose selector is not there yet.
-    let (text, _) = text.split_once("\n# FedCS").unwrap();
-    let config = write(place.path(), "study.toml", text);
+    let config = write(place.path(), "study.toml", &text);
     let out = place.path().join("out");
     let words = ["selection", &config, "--set", "run.rounds=40", "--quiet", "--out", out.to_str().unwrap()];
     succeed(&words);
     let rows = table(&out.join("selection.csv"));
-    assert_eq!(rows.len(), 5 * 9);
+    assert_eq!(rows.len(), 6 * 9);
     let mean = |method: &str, key: &str| {
         let own: Vec<_> = rows.iter().filter(|row| row["method"] == method).collect();
         own.iter().map(|row| number(row, key)).sum::<f64>() / own.len() as f64
     };
     assert!(mean("E3CS-0", "cep") > mean("E3CS-0.8", "cep"));
+    assert!(mean("FedCS", "cep") > mean("E3CS-0", "cep"));
     assert!(mean("Random", "jain") > mean("E3CS-0", "jain"));
     // 40 rounds of 20 with nothing by quota.
     let bound = 0.5 * 800.0 + 200.0 * 100.0_f64.ln();

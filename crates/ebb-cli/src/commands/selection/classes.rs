@@ -1,4 +1,4 @@
-//! Clients taken together by their true chance to be up, which only an oracle knows.
+//! Clients taken together by their true chance to answer, which only an oracle knows.
 
 use ebb_record::stats;
 
@@ -7,7 +7,7 @@ use super::Played;
 /// Where clients have more different chances than this, they are shown by quarters.
 const MOST_CLASSES: usize = 8;
 
-/// Clients taken together by their true chance to be up. Only an oracle knows it.
+/// Clients taken together by their true chance to answer. Only an oracle knows it.
 pub(super) enum Classes {
     /// Nobody knows.
     All,

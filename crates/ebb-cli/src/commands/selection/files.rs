@@ -120,7 +120,7 @@ impl Study<'_> {
         }
         let by_chance = match self.classes {
             Classes::All => "",
-            Classes::Chances(_) | Classes::Quarters => ", by true chance to be up (oracle)",
+            Classes::Chances(_) | Classes::Quarters => ", by true chance to answer (oracle)",
         };
         let boxes = Boxes {
             title: self.titled(&format!(
