@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Describe(Describe),
     /// Play a world without training anything: who is up when
     World(WorldArgs),
+    /// Play selection against a world without training anything: who is asked how often, how many answer
+    Selection(SelectionArgs),
     /// Data sets: what there is, get them, look at them, see who holds what
     #[command(subcommand)]
     Data(Data),
@@ -195,6 +197,22 @@ pub(crate) struct WorldArgs {
     /// Print JSON instead of tables, and draw nothing
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SelectionArgs {
+    /// Configuration or grid (TOML), or the folder of a run: its [run], [world], [select] and data.clients count
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder for the table and the pictures [default: runs/selection-NAME; with --json, none]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Light on dark
+    #[arg(long)]
+    pub(crate) dark: bool,
 }
 
 #[derive(Debug, Subcommand)]

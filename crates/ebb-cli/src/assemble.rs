@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
-use ebb_round::{ClientId, Engine, Layout, Loader, RunFacts, Saver, State, StateError};
+use ebb_round::{ClientId, Engine, Layout, Loader, Roles, RunFacts, Saver, State, StateError};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
@@ -52,6 +52,11 @@ pub struct RunTable {
     pub checkpoint_every: NonZeroU32,
     /// A model to start from, as safetensors, relative to the file of these settings.
     pub start_from: Option<PathBuf>,
+}
+
+/// Everything that may stand at the top of a configuration: `recipe`, and the tables.
+pub(crate) fn known_tables() -> Vec<&'static str> {
+    ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES.map(|(role, _)| role)).collect()
 }
 
 fn first_seed() -> u32 {
@@ -153,8 +158,7 @@ impl Assembled {
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<Self, CliError> {
-        let known: Vec<_> =
-            ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES.map(|(role, _)| role)).collect();
+        let known = known_tables();
         tree.only(&known)?;
         let tree = registry.with_recipe(tree)?;
         let mut facts = Facts::default();
@@ -173,11 +177,7 @@ impl Assembled {
             return Err(tree.error("substitute.kind", message).into());
         }
         let oracle_chances = world.oracle_chances(task.n_clients());
-        if roles.selector.needs_oracle_chances() && oracle_chances.is_empty() {
-            let message = "nobody can know the chances of clients in this world; give it [world.availability] \
-                           kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind";
-            return Err(tree.error("select.kind", message).into());
-        }
+        check_oracle_chances(&tree, &roles, &oracle_chances)?;
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
         let stop: StopTable = tree.table("stop", facts).parse()?;
         if stop.accuracy.is_some() && !task.has_accuracy() {
@@ -268,6 +268,16 @@ impl Assembled {
         }
         if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
     }
+}
+
+/// Refuses a selector that goes by true chances where nobody knows them.
+pub(crate) fn check_oracle_chances(tree: &Tree, roles: &Roles, chances: &[f64]) -> Result<(), CliError> {
+    if roles.selector.needs_oracle_chances() && chances.is_empty() {
+        let message = "nobody can know the chances of clients in this world; give it [world.availability] \
+                       kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind";
+        return Err(tree.error("select.kind", message).into());
+    }
+    Ok(())
 }
 
 /// The resolved settings with the model's path replaced by the record's own copy.

@@ -47,6 +47,8 @@ pub enum CliError {
         /// How to go on.
         resume: String,
     },
+    /// Something quick was interrupted, of which nothing is kept.
+    Abandoned,
     /// Data sets could not be had; one message each.
     Fetch(String),
     /// What was typed cannot be done.
@@ -59,7 +61,7 @@ impl CliError {
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            CliError::Interrupted { .. } => 130,
+            CliError::Interrupted { .. } | CliError::Abandoned => 130,
             CliError::Usage(_) => 2,
             _ => 1,
         }
@@ -93,6 +95,7 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
+            CliError::Abandoned => f.write_str("interrupted; nothing was written"),
             CliError::Fetch(message) | CliError::Usage(message) => f.write_str(message),
             CliError::OutputClosed => f.write_str("the output was closed"),
         }

@@ -12,6 +12,7 @@ mod grid;
 mod linkage;
 mod output;
 mod progress;
+mod untrained;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Export(export) => commands::export::run(export),
         Command::List(list) => commands::list::run(registry, list),
         Command::Describe(describe) => commands::describe::run(registry, describe),
+        Command::Selection(selection) => commands::selection::run(registry, selection),
         Command::World(world) => commands::world::run(world),
         Command::Data(data) => commands::data::run(data),
         Command::Completions { shell } => commands::completions::run(*shell),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use ebb_plot::{
-    BarSeries, Bars, Boxes, Channels, ContactSheet, Group, HeatMap, Lines, Mosaic, PlotError, Raster,
+    BarSeries, Bars, BoxSeries, Boxes, Channels, ContactSheet, HeatMap, Lines, Mosaic, PlotError, Raster,
     RasterRow, Series, SheetRow, Size, Svg, Theme,
 };
 
@@ -81,15 +81,16 @@ fn bars() -> Bars {
 }
 
 fn boxes() -> Boxes {
-    let groups = (0..12).map(|idx| Group {
-        name: format!("speed class {idx}"),
-        values: (0..60).map(|at| 2.0 + idx as f64 + 8.0 * noise(100 * idx + at).powi(4)).collect(),
-    });
+    let values = |idx: usize| (0..60).map(move |at| 2.0 + idx as f64 + 8.0 * noise(100 * idx + at).powi(4));
     Boxes {
         title: "Time to answer".into(),
         x_label: String::new(),
         y_label: "seconds".into(),
-        groups: groups.collect(),
+        groups: (0..12).map(|idx| format!("speed class {idx}")).collect(),
+        series: vec![BoxSeries {
+            name: String::new(),
+            values: (0..12).map(|idx| values(idx).collect()).collect(),
+        }],
     }
 }
 

@@ -3,11 +3,11 @@
 use crate::axis::{shown, span, with_air};
 use crate::canvas::{Canvas, picture};
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Plane};
+use crate::frame::{Axis, Frame, Key, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
-/// A box for each group: the middle half of its values, their median, and whiskers to the farthest value within
+/// A box for each group and series: the middle half of its values, their median, and whiskers to the farthest value within
 /// one and a half times the box's height; what lies beyond is a dot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Boxes {
@@ -17,45 +17,81 @@ pub struct Boxes {
     pub x_label: String,
     /// What the values are.
     pub y_label: String,
-    /// The groups, from left to right.
-    pub groups: Vec<Group>,
+    /// The groups' names, from left to right.
+    pub groups: Vec<String>,
+    /// The boxes of each group, side by side: one a series. A series that is alone has a colour for each group.
+    pub series: Vec<BoxSeries>,
 }
 
-/// Values that share a box.
+/// One box in every group.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Group {
-    /// Its name.
+pub struct BoxSeries {
+    /// Its name in the legend.
     pub name: String,
-    /// Its values, in any order; what is not a number is left out.
-    pub values: Vec<f64>,
+    /// Its values in each group, in any order; what is not a number is left out, and without any there is no box.
+    pub values: Vec<Vec<f64>>,
 }
+
+/// The share of a group's width that its boxes take.
+const FILLED: f64 = 0.8;
+
+/// Below this height a box is little more than its median.
+const FLAT_PX: f64 = 5.0;
+
+/// The most that half a box is wide.
+const MOST_HALF_PX: f64 = 34.0;
 
 impl Boxes {
     /// Draws them.
     ///
     /// # Errors
-    /// When no value can be shown, or there is no room.
+    /// When no value can be shown, a series has not values for each group, or there is no room.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
-        let values = self.groups.iter().flat_map(|group| group.values.iter().copied());
+        self.check()?;
+        let values = self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
         let along = span(values).ok_or_else(|| PlotError::nothing(&self.title))?;
+        let keys = self.series.iter().enumerate().map(|(idx, series)| Key {
+            name: &series.name,
+            colour: theme.series(idx),
+            swatch: Swatch::Box,
+        });
         let frame = Frame {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: Vec::new(),
-            bottom: Axis::names(self.groups.iter().map(|group| &group.name)),
+            keys: keys.collect(),
+            bottom: Axis::names(&self.groups),
             left: Axis::Numbers(with_air(along, 0.06)),
             right_px: 0.0,
         };
+        let n_series = self.series.len();
         picture(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
-            for (idx, group) in self.groups.iter().enumerate() {
-                if let Some(spread) = Spread::of(&group.values) {
-                    spread.draw(canvas, &plane, idx as f64 + 0.5, theme.series(idx));
+            let width = FILLED / n_series as f64;
+            // Boxes stay apart; one that is alone in its group has room on both sides.
+            let filled = if n_series == 1 { 0.75 } else { 0.8 };
+            for (idx, series) in self.series.iter().enumerate() {
+                for (group, values) in series.values.iter().enumerate() {
+                    let Some(spread) = Spread::of(values) else { continue };
+                    let middle = group as f64 + (1.0 - FILLED) / 2.0 + (idx as f64 + 0.5) * width;
+                    let colour = theme.series(if n_series == 1 { group } else { idx });
+                    spread.draw(canvas, &plane, (middle, filled * width / 2.0), colour);
                 }
             }
             Ok(())
         })
+    }
+
+    fn check(&self) -> Result<(), PlotError> {
+        let n_groups = self.groups.len();
+        match self.series.iter().find(|series| series.values.len() != n_groups) {
+            None => Ok(()),
+            Some(series) => {
+                let (name, n_found) = (&series.name, series.values.len());
+                let message = format!("boxes \"{name}\": values for {n_found} groups of {n_groups}");
+                Err(PlotError::uneven(&self.title, message))
+            }
+        }
     }
 }
 
@@ -79,17 +115,20 @@ impl Spread {
         let [first_quarter, median, third_quarter] = [0.25, 0.5, 0.75].map(|share| quantile(&values, share));
         let reach = 1.5 * (third_quarter - first_quarter);
         let near = first_quarter - reach..=third_quarter + reach;
-        let (within, beyond): (Vec<_>, Vec<_>) = values.into_iter().partition(|value| near.contains(value));
+        let (within, mut beyond): (Vec<_>, Vec<_>) =
+            values.into_iter().partition(|value| near.contains(value));
+        // Dots in one place look like one.
+        beyond.dedup();
         let low = within.first().copied().unwrap_or(first_quarter).min(first_quarter);
         let high = within.last().copied().unwrap_or(third_quarter).max(third_quarter);
         Some(Spread { low, first_quarter, median, third_quarter, high, beyond })
     }
 
-    fn draw(&self, canvas: &Canvas<'_>, plane: &Plane, middle: f64, colour: Colour) {
+    fn draw(&self, canvas: &Canvas<'_>, plane: &Plane, (middle, half): (f64, f64), colour: Colour) {
         let height = |value| plane.at(middle, value).1;
         let (centre, _) = plane.at(middle, self.median);
-        let (edge, _) = plane.at(middle - 0.3, self.median);
-        let half = (centre - edge).min(34.0);
+        let (edge, _) = plane.at(middle - half, self.median);
+        let half = (centre - edge).min(MOST_HALF_PX);
         let (left, right) = (centre - half, centre + half);
         let (bottom, top) = (height(self.first_quarter), height(self.third_quarter));
 
@@ -105,7 +144,9 @@ impl Spread {
         canvas.glass((left, top), (right, bottom), colour, 0.3);
         canvas.line(&[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], colour, 1.5);
         let median = height(self.median);
-        canvas.line(&[(left, median), (right, median)], canvas.theme.ink(), 2.0);
+        // In a box that is hardly higher than the line, ink would hide its colour.
+        let ink = if bottom - top < FLAT_PX { colour } else { canvas.theme.ink() };
+        canvas.line(&[(left, median), (right, median)], ink, 2.0);
         for value in &self.beyond {
             canvas.circle((centre, height(*value)), 2.5, colour);
         }
@@ -137,6 +178,8 @@ mod tests {
             beyond: vec![9.0],
         };
         assert_eq!(found, expected);
+        let many = [[1.0; 20].as_slice(), &[7.0, 9.0, 7.0]].concat();
+        assert_eq!(Spread::of(&many).unwrap().beyond, [7.0, 9.0]);
         assert_eq!(Spread::of(&[f64::NAN]), None);
         assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
         assert_eq!(quantile(&[7.0], 0.75), 7.0);
@@ -144,14 +187,11 @@ mod tests {
 
     #[test]
     fn a_box_has_its_parts() {
-        let group = |name: &str, values: &[f64]| Group { name: name.into(), values: values.to_vec() };
+        let values = vec![vec![1.0, 2.0, 3.0, 4.0, 9.0], vec![f64::NAN], vec![5.0, 6.0, 7.0, 8.0]];
         let boxes = Boxes {
             title: "Delay".into(),
-            groups: vec![
-                group("fast", &[1.0, 2.0, 3.0, 4.0, 9.0]),
-                group("silent", &[f64::NAN]),
-                group("slow", &[5.0, 6.0, 7.0, 8.0]),
-            ],
+            groups: ["fast", "silent", "slow"].map(str::to_owned).to_vec(),
+            series: vec![BoxSeries { name: String::new(), values }],
             ..Boxes::default()
         };
         let svg = boxes.draw(Theme::Light, Size::default()).unwrap();
@@ -166,10 +206,37 @@ mod tests {
     }
 
     #[test]
+    fn series_stand_side_by_side_and_have_a_legend() {
+        let of = |name: &str, at: f64| BoxSeries {
+            name: name.into(),
+            values: vec![vec![at, at + 1.0], vec![at, at + 2.0], vec![]],
+        };
+        let boxes = Boxes {
+            groups: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            series: vec![of("few", 1.0), of("many", 5.0)],
+            ..Boxes::default()
+        };
+        let svg = boxes.draw(Theme::Light, Size::default()).unwrap();
+        assert_eq!(svg.as_str().matches("opacity=\"0.3\"").count(), 4);
+        for (word, colour) in [("\nfew\n", "#0072B2"), ("\nmany\n", "#D55E00")] {
+            assert!(svg.as_str().contains(word) && svg.as_str().contains(colour), "{word}");
+        }
+        // Flat boxes are all colour.
+        let flat = BoxSeries { name: "flat".into(), values: vec![vec![3.0], vec![3.0, 3.0], vec![4.0]] };
+        let flat = Boxes { series: vec![flat], ..boxes.clone() }.draw(Theme::Light, Size::default()).unwrap();
+        assert!(!flat.as_str().contains("stroke=\"#1F2328\" stroke-width=\"20\""));
+        let uneven = Boxes { groups: vec!["a".into()], ..boxes };
+        let message = "boxes \"few\": values for 3 groups of 1";
+        assert_eq!(uneven.draw(Theme::Light, Size::default()), Err(PlotError::uneven("", message)));
+    }
+
+    #[test]
     fn errors_and_no_panics() {
         let draw = |values: &[f64]| {
-            let groups = vec![Group { name: "g".into(), values: values.to_vec() }];
-            Boxes { groups, ..Boxes::default() }.draw(Theme::Dark, Size::default()).map(|_| ())
+            let series = vec![BoxSeries { name: "s".into(), values: vec![values.to_vec()] }];
+            Boxes { groups: vec!["g".into()], series, ..Boxes::default() }
+                .draw(Theme::Dark, Size::default())
+                .map(|_| ())
         };
         assert_eq!(draw(&[]), Err(PlotError::nothing("")));
         assert_eq!(draw(&[f64::INFINITY]), Err(PlotError::nothing("")));

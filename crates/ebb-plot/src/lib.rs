@@ -40,7 +40,7 @@ mod svg;
 mod theme;
 
 pub use bars::{BarSeries, Bars};
-pub use boxes::{Boxes, Group};
+pub use boxes::{BoxSeries, Boxes};
 pub use error::PlotError;
 pub use heat::HeatMap;
 pub use lines::{Lines, Series};

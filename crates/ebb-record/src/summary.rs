@@ -3,8 +3,8 @@
 use ebb_round::{Bits, Refusal};
 use serde::{Deserialize, Serialize};
 
-use crate::Row;
 use crate::numbers::{number, numbers, some_number};
+use crate::{Row, Selection, SelectionTally};
 
 /// What came of a run. What was never measured is left out.
 ///
@@ -47,6 +47,9 @@ pub struct Summary {
     pub answers: Answers,
     /// How many of the clients that ever joined never had an answer accepted.
     pub never_heard: u64,
+    /// How selection went; missing in records that are older than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Selection>,
     /// How many updates stood in for somebody who did not answer on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stand_ins: u64,
@@ -137,6 +140,7 @@ pub(crate) struct Tally {
     accuracies: Vec<f64>,
     joined: Bits,
     heard: Bits,
+    selection: SelectionTally,
     /// Stand-ins of the client's true cluster, and of how many.
     oracle_hits: (u64, u64),
 }
@@ -158,6 +162,7 @@ impl Tally {
             bytes_up: 0,
             answers: Answers::default(),
             never_heard: 0,
+            selection: None,
             stand_ins: 0,
             oracle_hit_share: None,
             oracle_psi: None,
@@ -171,10 +176,12 @@ impl Tally {
             diverged: None,
         };
         let (joined, heard) = (Bits::default(), Bits::default());
-        Tally { so_far, accuracies: Vec::new(), joined, heard, oracle_hits: (0, 0) }
+        let selection = SelectionTally::default();
+        Tally { so_far, accuracies: Vec::new(), joined, heard, selection, oracle_hits: (0, 0) }
     }
 
     pub(crate) fn add(&mut self, row: &Row) {
+        self.selection.add(row);
         let so_far = &mut self.so_far;
         so_far.rounds += 1;
         so_far.virtual_s = row.virtual_s;
@@ -214,6 +221,7 @@ impl Tally {
         let (hits, of) = self.oracle_hits;
         self.so_far.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
         self.so_far.never_heard = self.joined.iter().filter(|&client| !self.heard.get(client)).count() as u64;
+        self.so_far.selection = Some(self.selection.selection());
         self.so_far
     }
 
@@ -301,6 +309,15 @@ mod tests {
             bytes_up: 80,
             answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
             never_heard: 1, // client 0: 1 and 2 answered, 3 did late
+            selection: Some(Selection {
+                asked: 12,
+                cep: 8,
+                success_ratio: Some(8.0 / 12.0),
+                jain: Some(0.75),
+                oracle_regret: Some(0.0),
+                selections: vec![0, 4, 4, 4],
+                ..Selection::default()
+            }),
             stand_ins: 5,
             oracle_hit_share: Some(0.75),
             oracle_psi: Some(0.5),
@@ -338,7 +355,20 @@ mod tests {
     "absent": 1,
     "refused": 0
   },
-  "never_heard": 2
+  "never_heard": 2,
+  "selection": {
+    "asked": 3,
+    "cep": 2,
+    "success_ratio": 0.6666666666666666,
+    "jain": 0.75,
+    "oracle_regret": 0.0,
+    "selections": [
+      0,
+      1,
+      1,
+      1
+    ]
+  }
 }
 "#;
         assert_eq!(text, expected);

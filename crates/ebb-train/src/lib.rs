@@ -11,10 +11,12 @@ pub mod net;
 pub mod read;
 pub mod run;
 pub mod split;
+mod stub;
 mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};
 pub use kernels::Path;
+pub use stub::Stub;
 pub use task::{Done, Tally, Task, Trainee};
 
 /// The arithmetic that trains the models, as records name it. Results may differ between paths.

@@ -203,7 +203,8 @@ fn label(finished: &Finished) -> String {
     words.join("  ")
 }
 
-fn bar(todo: usize) -> ProgressBar {
+/// A bar that counts runs.
+pub(crate) fn bar(todo: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(todo as u64), ProgressDrawTarget::stderr_with_hz(10));
     let template = "run {pos}/{len} {bar:30} {msg}  {eta} left";
     bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));

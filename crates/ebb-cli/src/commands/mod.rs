@@ -10,5 +10,6 @@ pub(crate) mod friends;
 pub(crate) mod list;
 pub(crate) mod resume;
 pub(crate) mod run;
+pub(crate) mod selection;
 pub(crate) mod show;
 pub(crate) mod world;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use ebb_plot::{Lines, Series, Size, Theme};
-use ebb_record::{Row, RunFolder};
+use ebb_record::{Row, RunFolder, SelectionTally};
 
 use crate::CliError;
 use crate::args::{Against, Show};
@@ -85,6 +85,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         print_closer(last)?;
     }
     print_participation(&rows)?;
+    print_selection(&rows)?;
     print_stand_ins(&rows)
 }
 
@@ -218,6 +219,29 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
         say(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
     }
     Ok(())
+}
+
+/// Who was asked how evenly, how many of them answered, and what an oracle has to say about it.
+fn print_selection(rows: &[Row]) -> Result<(), CliError> {
+    let mut tally = SelectionTally::default();
+    rows.iter().for_each(|row| tally.add(row));
+    let found = tally.selection();
+    let (Some(ratio), Some(jain)) = (found.success_ratio, found.jain) else { return Ok(()) };
+    let (cep, asked) = (found.cep, found.asked);
+    say(&format!(
+        "selection: {cep} of {asked} asked answered in time, {}; Jain's index {jain:.3}",
+        percent(ratio)
+    ))?;
+    if let (Some(n_rounds), Some(most)) = (found.overflow_rounds, found.overflow_most) {
+        let rounds = count(n_rounds, "round");
+        say(&format!("overflow: somebody in {rounds}, any one client in {most} at most"))?;
+    }
+    let Some(regret) = found.oracle_regret else { return Ok(()) };
+    let bounds = found.regret_bound.zip(found.regret_bound_least).map(|(bound, least)| {
+        format!("; the theorem's bound is {bound:.0} at this rate, {least:.0} at the best")
+    });
+    let bounds = bounds.unwrap_or_default();
+    say(&format!("oracle: regret {regret:.1} against the best fixed allocation{bounds}"))
 }
 
 /// How often somebody stood in, and what an oracle has to say about it.

@@ -39,10 +39,14 @@ pub(crate) struct Figures {
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
     pub(crate) never_heard: u64,
+    pub(crate) cep: Option<u64>,
+    pub(crate) success_ratio: Option<f64>,
+    pub(crate) jain: Option<f64>,
 }
 
 impl Figures {
     pub(super) fn of(summary: &Summary) -> Self {
+        let selection = summary.selection.as_ref();
         Figures {
             rounds: summary.rounds,
             ending: summary.ending.clone(),
@@ -56,6 +60,9 @@ impl Figures {
             bytes_down: summary.bytes_down,
             bytes_up: summary.bytes_up,
             never_heard: summary.never_heard,
+            cep: selection.map(|selection| selection.cep),
+            success_ratio: selection.and_then(|selection| selection.success_ratio),
+            jain: selection.and_then(|selection| selection.jain),
         }
     }
 }
@@ -179,6 +186,9 @@ const FIGURES: &[&str] = &[
     "bytes_down",
     "bytes_up",
     "never_heard",
+    "cep",
+    "success_ratio",
+    "jain",
 ];
 
 #[cfg(test)]
@@ -198,6 +208,8 @@ mod tests {
                 ending: "rounds".to_owned(),
                 final_loss: Some(0.1 + 0.2),
                 virtual_s: 1.5,
+                cep: Some(12),
+                jain: Some(0.7),
                 ..Figures::default()
             },
             also: vec![Some(0.25), None],
@@ -212,6 +224,12 @@ mod tests {
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
         assert_eq!(again[0].figures, row.figures);
         assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
+        // Files that were written before there were columns of selection are read too.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let old = text.replace(",cep,success_ratio,jain", "").replace(",12,,0.7", "");
+        std::fs::write(&path, &old).unwrap();
+        let (old, figures) = (read_csv(&path, &also).unwrap(), &row.figures);
+        assert_eq!(old[0].figures, Figures { cep: None, jain: None, ..figures.clone() });
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

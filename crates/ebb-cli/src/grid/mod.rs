@@ -5,13 +5,13 @@
 
 mod also;
 mod figures;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use ebb_methods::Registry;
 use ebb_record::{Row, RunFolder};
@@ -27,6 +27,7 @@ use crate::drive::{Ended, Watch, drive};
 use also::Also;
 use figures::write_csv;
 pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
+pub(crate) use workers::side_by_side;
 
 /// The `[grid]` table.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub(crate) struct Cell {
     /// The values of the keys that vary.
     pub(crate) values: Vec<String>,
     pub(crate) seed: u32,
-    tree: Tree,
+    pub(crate) tree: Tree,
     /// Tells cells apart that were made from other settings.
     digest: String,
 }
@@ -172,6 +173,34 @@ impl Grid {
         })
     }
 
+    /// The same for settings that may be no grid: then there is one cell, named after what it does.
+    pub(crate) fn or_single(tree: &Tree, base: &Path, folder: &Path) -> Result<Grid, CliError> {
+        if tree.has("grid") {
+            return Grid::new(tree, base, folder);
+        }
+        #[derive(Serialize, Deserialize)]
+        struct Run {
+            seed: Option<u32>,
+        }
+        let run: Run = tree.table("run", Facts::default()).parse_without(&[])?;
+        let method = tree.text("recipe").or(tree.text("select.kind")).unwrap_or("run").to_owned();
+        let cell = Cell {
+            digest: digest(&method, tree, base),
+            method,
+            values: Vec::new(),
+            seed: run.seed.unwrap_or(1),
+            tree: tree.clone(),
+        };
+        Ok(Grid {
+            cells: vec![cell],
+            varied: Vec::new(),
+            csv: folder.join("results.csv"),
+            also: Vec::new(),
+            folder: folder.to_owned(),
+            base: base.to_owned(),
+        })
+    }
+
     /// What is finished already, by the CSV: one slot a cell.
     pub(crate) fn finished(&self) -> Result<Vec<Option<Finished>>, CliError> {
         let known = read_csv(&self.csv, &self.also)?;
@@ -239,43 +268,24 @@ impl Grid {
             .map_err(|error| CliError::file("making", &self.folder, error))?;
         let _lock = self.lock()?;
         self.note_csv()?;
-        let results = Mutex::new(self.finished()?);
-        let todo: Vec<usize> = {
-            let results = results.lock().expect("nobody else holds it yet");
-            (0..self.cells.len()).filter(|&at| results[at].is_none()).take(at_most).collect()
-        };
-        // Whole runs side by side keep all cores busy, where the clients of a small run would not.
-        let workers = threads.get().min(todo.len()).max(1);
-        let threads_each = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
-        let next = AtomicUsize::new(0);
-        let done = AtomicUsize::new(0);
-        let failure = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..workers {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        let Some(&at) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                        let outcome = self.run_cell(&self.cells[at], registry, threads_each, stop);
-                        let mut results = results.lock().expect("a cell's outcome is written without panic");
-                        let written = outcome.and_then(|finished| {
-                            let Some(finished) = finished else { return Ok(()) };
-                            results[at] = Some(finished.clone());
-                            self.write(&results)?;
-                            each(&finished, done.fetch_add(1, Ordering::Relaxed) + 1, todo.len());
-                            Ok(())
-                        });
-                        if let Err(error) = written {
-                            failure.lock().expect("no panic").get_or_insert(error);
-                            stop.store(true, Ordering::Relaxed);
-                        }
-                    }
-                });
-            }
-        });
-        match failure.into_inner().expect("all workers have ended") {
-            Some(error) => Err(error),
-            None => Ok(results.into_inner().expect("all workers have ended")),
-        }
+        let mut results = self.finished()?;
+        let todo: Vec<usize> =
+            (0..self.cells.len()).filter(|&at| results[at].is_none()).take(at_most).collect();
+        let mut done = 0;
+        side_by_side(
+            &todo,
+            threads,
+            stop,
+            |at, threads| self.run_cell(&self.cells[at], registry, threads, stop),
+            |at, finished: Finished| {
+                results[at] = Some(finished.clone());
+                self.write(&results)?;
+                done += 1;
+                each(&finished, done, todo.len());
+                Ok(())
+            },
+        )?;
+        Ok(results)
     }
 
     /// Runs a cell, or goes on with it. `None`: it was interrupted.
@@ -432,6 +442,18 @@ mod tests {
         let folders: std::collections::BTreeSet<_> =
             grid.cells.iter().map(|cell| grid.folder_of(cell)).collect();
         assert_eq!(folders.len(), grid.cells.len());
+    }
+
+    #[test]
+    fn settings_without_a_grid_are_one_cell() {
+        let single = |text: &str| {
+            let tree = Tree::parse(text, "a.toml").unwrap();
+            let grid = Grid::or_single(&tree, Path::new(""), Path::new("out")).unwrap();
+            grid.cells.iter().map(|cell| (cell.method.clone(), cell.seed)).collect::<Vec<_>>()
+        };
+        assert_eq!(single("[run]\nseed = 7\n[select]\nkind = \"everyone\""), [("everyone".to_owned(), 7)]);
+        assert_eq!(single("recipe = \"fedavg\""), [("fedavg".to_owned(), 1)]);
+        assert_eq!(single("[grid]\nseeds = [3, 4]\nrecipes = [\"full\"]").len(), 2);
     }
 
     #[test]

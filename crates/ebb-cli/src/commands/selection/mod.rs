@@ -1,0 +1,221 @@
+//! `ebbflow selection`: plays selection against a world without training anything, and compares who is asked how often.
+
+mod classes;
+mod files;
+mod show;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ebb_methods::Registry;
+use ebb_record::Selection;
+
+use crate::CliError;
+use crate::args::{How, SelectionArgs};
+use crate::assemble::read_settings;
+use crate::commands::compare::bar;
+use crate::grid::{Cell, Grid, side_by_side};
+use crate::output::{folder_for, note, say, say_files, theme};
+use crate::progress::interruption;
+use crate::untrained::Untrained;
+use classes::Classes;
+
+/// Curves are drawn through about so many points.
+const N_POINTS: u32 = 500;
+
+/// What came of one cell of the grid.
+struct Played {
+    scheme: String,
+    values: Vec<String>,
+    seed: u32,
+    n_rounds: u32,
+    n_clients: usize,
+    selection: Selection,
+    /// How often each client was asked.
+    selections: Vec<u32>,
+    /// The success ratio so far, after so many rounds; NaN where nobody was asked yet.
+    ratios: BTreeMap<u32, f64>,
+    oracle_chances: Vec<f64>,
+    probed: bool,
+}
+
+/// All schemes under the same settings, by seeds.
+struct Study<'p> {
+    /// What these settings are, where they vary.
+    name: String,
+    schemes: Vec<(&'p str, Vec<&'p Played>)>,
+    classes: Classes,
+}
+
+pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliError> {
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
+    let folder = args.out.clone().unwrap_or_else(|| folder_for("selection", &args.file));
+    let grid = Grid::or_single(&tree, &base, &folder)?;
+    let notes = check(registry, &grid)?;
+    if !args.how.quiet && !args.how.json {
+        notes.iter().for_each(|line| note(line));
+    }
+    let played = play(registry, &grid, &args.how)?;
+    let studies = studies(&played, &grid.varied);
+    // Files first: whoever reads the output may stop reading.
+    let wanted = args.out.is_some() || !args.how.json;
+    let files =
+        if wanted { files::write(&studies, &grid.varied, &folder, theme(args.dark))? } else { Vec::new() };
+    if args.how.json {
+        return studies.iter().try_for_each(Study::print_json);
+    }
+    for study in &studies {
+        study.print()?;
+        say("")?;
+    }
+    note_probes(&played, args.how.quiet);
+    say_files(&files)
+}
+
+/// Checks that every cell can be played before the first is, and gives what there is to say of their worlds.
+fn check(registry: &Registry, grid: &Grid) -> Result<Vec<String>, CliError> {
+    let (mut seen, mut notes) = (Vec::new(), Vec::new());
+    for cell in &grid.cells {
+        // Seeds change nothing about what is valid.
+        if !seen.contains(&(&cell.method, &cell.values)) {
+            let run = Untrained::new(registry, &cell.tree)?;
+            for line in run.notes().iter().map(|line| format!("world: {line}")) {
+                if !notes.contains(&line) {
+                    notes.push(line);
+                }
+            }
+            seen.push((&cell.method, &cell.values));
+        }
+    }
+    Ok(notes)
+}
+
+/// Plays all cells, several at once.
+fn play(registry: &Registry, grid: &Grid, how: &How) -> Result<Vec<Played>, CliError> {
+    let todo: Vec<_> = (0..grid.cells.len()).collect();
+    let shown = !how.quiet && !how.json;
+    let bar = (shown && std::io::stderr().is_terminal()).then(|| bar(todo.len()));
+    let lines = shown && bar.is_none();
+    let stop = interruption();
+    let mut played: Vec<Option<Played>> = todo.iter().map(|_| None).collect();
+    let mut n_done = 0;
+    side_by_side(
+        &todo,
+        how.threads(),
+        &stop,
+        |at, _threads| play_cell(registry, &grid.cells[at], &stop),
+        |at, one: Played| {
+            n_done += 1;
+            let label = format!("{}  seed {}", one.scheme, one.seed);
+            let tenth = |done: usize| done * 10 / todo.len();
+            match &bar {
+                Some(bar) => {
+                    bar.set_message(label);
+                    bar.set_position(n_done as u64);
+                }
+                None if lines && tenth(n_done) > tenth(n_done - 1) => {
+                    note(&format!("run {n_done}/{}  {label}", todo.len()));
+                }
+                None => {}
+            }
+            played[at] = Some(one);
+            Ok(())
+        },
+    )?;
+    if let Some(bar) = &bar {
+        bar.finish_and_clear();
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(CliError::Abandoned);
+    }
+    Ok(played.into_iter().flatten().collect())
+}
+
+/// Plays one cell; `None` if it was stopped.
+fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Option<Played>, CliError> {
+    let mut run = Untrained::new(registry, &cell.tree)?;
+    let looked_at = looked_at(run.n_rounds);
+    let mut ratios = BTreeMap::new();
+    let tally = run.play(stop, |n_done, tally| {
+        if looked_at.binary_search(&n_done).is_ok() {
+            ratios.insert(n_done, tally.cep() as f64 / tally.asked() as f64);
+        }
+    })?;
+    Ok(tally.map(|tally| Played {
+        scheme: cell.method.clone(),
+        values: cell.values.clone(),
+        seed: cell.seed,
+        n_rounds: run.n_rounds,
+        n_clients: run.n_clients,
+        selection: tally.selection(),
+        selections: tally.selections().to_vec(),
+        ratios,
+        oracle_chances: run.oracle_chances.clone(),
+        probed: run.probed(),
+    }))
+}
+
+/// After how many rounds the table looks: 100, a quarter, half, all.
+fn marks(n_rounds: u32) -> [u32; 4] {
+    [100, n_rounds.div_ceil(4), n_rounds.div_ceil(2), n_rounds]
+}
+
+/// After how many rounds the success ratio is kept, ascending.
+fn looked_at(n_rounds: u32) -> Vec<u32> {
+    let evenly =
+        (1..=N_POINTS).map(|at| (u64::from(at) * u64::from(n_rounds)).div_ceil(u64::from(N_POINTS)) as u32);
+    let mut all: Vec<_> = evenly.chain(marks(n_rounds)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What was played, taken apart by the settings that vary, then by scheme.
+fn studies<'p>(played: &'p [Played], varied: &[String]) -> Vec<Study<'p>> {
+    let mut studies: Vec<(&Vec<String>, Vec<&Played>)> = Vec::new();
+    for one in played {
+        match studies.iter_mut().find(|(values, _)| **values == one.values) {
+            Some((_, members)) => members.push(one),
+            None => studies.push((&one.values, vec![one])),
+        }
+    }
+    let study = |(values, members): (&Vec<String>, Vec<&'p Played>)| {
+        let pairs = varied.iter().zip(values).map(|(key, value)| format!("{key} = {value}"));
+        let mut schemes: Vec<(&str, Vec<&Played>)> = Vec::new();
+        for &one in &members {
+            match schemes.iter_mut().find(|(name, _)| *name == one.scheme) {
+                Some((_, own)) => own.push(one),
+                None => schemes.push((&one.scheme, vec![one])),
+            }
+        }
+        Study { name: pairs.collect::<Vec<_>>().join(", "), classes: Classes::of(&members), schemes }
+    };
+    studies.into_iter().map(study).collect()
+}
+
+/// Warns of schemes that go by what clients say of themselves, which is nothing here.
+fn note_probes(played: &[Played], quiet: bool) {
+    let probing: BTreeSet<_> =
+        played.iter().filter(|one| one.probed).map(|one| one.scheme.as_str()).collect();
+    if !quiet && !probing.is_empty() {
+        let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
+        note(&format!(
+            "{schemes}: asked clients for losses and speeds before it chose; without data all losses are equal, and all work is one step"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_are_looked_at() {
+        assert_eq!(marks(2500), [100, 625, 1250, 2500]);
+        assert_eq!(looked_at(3), [1, 2, 3, 100]);
+        let many = looked_at(2500);
+        assert!(many.contains(&100) && many.contains(&625) && *many.last().unwrap() == 2500);
+        assert_eq!(looked_at(u32::MAX).last(), Some(&u32::MAX));
+    }
+}

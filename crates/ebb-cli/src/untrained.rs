@@ -1,0 +1,126 @@
+//! A run without data: the engine, the fleet and the selector of a real one, and clients that train nothing.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ebb_methods::Registry;
+use ebb_record::{Row, SelectionTally};
+use ebb_round::{Engine, Evaluator, Parcel, RoundNo, RunFacts, Score};
+use ebb_settings::{Facts, Tree};
+use ebb_sim::{SimFleet, World};
+use ebb_train::backend::Threads;
+use ebb_train::{Stub, Task};
+use serde::{Deserialize, Serialize};
+
+use crate::CliError;
+use crate::assemble::{RunTable, check_oracle_chances, known_tables, scheduled_rounds};
+
+/// What is done instead of everything that is not asked for.
+const INSTEAD: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
+
+/// A run that asks clients and trains none.
+pub(crate) struct Untrained {
+    engine: Engine,
+    fleet: SimFleet,
+    task: Arc<Stub>,
+    /// How many rounds.
+    pub(crate) n_rounds: u32,
+    /// How many clients.
+    pub(crate) n_clients: usize,
+    /// The true chance of each client to answer when it is asked; empty where nobody knows.
+    pub(crate) oracle_chances: Vec<f64>,
+}
+
+impl Untrained {
+    /// Builds what `[run]`, `[world]`, `[select]` and `data.clients` say; the other tables are passed over.
+    pub(crate) fn new(registry: &Registry, tree: &Tree) -> Result<Untrained, CliError> {
+        #[derive(Serialize, Deserialize)]
+        struct Data {
+            clients: Option<NonZeroU32>,
+        }
+        let known = known_tables();
+        tree.only(&known)?;
+        let mut tree = registry.with_recipe(tree.clone())?;
+        let mut facts = Facts::default();
+        let data: Data = tree.table("data", facts).parse_without(&[])?;
+        let Some(n_clients) = data.clients else {
+            let message = "missing; selection is played without data, so say how many clients there are";
+            return Err(tree.error("data.clients", message).into());
+        };
+        known
+            .iter()
+            .filter(|table| !["run", "world", "select"].contains(table))
+            .for_each(|table| tree.remove(table));
+        let run: RunTable = tree.table("run", facts).parse()?;
+        facts.seed = u64::from(run.seed);
+        facts.n_rounds = run.rounds.get();
+        facts.n_clients = n_clients.get() as usize;
+        let task = Arc::new(Stub::new(facts.n_clients));
+        let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
+        let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
+        let mut whole = Tree::of_recipe("selection", INSTEAD);
+        whole.lay_over(tree);
+        let mut roles = registry.build(&whole, facts)?;
+        let oracle_chances = world.oracle_chances(facts.n_clients);
+        check_oracle_chances(&whole, &roles, &oracle_chances)?;
+        roles.server.start_from(task.initial());
+        let local = Arc::clone(&roles.local);
+        let run_facts = RunFacts {
+            seed: facts.seed,
+            deadline_s: world.deadline_s(),
+            threads: 1,
+            trained: task.layout().trained(),
+            oracle_clusters: Vec::new(),
+            oracle_chances: oracle_chances.clone(),
+            oracle: false,
+        };
+        let backend = Box::new(Threads::new(NonZeroUsize::MIN));
+        let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);
+        Ok(Untrained {
+            engine: Engine::new(roles, run_facts),
+            fleet,
+            task,
+            n_rounds: facts.n_rounds,
+            n_clients: facts.n_clients,
+            oracle_chances,
+        })
+    }
+
+    /// What there is to say of the world.
+    pub(crate) fn notes(&self) -> &[String] {
+        self.fleet.world().notes()
+    }
+
+    /// Plays all rounds and shows the tally after each; `None` if it was stopped.
+    pub(crate) fn play(
+        &mut self,
+        stop: &AtomicBool,
+        mut after: impl FnMut(u32, &SelectionTally),
+    ) -> Result<Option<SelectionTally>, CliError> {
+        let mut tally = SelectionTally::default();
+        while self.engine.next() < self.n_rounds {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let outcome = self.engine.round(&mut self.fleet, &mut Unjudged)?;
+            tally.add(&Row::new(self.engine.census(), &outcome, None));
+            after(self.engine.next(), &tally);
+        }
+        Ok(Some(tally))
+    }
+
+    /// Whether the selector asked clients for their losses before it chose.
+    pub(crate) fn probed(&self) -> bool {
+        self.task.was_asked_for_losses()
+    }
+}
+
+/// Nobody judges a model that never moves.
+struct Unjudged;
+
+impl Evaluator for Unjudged {
+    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
+        None
+    }
+}

@@ -1,0 +1,472 @@
+//! How selection went: who was asked how often, who of them answered, and what the best fixed choice would have earned.
+
+use std::collections::BTreeMap;
+
+use ebb_round::Bits;
+use serde::{Deserialize, Serialize};
+
+use crate::Row;
+use crate::clients::MANY_CLIENTS;
+use crate::numbers::some_number;
+
+/// How selection went, over all rounds. What cannot be said is left out.
+///
+/// As in a [`Row`], a number that JSON cannot hold is written `null` and read as NaN.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Selection {
+    /// How often somebody was asked.
+    pub asked: u64,
+    /// Cumulative effective participation: how often somebody who was asked answered in time, in full or in part.
+    pub cep: u64,
+    /// `cep` as a share of `asked`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub success_ratio: Option<f64>,
+    /// Jain's index of how often each client was asked: 1 if all were equally often, one over their number if one always was.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub jain: Option<f64>,
+    /// In how many rounds some client was in overflow: asked for certain, because its weight is too large. Where the
+    /// selector notes it, as the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overflow_rounds: Option<u64>,
+    /// The most rounds that any one client was in overflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overflow_most: Option<u64>,
+    /// What the best fixed allocation would have earned, chosen by somebody who knew who would answer, minus `cep`. An oracle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub oracle_regret: Option<f64>,
+    /// What E3CS's theorem says that the regret does not exceed, at the rate it ran with.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub regret_bound: Option<f64>,
+    /// The same at the rate for which it is least.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub regret_bound_least: Option<f64>,
+    /// How often each client was asked, from client 0; empty where more than 4096 ever enrolled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub selections: Vec<u32>,
+}
+
+/// The measures of selection in the making, row by row.
+///
+/// A row takes time for those that were asked and, in fleets of up to 4096 clients, for those that were up.
+#[derive(Clone, Debug)]
+pub struct SelectionTally {
+    asked: u64,
+    cep: u64,
+    selections: Vec<u32>,
+    joined: Bits,
+    overflow_rounds: Option<u64>,
+    overflow_most: Option<u64>,
+    /// Those that were asked minus all quotas, over all rounds.
+    spare: f64,
+    bounds: Option<Bounds>,
+    hindsight: Option<Hindsight>,
+    n_rounds: u64,
+}
+
+impl Default for SelectionTally {
+    fn default() -> Self {
+        SelectionTally {
+            asked: 0,
+            cep: 0,
+            selections: Vec::new(),
+            joined: Bits::default(),
+            overflow_rounds: None,
+            overflow_most: None,
+            spare: 0.0,
+            bounds: Some(Bounds::default()),
+            hindsight: Some(Hindsight::default()),
+            n_rounds: 0,
+        }
+    }
+}
+
+impl SelectionTally {
+    /// Takes one round in.
+    pub fn add(&mut self, row: &Row) {
+        let asked = row.asked();
+        self.asked += asked.len() as u64;
+        self.cep += (row.n_whole() + row.n_partial()) as u64;
+        for &[first, last] in &row.joined {
+            self.joined.grow(self.joined.len().max(last as usize + 1));
+            (first..=last).for_each(|client| self.joined.set(client as usize, true));
+        }
+        let last = asked.last().map_or(0, |&client| client as usize + 1);
+        self.selections.resize(self.selections.len().max(self.joined.len()).max(last), 0);
+        asked.iter().for_each(|&client| self.selections[client as usize] += 1);
+        if let Some(&overflow) = row.notes.get("overflow") {
+            *self.overflow_rounds.get_or_insert(0) += u64::from(overflow > 0.0);
+        }
+        if let Some(&most) = row.notes.get("overflow_most") {
+            // The selector counts from its first round on, so the latest figure is the largest.
+            self.overflow_most = Some(most as u64);
+        }
+        // One fixed allocation, and the theorem, are about one set of clients.
+        if self.n_rounds > 0 && !(row.joined.is_empty() && row.left.is_empty()) {
+            (self.bounds, self.hindsight) = (None, None);
+        }
+        let budget = Budget::of(row, asked.len());
+        self.spare += budget.spare;
+        self.bounds = self.bounds.take().and_then(|bounds| bounds.with(&budget, row.notes.get("eta")));
+        let small = self.selections.len() <= MANY_CLIENTS;
+        self.hindsight =
+            self.hindsight.take().filter(|_| small).and_then(|past| past.with(row, &asked, &budget));
+        self.n_rounds += 1;
+    }
+
+    /// How often somebody was asked so far.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// How often somebody who was asked answered in time so far.
+    pub fn cep(&self) -> u64 {
+        self.cep
+    }
+
+    /// How often each client was asked so far, from client 0, however many there are.
+    pub fn selections(&self) -> &[u32] {
+        &self.selections
+    }
+
+    /// What it comes to so far.
+    pub fn selection(&self) -> Selection {
+        let small = self.selections.len() <= MANY_CLIENTS;
+        // Quotas that come to more than was ever asked were not meant for everybody enrolled.
+        let meant = self.n_rounds > 0 && self.spare > -1e-6 * self.asked as f64;
+        let (bounds, spare) = (self.bounds.filter(|_| meant), self.spare.max(0.0));
+        let gain = self.hindsight.as_ref().filter(|_| meant).map(Hindsight::gain);
+        Selection {
+            asked: self.asked,
+            cep: self.cep,
+            success_ratio: (self.asked > 0).then(|| self.cep as f64 / self.asked as f64),
+            jain: jain(&self.selections, self.joined.count()),
+            overflow_rounds: self.overflow_rounds,
+            overflow_most: self.overflow_most,
+            oracle_regret: gain.map(|gain| gain - self.cep as f64),
+            regret_bound: bounds.and_then(|bounds| bounds.at_its_rate(spare)),
+            regret_bound_least: bounds.and_then(|bounds| bounds.least(spare)),
+            selections: if small { self.selections.clone() } else { Vec::new() },
+        }
+    }
+}
+
+/// Jain's index of fairness: the square of the sum over so many times the sum of squares. `None` if all is zero.
+fn jain(counts: &[u32], n_clients: usize) -> Option<f64> {
+    let sum: f64 = counts.iter().map(|&count| f64::from(count)).sum();
+    let squares: f64 = counts.iter().map(|&count| f64::from(count) * f64::from(count)).sum();
+    let n_clients = n_clients.max(counts.iter().filter(|count| **count > 0).count());
+    (sum > 0.0).then(|| sum * sum / (n_clients as f64 * squares))
+}
+
+/// What a round has to give away: a quota to each client, and what is left of the cohort after that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Budget {
+    n_clients: f64,
+    /// The least chance of each client: sigma.
+    quota: f64,
+    /// Those that were asked minus all quotas: k - K sigma. Below 0 where a cohort of random size came out small.
+    spare: f64,
+}
+
+impl Budget {
+    fn of(row: &Row, n_asked: usize) -> Budget {
+        let n_clients = f64::from(row.n_enrolled);
+        let quota = row.notes.get("quota").copied().unwrap_or(0.0);
+        Budget { n_clients, quota, spare: n_asked as f64 - n_clients * quota }
+    }
+
+    /// How many clients can be asked for certain with so much beside the quotas, and what chance is left for the next in line.
+    fn shared_out(&self, spare: f64) -> (usize, f64) {
+        let cap = 1.0 - self.quota;
+        if cap <= 0.0 {
+            return (0, 0.0);
+        }
+        let n_certain = (spare / cap).floor().min(self.n_clients);
+        (n_certain as usize, (spare - n_certain * cap).max(0.0))
+    }
+}
+
+/// What goes into the bounds of E3CS's theorem 1: eta * sum(k - K sigma) + (K / eta) ln K, and at the best eta
+/// 2 sqrt(sum(K (k - K sigma)) ln K).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Bounds {
+    n_clients: f64,
+    rate: Option<f64>,
+}
+
+impl Bounds {
+    /// With one more round; `None` if its rate is not that of the others, or unknown.
+    fn with(mut self, budget: &Budget, rate: Option<&f64>) -> Option<Bounds> {
+        let rate = *rate?;
+        if !(budget.spare.is_finite() && rate > 0.0) || self.rate.is_some_and(|before| before != rate) {
+            return None;
+        }
+        self.n_clients = budget.n_clients;
+        self.rate = Some(rate);
+        Some(self)
+    }
+
+    fn at_its_rate(&self, spare: f64) -> Option<f64> {
+        self.rate.map(|rate| rate * spare + self.n_clients / rate * libm::log(self.n_clients))
+    }
+
+    fn least(&self, spare: f64) -> Option<f64> {
+        self.rate.map(|_| 2.0 * (self.n_clients * spare * libm::log(self.n_clients)).sqrt())
+    }
+}
+
+/// Sums enough to say, once all rounds are over, what the best fixed allocation would have earned: clients in the order
+/// of their successes, the first asked for certain until the round's budget is used, everybody at least by quota.
+#[derive(Clone, Debug, Default)]
+struct Hindsight {
+    /// In how many rounds each client was up.
+    successes: Vec<u32>,
+    /// What the quotas alone earned.
+    by_quota: f64,
+    /// By how much quotas were more than were asked in rounds before, which later rounds make up for: cohorts of random size
+    /// come out small now and then.
+    debt: f64,
+    /// By how many clients a round can ask for certain, and by client: what it would have earned beyond its quota if it
+    /// were one of those, and if it were the next in line.
+    beyond: BTreeMap<usize, Vec<[f64; 2]>>,
+}
+
+/// The sums of so many clients in all are kept: 32 MB.
+const MOST_SUMS: usize = 1 << 21;
+
+impl Hindsight {
+    /// With one more round; `None` if nobody knows who would have answered in it, or if it takes too much memory.
+    fn with(mut self, row: &Row, asked: &[u32], budget: &Budget) -> Option<Hindsight> {
+        let up = row.up();
+        let last = up.last().map_or(0, |&client| client as usize + 1);
+        let n_clients = self.successes.len().max(row.n_enrolled as usize).max(last);
+        self.successes.resize(n_clients, 0);
+        // Being up is answering, unless the asked say otherwise.
+        let answered = row.n_whole() + row.n_partial();
+        let as_expected = n_shared(asked, &up) == answered
+            && n_shared(&row.whole(), &up) + n_shared(&row.partial(), &up) == answered;
+        if !as_expected || !budget.spare.is_finite() {
+            return None;
+        }
+        let spare = budget.spare - self.debt;
+        self.debt = (-spare).max(0.0);
+        let (n_certain, rest) = budget.shared_out(spare.max(0.0));
+        let certain = 1.0 - budget.quota;
+        self.by_quota += budget.quota * up.len() as f64;
+        let n_kinds = self.beyond.len() + usize::from(!self.beyond.contains_key(&n_certain));
+        if n_kinds * n_clients > MOST_SUMS {
+            return None;
+        }
+        let sums = self.beyond.entry(n_certain).or_default();
+        sums.resize(n_clients, [0.0; 2]);
+        for &client in &up {
+            self.successes[client as usize] += 1;
+            let [if_certain, if_next] = &mut sums[client as usize];
+            *if_certain += certain;
+            *if_next += rest;
+        }
+        Some(self)
+    }
+
+    fn gain(&self) -> f64 {
+        let mut order: Vec<_> = (0..self.successes.len()).collect();
+        order.sort_by_key(|&client| std::cmp::Reverse(self.successes[client]));
+        let beyond = |(&n_certain, sums): (&usize, &Vec<[f64; 2]>)| {
+            let of = |client: &usize| sums.get(*client).copied().unwrap_or_default();
+            let certain: f64 = order.iter().take(n_certain).map(|client| of(client)[0]).sum();
+            certain + order.get(n_certain).map_or(0.0, |client| of(client)[1])
+        };
+        self.by_quota + self.beyond.iter().map(beyond).sum::<f64>()
+    }
+}
+
+/// How many clients are in both of two ascending lists.
+fn n_shared(ones: &[u32], others: &[u32]) -> usize {
+    let mut others = others.iter().peekable();
+    let is_shared = |one: &&u32| {
+        while others.next_if(|other| other < one).is_some() {}
+        others.peek() == Some(one)
+    };
+    ones.iter().filter(is_shared).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::{ClientId, Notes};
+
+    use super::*;
+    use crate::row::tests::{answer, census, outcome};
+
+    /// A round in which these were up and those asked; whoever is both answered, unless it is one of the silent.
+    fn row(number: u32, n_clients: usize, up: &[usize], asked: &[usize], silent: &[usize]) -> Row {
+        let mut outcome = outcome(number);
+        let everybody = (0..n_clients).map(ClientId::new).collect();
+        outcome.joined = if number == 0 { everybody } else { Vec::new() };
+        let picked = asked.iter().map(|&idx| ClientId::new(idx));
+        outcome.cohort = ebb_round::Cohort::by_deadline(picked);
+        let comes = |idx: &&usize| up.contains(idx) && !silent.contains(idx);
+        // The first of them is cut off halfway: partial answers count.
+        let answers = asked.iter().filter(comes).enumerate();
+        outcome.returns.fresh =
+            answers.map(|(at, &idx)| answer(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
+        let absent = asked.iter().filter(|idx| !comes(idx));
+        outcome.returns.absent = absent.map(|&idx| ClientId::new(idx)).collect();
+        Row::new(&census(n_clients, up), &outcome, None)
+    }
+
+    fn noted(mut row: Row, notes: &[(&'static str, f64)]) -> Row {
+        let notes: Notes = notes.iter().copied().collect();
+        row.notes = notes.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+        row
+    }
+
+    fn selection(rows: &[Row]) -> Selection {
+        let mut tally = SelectionTally::default();
+        rows.iter().for_each(|row| tally.add(row));
+        tally.selection()
+    }
+
+    fn close(found: Option<f64>, expected: f64, within: f64) {
+        let found = found.expect("it can be said");
+        assert!((found - expected).abs() <= within, "{found}, expected {expected}");
+    }
+
+    #[test]
+    fn three_rounds_by_hand() {
+        let rows = [
+            row(0, 4, &[0, 1], &[0, 3], &[]),
+            row(1, 4, &[1, 2], &[0, 1], &[]),
+            row(2, 4, &[0, 1, 3], &[0, 1], &[]),
+        ];
+        let found = selection(&rows);
+        // Asked 2, 2, 2; answered 0; 1; 0 and 1. Client 1 was up in three rounds and client 0 in two: the pair earns 5.
+        let expected = Selection {
+            asked: 6,
+            cep: 4,
+            success_ratio: Some(4.0 / 6.0),
+            jain: Some(36.0 / (4.0 * 14.0)),
+            oracle_regret: Some(1.0),
+            selections: vec![3, 2, 0, 1],
+            ..Selection::default()
+        };
+        assert_eq!(found, expected);
+        let json = serde_json::to_string(&found).unwrap();
+        assert_eq!(serde_json::from_str::<Selection>(&json).unwrap(), expected);
+        assert!(!json.contains("overflow") && !json.contains("bound"), "{json}");
+    }
+
+    #[test]
+    fn quotas_bound_what_the_best_could_be_given() {
+        // Four clients, two asked, quota 0.25: 1 is left, which is one client for certain and a third of the next.
+        let one = noted(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.25)]);
+        // By quota alone: 3 times 0.25; client 0 adds 0.75, and client 1 what is left, 0.25.
+        close(selection(std::slice::from_ref(&one)).oracle_regret, 0.75 + 0.75 + 0.25 - 2.0, 1e-12);
+        // Then without a quota, where clients 2 and 3 are up: client 2 is first with two successes, then client 0.
+        let two = noted(row(1, 4, &[2, 3], &[0, 1], &[]), &[("quota", 0.0)]);
+        // Round one: 0.75 + 0.75 (client 2) + 0.25 (client 0). Round two: client 2 for certain, client 0 is down.
+        close(selection(&[one, two]).oracle_regret, 1.75 + 1.0 - 2.0, 1e-12);
+        // A quota that uses up the cohort leaves nothing to choose.
+        let fair = noted(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.5)]);
+        close(selection(&[fair]).oracle_regret, 1.5 - 2.0, 1e-12);
+    }
+
+    #[test]
+    fn everyone_has_no_regret() {
+        let rows = [row(0, 3, &[0, 2], &[0, 1, 2], &[]), row(1, 3, &[1], &[0, 1, 2], &[])];
+        let found = selection(&rows);
+        assert_eq!((found.cep, found.jain, found.oracle_regret), (3, Some(1.0), Some(0.0)));
+    }
+
+    /// As many rounds, in which the first 20 of 100 clients are up and asked.
+    fn rounds(n_rounds: u32, quota: impl Fn(u32) -> f64) -> Selection {
+        let first: Vec<_> = (0..20).collect();
+        let one = |number| {
+            let row = row(number, 100, &first, &first, &[]);
+            noted(row, &[("quota", quota(number)), ("eta", 0.5), ("overflow", 3.0), ("overflow_most", 7.0)])
+        };
+        selection(&(0..n_rounds).map(one).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_bounds_of_the_paper() {
+        for (quota, least, at_half) in
+            [(0.0, 9597.05, 25921.03), (0.1, 6786.14, 13421.03), (0.16, 4291.93, 5921.03)]
+        {
+            let found = rounds(2500, |_| quota);
+            close(found.regret_bound_least, least, 0.005);
+            close(found.regret_bound, at_half, 0.005);
+            assert_eq!((found.overflow_rounds, found.overflow_most), (Some(2500), Some(7)));
+        }
+        // At its best rate, the bound is the least one.
+        for (rate, spare, least) in
+            [(0.095971, 50_000.0, 9597.05), (0.135723, 25_000.0, 6786.14), (0.214597, 10_000.0, 4291.93)]
+        {
+            let bounds = Bounds { n_clients: 100.0, rate: Some(rate) };
+            close(bounds.at_its_rate(spare), least, 0.005);
+        }
+    }
+
+    #[test]
+    fn a_schedule_adds_up_over_its_rounds() {
+        // A quarter of the rounds without a quota, then all of the cohort by quota: 625 * 20 are left to choose.
+        let found = rounds(2500, |number| if number < 625 { 0.0 } else { 0.2 });
+        let spare: f64 = 625.0 * 20.0;
+        close(found.regret_bound, 0.5 * spare + 200.0 * 100.0_f64.ln(), 1e-6);
+        // The first 20 always answer: with freedom that is what the best earns, by quota a fifth of it.
+        close(found.oracle_regret, 625.0 * 20.0 + 1875.0 * 4.0 - 2500.0 * 20.0, 1e-6);
+    }
+
+    #[test]
+    fn bounds_need_one_rate() {
+        let of = |number, eta| noted(row(number, 4, &[0], &[0], &[]), &[("eta", eta)]);
+        assert!(selection(&[of(0, 0.5), of(1, 0.5)]).regret_bound.is_some());
+        assert_eq!(selection(&[of(0, 0.5), of(1, 0.25)]).regret_bound, None);
+        assert_eq!(selection(&[of(0, 0.5), row(1, 4, &[0], &[0], &[])]).regret_bound, None);
+        assert_eq!(selection(&[]), Selection::default());
+    }
+
+    #[test]
+    fn quotas_for_fewer_clients_than_are_enrolled_have_no_regret() {
+        // Two of those up are asked, each of whom had at least 0.75: that cannot be everybody's quota.
+        let only_up = noted(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
+        let found = selection(std::slice::from_ref(&only_up));
+        assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
+        // A cohort of random size may fall short of the quotas in one round and make up for it in another.
+        let more = noted(row(1, 4, &[0, 1], &[0, 1, 2, 3], &[]), &[("quota", 0.75), ("eta", 0.5)]);
+        let found = selection(&[only_up, more]);
+        close(found.regret_bound, 8.0 * 4.0_f64.ln(), 1e-12);
+        close(found.regret_bound_least, 0.0, 0.0);
+        // By quota 1.5 in each; what is left to give in the second was given by quota in the first.
+        close(found.oracle_regret, 1.5 + 1.5 - 4.0, 1e-12);
+    }
+
+    #[test]
+    fn nobody_is_said_to_know_what_nobody_knows() {
+        // Client 1 was up and did not answer: then who would have answered cannot be read off who was up.
+        let lost = row(1, 4, &[0, 1], &[0, 1], &[1]);
+        let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), lost]);
+        assert_eq!((found.cep, found.oracle_regret), (3, None));
+        // Somebody joined later.
+        let mut newcomer = row(1, 4, &[0, 1], &[0, 1], &[]);
+        newcomer.joined = vec![[4, 5]];
+        let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), newcomer]);
+        assert_eq!((found.cep, found.oracle_regret), (4, None));
+        assert_eq!(found.selections, [2, 2, 0, 0, 0, 0]);
+        assert_eq!(found.jain, Some(16.0 / (6.0 * 8.0)));
+    }
+
+    #[test]
+    fn large_fleets_keep_a_few_numbers() {
+        let up: Vec<_> = (0..5000).step_by(2).collect();
+        let found = selection(&[row(0, 5000, &up, &[0, 1, 2, 4999], &[])]);
+        assert_eq!((found.asked, found.cep, found.jain), (4, 2, Some(16.0 / (5000.0 * 4.0))));
+        assert_eq!((found.selections.len(), found.oracle_regret), (0, None));
+        assert_eq!(selection(&[row(0, 4096, &up[..9], &[0, 1], &[])]).selections.len(), 4096);
+    }
+
+    #[test]
+    fn shared_clients_are_counted() {
+        assert_eq!(n_shared(&[1, 3, 5], &[0, 1, 2, 5, 9]), 2);
+        assert_eq!(n_shared(&[], &[1]) + n_shared(&[1], &[]), 0);
+    }
+}
