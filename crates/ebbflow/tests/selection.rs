@@ -208,6 +208,22 @@ fn what_cannot_be_played_is_answered_with_the_remedy() {
 }
 
 #[test]
+fn the_shipped_figures_are_what_is_played() {
+    let place = tempfile::tempdir().unwrap();
+    for name in ["selection", "samplers"] {
+        let file = shipped(&format!("experiments/e3cs/{name}.toml"));
+        let out = place.path().join(name);
+        succeed(&["selection", file.to_str().unwrap(), "--quiet", "--out", out.to_str().unwrap()]);
+        let played = fs::read_to_string(out.join("selection.csv")).unwrap();
+        let kept = fs::read_to_string(shipped(&format!("experiments/e3cs/{name}.csv"))).unwrap();
+        assert!(
+            played == kept,
+            "experiments/e3cs/{name}.csv is not what is played; run cargo xtask results e3cs --run"
+        );
+    }
+}
+
+#[test]
 fn the_shipped_study_plays() {
     let place = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(shipped("experiments/e3cs/selection.toml")).unwrap();

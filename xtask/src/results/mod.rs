@@ -41,6 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
     if args.run {
+        if let What::E3cs = args.what {
+            e3cs::play(&runs)?;
+        }
         for grid in grids {
             play(folder, grid, &runs, args.at_most)?;
         }

@@ -30,6 +30,17 @@ impl Study {
         Ok(Study { rows })
     }
 
+    /// The methods, in the order in which they come.
+    pub(super) fn methods(&self) -> Vec<String> {
+        let mut methods: Vec<String> = Vec::new();
+        for method in self.rows.iter().filter_map(|row| row.get("method")) {
+            if !methods.contains(method) {
+                methods.push(method.clone());
+            }
+        }
+        methods
+    }
+
     /// A column, by seed.
     pub(super) fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
         let is_it = |row: &&BTreeMap<String, String>| {
