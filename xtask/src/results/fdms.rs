@@ -182,16 +182,43 @@ const CLAIMS: [(&str, &str, &str, f64); 4] = [
     ("Learned friends are no more than a point below true ones", "fl-fdms", "friend-oracle", -0.01),
 ];
 
-/// A grid, the one that holds its `full`, and what it is about.
-const LOSE: [(&str, &str, &str); 4] = [
-    ("lose-away", "mnist-full", "A whole cluster away in rounds 20 to 79, everybody else always there"),
-    ("lose-labels", "mnist-full", "Who is there depends on the labels held: chances from .1 to 1"),
-    ("lose-iid", "lose-iid", "No clusters: everybody holds the same mixture; half silent"),
-    (
-        "lose-dirichlet",
-        "lose-dirichlet",
-        "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half silent",
-    ),
+/// Something that FDMS should lose at.
+struct Loss {
+    grid: &'static str,
+    /// The grid that holds its `full`.
+    full: &'static str,
+    title: &'static str,
+    why: &'static str,
+}
+
+const LOSE: [Loss; 4] = [
+    Loss {
+        grid: "lose-away",
+        full: "mnist-full",
+        title: "A whole cluster away in rounds 20 to 79, everybody else always there",
+        why: "With nobody of its cluster there, strangers stand in for all four: their classes count more, and those of the absent no more than
+under Dropout. Only what the cluster sent before can speak for it, and that is what `stale-update` repeats; it grows old, and is
+the worse for it once all are back.",
+    },
+    Loss {
+        grid: "lose-labels",
+        full: "mnist-full",
+        title: "Who is there depends on the labels held: chances from .1 to 1",
+        why: "The clients of a cluster hold the same labels, so they are rare together: in most rounds of the rarest clusters nobody of them is there to
+stand in. FDMS evens out what is left among the others.",
+    },
+    Loss {
+        grid: "lose-iid",
+        full: "lose-iid",
+        title: "No clusters: everybody holds the same mixture; half silent",
+        why: "Everybody is as good a friend as anybody. Half of the updates count for several clients and none for fewer, which only makes the mean noisier.",
+    },
+    Loss {
+        grid: "lose-dirichlet",
+        full: "lose-dirichlet",
+        title: "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half silent",
+        why: "The best friend holds another mixture. It is no better a guess than the mean.",
+    },
 ];
 
 /// A method of the races, and the last round in which its threshold is above 1.
@@ -239,8 +266,8 @@ pub(super) fn write() -> Result<String, Box<dyn Error>> {
     write_shapes(&mut page)?;
     write_likeness(&mut page)?;
     page.push_str("\n## Where it should lose\n\nMNIST, 100 rounds, ten seeds, everything else as above.\n");
-    for (grid, full, what) in LOSE {
-        write_loss(grid, full, what, &mut page)?;
+    for loss in &LOSE {
+        write_loss(loss, &mut page)?;
     }
     write_races(&mut page)?;
     Ok(page)
@@ -437,8 +464,8 @@ pub(super) fn look_at_friends(runs: &Path) -> Result<(), Box<dyn Error>> {
     Ok(table.flush()?)
 }
 
-fn write_loss(grid: &str, full: &str, what: &str, page: &mut String) -> Result<(), Box<dyn Error>> {
-    let (study, whole) = (read(grid)?, read(full)?);
+fn write_loss(loss: &Loss, page: &mut String) -> Result<(), Box<dyn Error>> {
+    let (study, whole) = (read(loss.grid)?, read(loss.full)?);
     let column = |method: &str, name: &str| {
         let study = if method == "full" { &whole } else { &study };
         study.column(Which { method, vary: None }, name)
@@ -446,7 +473,9 @@ fn write_loss(grid: &str, full: &str, what: &str, page: &mut String) -> Result<(
     let headings: Vec<_> = MNIST.iter().map(|(_, heading)| *heading).collect();
     writeln!(
         page,
-        "\n### {what}\n\n| method | {} | less dropout, round 50 | at the end |\n|---|{}",
+        "\n### {}\n\n{}\n\n| method | {} | less dropout, round 50 | at the end |\n|---|{}",
+        loss.title,
+        loss.why,
         headings.join(" | "),
         "---|".repeat(headings.len() + 2)
     )?;
