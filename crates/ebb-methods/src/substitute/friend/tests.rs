@@ -1,5 +1,7 @@
 //! The worked example of four clients, and what must hold whatever the answers are.
 
+use std::collections::BTreeSet;
+
 use ebb_round::roles::{scaled, weighted_sum};
 use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Facts, Tree};
@@ -179,6 +181,17 @@ fn friends_are_among_those_that_answered_and_all_parts_make_one_client() {
                 let total: f64 = parts.sum();
                 let expected = if n_fresh == 0 { 0.0 } else { 1.0 };
                 assert!((total - expected).abs() < 1e-12, "{settings}, round {number}: {total}");
+            }
+            if settings.is_empty() && n_fresh > 0 && stand_ins.iter().all(|one| one.source.is_some()) {
+                // Everybody that answered counts a whole number of times out of all clients.
+                let mut expected = vec![0.0; dimension];
+                for answer in &returns.fresh {
+                    let stands_in = stand_ins.iter().filter(|one| one.source == Some(answer.client)).count();
+                    for (sum, value) in expected.iter_mut().zip(&answer.update.delta.model) {
+                        *sum += (1 + stands_in) as f64 / n as f64 * f64::from(*value);
+                    }
+                }
+                assert!(near(&aggregate(&world, returns, stand_ins, number), &expected), "round {number}");
             }
             let most = if settings.contains("max_stand_ins") { 1 } else { n };
             for answer in &returns.fresh {
@@ -376,7 +389,14 @@ fn in_a_race_candidates_only_drop_out_and_fewer_pairs_are_compared() {
     let (world, rounds) = two_clusters(n, n_rounds);
     let mut friend = friend("races = { factor = 0.5 }", n, n_rounds);
     let mut before = f64::INFINITY;
+    let mut sets = vec![BTreeSet::new(); n];
     play(&mut friend, &world, &rounds, |friend, returns, stand_ins, number| {
+        for (slot, set) in sets.iter_mut().enumerate().filter(|_| friend.known.n_slots() == n) {
+            let now: BTreeSet<_> = friend.races.as_ref().unwrap().candidates(slot).collect();
+            assert!(set.is_empty() || now.is_subset(set), "round {number}: {now:?} of {set:?}");
+            assert!(!now.is_empty());
+            *set = now;
+        }
         let races = friend.races.as_ref().unwrap();
         let candidates = races.mean_candidates(&friend.known);
         assert!(candidates <= before && candidates >= 1.0, "round {number}");
