@@ -1,28 +1,34 @@
-//! Draws clients without replacement, in proportion to weights.
+//! Draws clients in proportion to weights.
 
 use ebb_round::{ClientId, Stream};
 
-use super::first_in;
+use super::draw::{Line, Sampler, settle};
+use super::urn::Urn;
 
-/// `count` of the clients, drawn one after another, each time in proportion to the weights of those that are left; whoever
-/// has no weight is drawn when nobody else is left. All of them if there are no more.
-///
-/// The largest of ln(u) / weight, with u even between 0 and 1, are such a draw (Efraimidis and Spirakis 2006).
+/// `count` of the clients in proportion to their weights, as far as nobody can be drawn with more than chance 1: all of them if there are no more.
+/// By `multinomial-nr` one after another, each time in proportion to the weights of those that are left. Whoever has no weight is drawn
+/// when nobody else is left, and only by `multinomial-nr`.
 pub(super) fn draw_by_weight(
+    sampler: Sampler,
     weighted: impl IntoIterator<Item = (ClientId, f64)>,
     count: usize,
     stream: &mut Stream,
 ) -> Vec<ClientId> {
-    let key = |(client, weight): (ClientId, f64)| {
-        let logarithm = libm::log(1.0 - stream.unit());
-        let key = if weight > 0.0 { logarithm / weight } else { f64::NEG_INFINITY };
-        (key, logarithm, client)
+    let (clients, weights): (Vec<_>, Vec<_>) = weighted.into_iter().unzip();
+    if clients.len() <= count {
+        return clients;
+    }
+    let has_none = weights.iter().all(|&weight| weight <= 0.0);
+    let logs = weights.iter().map(|&weight| if has_none { 0.0 } else { libm::log(weight.max(0.0)) });
+    let mut urn = Urn::filled(logs.collect());
+    let mut overflow = Vec::new();
+    let factor = match sampler {
+        // It draws by weight whatever the chances come to.
+        Sampler::MultinomialNr => count as f64 / urn.sum(),
+        _ => settle(&mut urn, &mut overflow, count as f64, 0.0),
     };
-    let keyed = weighted.into_iter().map(key).collect();
-    let largest = first_in(keyed, count, |one, other| {
-        other.0.total_cmp(&one.0).then(other.1.total_cmp(&one.1)).then(one.2.cmp(&other.2))
-    });
-    largest.into_iter().map(|(_, _, client)| client).collect()
+    let mut line = Line { certain: &overflow, urn: &mut urn, base: 0.0, factor };
+    sampler.draw(&mut line, stream).picks.iter().map(|pick| clients[pick.client.idx()]).collect()
 }
 
 #[cfg(test)]
@@ -30,12 +36,13 @@ mod tests {
     use super::*;
 
     /// How often each of the weighted is among `count` drawn, in 20,000 draws.
-    fn drawn(weights: &[f64], count: usize) -> Vec<f64> {
+    fn drawn(sampler: Sampler, weights: &[f64], count: usize) -> Vec<f64> {
         let weighted = || weights.iter().enumerate().map(|(idx, &weight)| (ClientId::new(idx), weight));
         let mut times = vec![0.0; weights.len()];
         for round in 0..20_000 {
-            let drawn = draw_by_weight(weighted(), count, &mut Stream::of_round(1, "test", round));
-            assert_eq!(drawn.len(), count.min(weights.len()));
+            let mut stream = Stream::of_round(1, "test", round);
+            let drawn = draw_by_weight(sampler, weighted(), count, &mut stream);
+            assert!(sampler == Sampler::Poisson || drawn.len() == count.min(weights.len()));
             drawn.iter().for_each(|client| times[client.idx()] += 1.0);
         }
         times
@@ -43,7 +50,12 @@ mod tests {
 
     #[track_caller]
     fn check(weights: &[f64], count: usize, chances: &[f64]) {
-        for (times, chance) in drawn(weights, count).iter().zip(chances) {
+        check_by(Sampler::MultinomialNr, weights, count, chances);
+    }
+
+    #[track_caller]
+    fn check_by(sampler: Sampler, weights: &[f64], count: usize, chances: &[f64]) {
+        for (times, chance) in drawn(sampler, weights, count).iter().zip(chances) {
             let error = (20_000.0 * chance * (1.0 - chance)).sqrt();
             assert!((times - 20_000.0 * chance).abs() <= 5.0 * error, "{times} for a chance of {chance}");
         }
@@ -61,6 +73,15 @@ mod tests {
         let first = 1.0 / 8.0 + 2.0 / 8.0 / 6.0 + 5.0 / 8.0 / 3.0;
         let second = 2.0 / 8.0 + 1.0 / 8.0 * 2.0 / 7.0 + 5.0 / 8.0 * 2.0 / 3.0;
         check(&[1.0, 2.0, 5.0], 2, &[first, second, 2.0 - first - second]);
+    }
+
+    #[test]
+    fn exact_designs_draw_in_proportion_as_far_as_chances_go() {
+        for sampler in [Sampler::DepRound, Sampler::Systematic, Sampler::Poisson] {
+            check_by(sampler, &[1.0, 2.0, 5.0], 1, &[0.125, 0.25, 0.625]);
+            check_by(sampler, &[1.0, 2.0, 5.0], 2, &[1.0 / 3.0, 2.0 / 3.0, 1.0]);
+            check_by(sampler, &[0.0, 0.0, 0.0, 0.0], 1, &[0.25; 4]);
+        }
     }
 
     #[test]

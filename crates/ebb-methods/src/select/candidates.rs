@@ -6,6 +6,7 @@ use ebb_round::{ClientId, Cohort, Round};
 use ebb_settings::{Settings, SettingsError};
 
 use super::by_weight::draw_by_weight;
+use super::draw::Sampler;
 use super::{Among, check_cohort, first_in, without_chances};
 
 /// Candidates of which no number is given, if there are so many clients.
@@ -17,6 +18,7 @@ pub(super) struct Candidates {
     cohort: usize,
     candidates: usize,
     among: Among,
+    sampler: Sampler,
 }
 
 impl Candidates {
@@ -25,7 +27,7 @@ impl Candidates {
         settings: &Settings<'_>,
         cohort: NonZeroUsize,
         candidates: Option<NonZeroUsize>,
-        among: Among,
+        (among, sampler): (Among, Sampler),
     ) -> Result<Candidates, SettingsError> {
         check_cohort(settings, cohort)?;
         let (cohort, n_clients) = (cohort.get(), settings.facts().n_clients);
@@ -40,7 +42,7 @@ impl Candidates {
             return Err(settings.error("candidates", message));
         }
         settings.resolve("candidates", i64::try_from(candidates).expect("no more than there are clients"));
-        Ok(Candidates { cohort, candidates, among })
+        Ok(Candidates { cohort, candidates, among, sampler })
     }
 
     /// The candidates of a round, in proportion to the samples they hold.
@@ -48,7 +50,7 @@ impl Candidates {
         let among = self.among.of(round.census);
         let weighted = among.iter().map(ClientId::new);
         let weighted = weighted.map(|client| (client, f64::from(round.census.samples(client))));
-        draw_by_weight(weighted, self.candidates, &mut round.rng("candidates"))
+        draw_by_weight(self.sampler, weighted, self.candidates, &mut round.rng("candidates"))
     }
 
     /// The cohort of candidates with these losses: the largest, and of equal ones any as likely. A loss that is no number

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Among;
 use super::candidates::Candidates;
+use super::draw::Sampler;
 use super::pow_d::PowD;
 
 /// The registry's line.
@@ -19,10 +20,11 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     example: "cohort = 10                # required
 candidates = 20            # at least the cohort; without it 50, or all clients if there are fewer
 batch = 64                 # samples that a loss is taken over, drawn anew every round
-among = \"enrolled\"         # or up",
+among = \"enrolled\"         # or up
+sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, batch, among } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, among)?;
+        let Table { cohort, candidates, batch, among, sampler } = settings.parse()?;
+        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
         Ok(Box::new(PowD { candidates, samples: Some(batch) }))
     },
 };
@@ -36,6 +38,8 @@ struct Table {
     batch: NonZeroU32,
     #[serde(default = "Among::enrolled")]
     among: Among,
+    #[serde(default)]
+    sampler: Sampler,
 }
 
 fn usual_batch() -> NonZeroU32 {

@@ -23,6 +23,7 @@ use ebb_settings::{Chance, Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::by_weight::draw_by_weight;
+use super::draw::Sampler;
 use super::last_losses::LastLosses;
 use super::{Among, check_cohort, first_in, without_chances};
 
@@ -38,7 +39,8 @@ cutoff = 0.95              # who has this share of the last score that would do 
 clip = 0.95                # utilities above this quantile count as the quantile
 blacklist = 10             # whoever was picked so often is left out,
 blacklist_share = 0.3      # but no more than this share of the enrolled; 0: nobody is
-among = \"up\"               # or enrolled",
+among = \"up\"               # or enrolled
+sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round, systematic, poisson",
     build: |settings| {
         let table: Table = settings.parse()?;
         check_cohort(settings, table.cohort)?;
@@ -76,6 +78,8 @@ struct Table {
     blacklist_share: Chance,
     #[serde(default)]
     among: Among,
+    #[serde(default)]
+    sampler: Sampler,
 }
 
 fn chance<const PERCENT: u32>() -> Chance {
@@ -159,7 +163,7 @@ impl Oort {
         let (_, last, _) = sorted.select_nth_unstable_by(count - 1, |one, other| other.total_cmp(one));
         let bar = self.table.cutoff.get() * *last;
         let scored = tried.iter().copied().zip(scores);
-        draw_by_weight(scored.filter(|&(_, score)| score >= bar), count, stream)
+        draw_by_weight(self.table.sampler, scored.filter(|&(_, score)| score >= bar), count, stream)
     }
 
     /// How much each of the clients that were heard is worth.
@@ -290,6 +294,7 @@ mod tests {
             blacklist: ten_times(),
             blacklist_share: chance::<30>(),
             among: Among::Up,
+            sampler: Sampler::default(),
         };
         let mut oort = Oort { table, exploration: 0.0, losses: LastLosses::default(), picked: Vec::new() };
         report_losses(&mut oort, &world, 0, &losses);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Among;
 use super::candidates::Candidates;
+use super::draw::Sampler;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -17,10 +18,11 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     about: "the largest losses among candidates drawn by size, which are asked for them first",
     example: "cohort = 10                # required
 candidates = 20            # at least the cohort; without it 50, or all clients if there are fewer
-among = \"enrolled\"         # or up",
+among = \"enrolled\"         # or up
+sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, among } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, among)?;
+        let Table { cohort, candidates, among, sampler } = settings.parse()?;
+        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
         Ok(Box::new(PowD { candidates, samples: None }))
     },
 };
@@ -32,6 +34,8 @@ struct Table {
     candidates: Option<NonZeroUsize>,
     #[serde(default = "Among::enrolled")]
     among: Among,
+    #[serde(default)]
+    sampler: Sampler,
 }
 
 /// The d candidates are those that are probed.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Among;
 use super::candidates::Candidates;
+use super::draw::Sampler;
 use super::last_losses::LastLosses;
 
 /// The registry's line.
@@ -19,10 +20,11 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     about: "as pow-d by the losses that candidates reported last, which costs nothing; who never did comes first",
     example: "cohort = 10                # required
 candidates = 20            # at least the cohort; without it 50, or all clients if there are fewer
-among = \"enrolled\"         # or up",
+among = \"enrolled\"         # or up
+sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, among } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, among)?;
+        let Table { cohort, candidates, among, sampler } = settings.parse()?;
+        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
         Ok(Box::new(RpowD { candidates, losses: LastLosses::default() }))
     },
 };
@@ -34,6 +36,8 @@ struct Table {
     candidates: Option<NonZeroUsize>,
     #[serde(default = "Among::enrolled")]
     among: Among,
+    #[serde(default)]
+    sampler: Sampler,
 }
 
 #[derive(Debug)]

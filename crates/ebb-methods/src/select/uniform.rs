@@ -6,6 +6,8 @@ use ebb_round::{Census, Cohort, Pick, Probes, Round, Selector, Wait, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
+use super::draw::{Drawn, Line, Sampler};
+use super::urn::Urn;
 use super::{Among, check_cohort};
 
 /// The registry's line.
@@ -13,7 +15,8 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
     about: "a cohort drawn uniformly, among those that are up and free or among everybody enrolled",
     example: "cohort = 10                # required
-among = \"up\"               # or enrolled",
+among = \"up\"               # or enrolled
+sampler = \"multinomial-nr\" # or dep-round, systematic, poisson",
     build: |settings| {
         let uniform = settings.parse::<Uniform>()?;
         check_cohort(settings, uniform.cohort)?;
@@ -27,11 +30,23 @@ struct Uniform {
     cohort: NonZeroUsize,
     #[serde(default)]
     among: Among,
+    #[serde(default)]
+    sampler: Sampler,
 }
 
 impl Selector for Uniform {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let among = self.among.of(round.census);
+        if self.sampler != Sampler::MultinomialNr && !among.is_empty() {
+            let mut urn = Urn::default();
+            urn.put_only(&among);
+            let base = self.cohort.get().min(urn.count()) as f64 / urn.count().max(1) as f64;
+            let everybody: Vec<_> = if base >= 1.0 { among.iter().collect() } else { Vec::new() };
+            everybody.iter().for_each(|&idx| urn.take(idx));
+            let mut line = Line { certain: &everybody, urn: &mut urn, base, factor: 0.0 };
+            let Drawn { picks, approximate } = self.sampler.draw(&mut line, &mut round.rng("select"));
+            return Cohort { picks, wait: Wait::Deadline, approximate };
+        }
         let clients = Census::draw(&among, self.cohort.get(), &mut round.rng("select"));
         let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
         let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
@@ -50,7 +65,8 @@ mod tests {
         // Client 0 is up and busy.
         let world = World::of(n_enrolled).with_up(&[&[0], up].concat()).with_busy(&[0]);
         assert_eq!(world.round(0).up().iter().map(|client| client.idx()).collect::<Vec<_>>(), up);
-        let mut uniform = Uniform { cohort: NonZeroUsize::new(cohort).unwrap(), among };
+        let sampler = Sampler::default();
+        let mut uniform = Uniform { cohort: NonZeroUsize::new(cohort).unwrap(), among, sampler };
         let picks = uniform.select(&world.round(0), &Probes::new()).picks;
         assert_eq!(picks.len(), picked);
         for pick in &picks {
@@ -74,14 +90,33 @@ mod tests {
     #[test]
     fn every_client_is_asked_as_often() {
         let world = World::of(10);
-        let mut uniform = Uniform { cohort: NonZeroUsize::new(3).unwrap(), among: Among::Enrolled };
-        let mut asked = [0_i32; 10];
-        for number in 0..10_000 {
-            for pick in uniform.select(&world.round(number), &Probes::new()).picks {
-                asked[pick.client.idx()] += 1;
+        for sampler in Sampler::ALL {
+            let mut uniform =
+                Uniform { cohort: NonZeroUsize::new(3).unwrap(), among: Among::Enrolled, sampler };
+            let mut asked = [0_i32; 10];
+            for number in 0..10_000 {
+                for pick in uniform.select(&world.round(number), &Probes::new()).picks {
+                    assert!((pick.chance.unwrap() - 0.3).abs() < 1e-12);
+                    asked[pick.client.idx()] += 1;
+                }
+            }
+            // 3000 expected, standard deviation 46.
+            assert!(asked.iter().all(|&count| (count - 3000).abs() < 5 * 46), "{sampler:?}: {asked:?}");
+        }
+    }
+
+    #[test]
+    fn a_sampler_asks_all_where_they_are_too_few() {
+        for sampler in Sampler::ALL {
+            let cohort = NonZeroUsize::new(5).unwrap();
+            let mut uniform = Uniform { cohort, among: Among::Up, sampler };
+            for up in [&[][..], &[3], &[1, 2, 7]] {
+                let world = World::of(10).with_up(up);
+                let mut picks = uniform.select(&world.round(0), &Probes::new()).picks;
+                picks.sort_by_key(|pick| pick.client);
+                assert_eq!(picks.iter().map(|pick| pick.client.idx()).collect::<Vec<_>>(), up);
+                assert!(picks.iter().all(|pick| pick.chance == Some(1.0)));
             }
         }
-        // 3000 expected, standard deviation 46.
-        assert!(asked.iter().all(|&count| (count - 3000).abs() < 5 * 46), "{asked:?}");
     }
 }

@@ -69,6 +69,14 @@ impl Urn {
         urn
     }
 
+    /// Everybody inside, with these logarithms.
+    pub fn filled(logs: Vec<f64>) -> Urn {
+        let mut inside = Bits::new(logs.len());
+        inside.fill_words(|_| u64::MAX);
+        let largest = logs.iter().copied().reduce(f64::max).filter(|log| log.is_finite());
+        Urn::restored(logs, inside, largest.unwrap_or(0.0))
+    }
+
     /// As it was: the logarithms, who is inside, and the reference.
     pub fn restored(logs: Vec<f64>, inside: Bits, reference: f64) -> Urn {
         let mut urn = Urn { weights: vec![0.0; logs.len()], logs, inside, ..Urn::default() };

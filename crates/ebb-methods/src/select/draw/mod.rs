@@ -43,6 +43,35 @@ impl Sampler {
     }
 }
 
+/// Divides what is `left` above a `quota` for everybody among the clients of an urn, by weight. Whoever would have more than chance 1 goes from the
+/// urn into `overflow` and has just that; whoever would no longer comes back. Returns what a weight of 1 adds to the quota.
+pub fn settle(urn: &mut Urn, overflow: &mut Vec<usize>, left: f64, quota: f64) -> f64 {
+    let shared = |n_overflow: usize| left - n_overflow as f64 * (1.0 - quota);
+    // The same whether the client is in the urn or in overflow.
+    let is_too_heavy = |urn: &Urn, n_overflow: usize, idx: usize| {
+        shared(n_overflow) * urn.weight(idx) > (1.0 - quota) * urn.sum()
+    };
+    // Those that the others have caught up with come back, the lightest first; then goes whoever is too heavy.
+    overflow.sort_unstable_by(|&one, &two| urn.log(two).total_cmp(&urn.log(one)).then(one.cmp(&two)));
+    while let Some(&idx) = overflow.last() {
+        urn.keep_near();
+        if is_too_heavy(urn, overflow.len(), idx) {
+            break;
+        }
+        overflow.pop();
+        urn.put(idx);
+    }
+    urn.keep_near();
+    while let Some(idx) = urn.heaviest().filter(|&idx| is_too_heavy(urn, overflow.len(), idx)) {
+        urn.take(idx);
+        overflow.push(idx);
+        urn.keep_near();
+    }
+    overflow.sort_unstable();
+    let sum = urn.sum();
+    if sum > 0.0 { shared(overflow.len()).max(0.0) / sum } else { 0.0 }
+}
+
 /// Who was drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawn {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::quota::Quota;
 use super::Among;
-use super::draw::{Drawn, Line, Sampler};
+use super::draw::{Drawn, Line, Sampler, settle};
 use super::urn::Urn;
 
 /// The registry's line.
@@ -186,29 +186,7 @@ impl E3cs {
             self.urn.put_only(&Bits::new(self.members.len()));
             return 0.0;
         }
-        // Those that the others have caught up with leave the overflow, the lightest first; then it takes whoever is too heavy.
-        let by_weight =
-            |one: &usize, two: &usize| self.urn.log(*two).total_cmp(&self.urn.log(*one)).then(one.cmp(two));
-        self.overflow.sort_unstable_by(by_weight);
-        while let Some(&idx) = self.overflow.last() {
-            self.urn.keep_near();
-            if self.is_too_heavy(idx) {
-                break;
-            }
-            self.overflow.pop();
-            self.urn.put(idx);
-        }
-        self.urn.keep_near();
-        while let Some(idx) = self.urn.heaviest() {
-            if !self.is_too_heavy(idx) {
-                break;
-            }
-            self.urn.take(idx);
-            self.overflow.push(idx);
-            self.urn.keep_near();
-        }
-        self.overflow.sort_unstable();
-        self.factor()
+        settle(&mut self.urn, &mut self.overflow, self.left, quota)
     }
 
     /// Lets nobody be in overflow.
@@ -217,21 +195,6 @@ impl E3cs {
             self.urn.put(idx);
         }
         self.urn.keep_near();
-    }
-
-    /// What is left for those that are not in overflow.
-    fn shared(&self) -> f64 {
-        self.left - self.overflow.len() as f64 * (1.0 - self.quota)
-    }
-
-    /// Whether a client would have more than chance 1 beside those in the urn, whether it is one of them or in overflow.
-    fn is_too_heavy(&self, idx: usize) -> bool {
-        self.shared() * self.urn.weight(idx) > (1.0 - self.quota) * self.urn.sum()
-    }
-
-    fn factor(&self) -> f64 {
-        let sum = self.urn.sum();
-        if sum > 0.0 { self.shared().max(0.0) / sum } else { 0.0 }
     }
 }
 
