@@ -30,6 +30,7 @@ pub(crate) struct Untrained {
     pub(crate) n_clients: usize,
     /// The true chance of each client to answer when it is asked; empty where nobody knows.
     pub(crate) oracle_chances: Vec<f64>,
+    by_losses: bool,
 }
 
 impl Untrained {
@@ -66,6 +67,7 @@ impl Untrained {
         check_oracle_chances(&whole, &roles, &oracle_chances)?;
         roles.server.start_from(task.initial());
         let local = Arc::clone(&roles.local);
+        let by_losses = roles.selector.goes_by_losses();
         let run_facts = RunFacts {
             seed: facts.seed,
             deadline_s: world.deadline_s(),
@@ -84,6 +86,7 @@ impl Untrained {
             n_rounds: facts.n_rounds,
             n_clients: facts.n_clients,
             oracle_chances,
+            by_losses,
         })
     }
 
@@ -110,9 +113,9 @@ impl Untrained {
         Ok(Some(tally))
     }
 
-    /// Whether the selector asked clients for their losses before it chose.
+    /// Whether the selector went by what clients say of themselves, before it chose or in their answers.
     pub(crate) fn probed(&self) -> bool {
-        self.task.was_asked_for_losses()
+        self.by_losses || self.task.was_asked_for_losses()
     }
 }
 

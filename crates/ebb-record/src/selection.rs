@@ -104,6 +104,10 @@ impl SelectionTally {
         if self.n_rounds > 0 && !(row.joined.is_empty() && row.left.is_empty()) {
             (self.bounds, self.hindsight) = (None, None);
         }
+        // Nor are they about a selector that draws among those it sees are up.
+        if row.notes.get("members").is_some_and(|&members| members != f64::from(row.n_enrolled)) {
+            (self.bounds, self.hindsight) = (None, None);
+        }
         let budget = Budget::of(row, asked.len());
         self.spare += budget.spare;
         self.bounds = self.bounds.take().and_then(|bounds| bounds.with(&budget, row.notes.get("eta")));
@@ -164,7 +168,7 @@ struct Budget {
     n_clients: f64,
     /// The least chance of each client: sigma.
     quota: f64,
-    /// Those that were asked minus all quotas: k - K sigma. Below 0 where a cohort of random size came out small.
+    /// Those that are to be asked minus all quotas: k - K sigma.
     spare: f64,
 }
 
@@ -172,7 +176,9 @@ impl Budget {
     fn of(row: &Row, n_asked: usize) -> Budget {
         let n_clients = f64::from(row.n_enrolled);
         let quota = row.notes.get("quota").copied().unwrap_or(0.0);
-        Budget { n_clients, quota, spare: n_asked as f64 - n_clients * quota }
+        // How many are asked may vary; what is given away does not.
+        let spare = row.notes.get("above_quota").copied();
+        Budget { n_clients, quota, spare: spare.unwrap_or(n_asked as f64 - n_clients * quota) }
     }
 
     /// How many clients can be asked for certain with so much beside the quotas, and what chance is left for the next in line.
@@ -223,9 +229,6 @@ struct Hindsight {
     successes: Vec<u32>,
     /// What the quotas alone earned.
     by_quota: f64,
-    /// By how much quotas were more than were asked in rounds before, which later rounds make up for: cohorts of random size
-    /// come out small now and then.
-    debt: f64,
     /// By how many clients a round can ask for certain, and by client: what it would have earned beyond its quota if it
     /// were one of those, and if it were the next in line.
     beyond: BTreeMap<usize, Vec<[f64; 2]>>,
@@ -248,9 +251,7 @@ impl Hindsight {
         if !as_expected || !budget.spare.is_finite() {
             return None;
         }
-        let spare = budget.spare - self.debt;
-        self.debt = (-spare).max(0.0);
-        let (n_certain, rest) = budget.shared_out(spare.max(0.0));
+        let (n_certain, rest) = budget.shared_out(budget.spare.max(0.0));
         let certain = 1.0 - budget.quota;
         self.by_quota += budget.quota * up.len() as f64;
         let n_kinds = self.beyond.len() + usize::from(!self.beyond.contains_key(&n_certain));
@@ -431,13 +432,18 @@ mod tests {
         let only_up = noted(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
         let found = selection(std::slice::from_ref(&only_up));
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
-        // A cohort of random size may fall short of the quotas in one round and make up for it in another.
-        let more = noted(row(1, 4, &[0, 1], &[0, 1, 2, 3], &[]), &[("quota", 0.75), ("eta", 0.5)]);
-        let found = selection(&[only_up, more]);
-        close(found.regret_bound, 8.0 * 4.0_f64.ln(), 1e-12);
-        close(found.regret_bound_least, 0.0, 0.0);
-        // By quota 1.5 in each; what is left to give in the second was given by quota in the first.
-        close(found.oracle_regret, 1.5 + 1.5 - 4.0, 1e-12);
+        // One that says among how many it drew is taken at its word.
+        let notes = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.5), ("members", 2.0)];
+        let found = selection(&[noted(row(0, 4, &[0, 1], &[0, 1], &[]), &notes)]);
+        assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
+        // A cohort of random size has other numbers from round to round; what there was to give has not.
+        let notes = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.0), ("members", 4.0)];
+        let rounds = [&[0][..], &[0, 1, 2]].map(|asked| noted(row(0, 4, &[0, 1], asked, &[]), &notes));
+        let found = selection(&rounds[..1]);
+        close(found.regret_bound, 0.5 + 8.0 * 4.0_f64.ln(), 1e-12);
+        // Half by quota, .75 to the first and a quarter to the second.
+        close(found.oracle_regret, 0.5 + 0.75 + 0.25 - 1.0, 1e-12);
+        close(selection(&rounds[1..]).oracle_regret, 0.5 + 0.75 + 0.25 - 2.0, 1e-12);
     }
 
     #[test]

@@ -88,6 +88,10 @@ pub trait Selector: State + Send {
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
+    /// Whether it goes by the losses that clients report, which say nothing where nothing is trained.
+    fn goes_by_losses(&self) -> bool {
+        false
+    }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
         false

@@ -274,7 +274,12 @@ impl Fleet for SimFleet {
         let mut spent = Spent::default();
         let deadline_s = self.world.deadline_s;
         let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
+        let n_probed = clients.len();
         let clients: Vec<_> = clients.iter().filter(free).copied().collect();
+        // Nobody knows that a client is silent until the deadline has passed.
+        if clients.len() < n_probed && deadline_s.is_finite() {
+            spent.elapsed_s = deadline_s;
+        }
         let SimFleet { task, seed, number, .. } = self;
         let losses = self.backend.figures(clients.len(), &|at| match samples {
             None => task.loss(clients[at], &job.global.model),

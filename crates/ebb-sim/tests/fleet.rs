@@ -226,6 +226,11 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
     assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
     assert_eq!(fleet.measure(&[], None, &job).unwrap().1, Spent::default());
+    // That somebody is silent is only known when the deadline has passed.
+    let Trial { mut fleet, mut census } = crate::fleet("script = [[0, 2]]\ndeadline_s = 30.0");
+    fleet.roll_call(0, &mut census).unwrap();
+    assert_eq!(fleet.measure(&all, None, &job).unwrap().1.elapsed_s, 30.0);
+    assert_eq!(fleet.measure(&[all[0], all[2]], None, &job).unwrap().1.elapsed_s, 2.0);
 }
 
 #[test]

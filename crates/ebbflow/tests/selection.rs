@@ -181,7 +181,7 @@ fn schemes_that_ask_for_losses_are_named() {
     let words = ["selection", &config, "--out", out.to_str().unwrap()];
     let output = common::run(&words);
     let aside = String::from_utf8(output.stderr).unwrap();
-    assert!(aside.contains("\npow-d: asked clients for losses and speeds before it chose; "), "{aside}");
+    assert!(aside.contains("\npow-d: goes by losses or speeds that clients report; "), "{aside}");
     let json: Value = serde_json::from_str(&succeed(&["selection", &config, "--json"])).unwrap();
     assert_eq!(json["probed"], true);
 }

@@ -133,22 +133,30 @@ struct Target {
     ratios: [f64; 4],
     cep: f64,
     deviation: Option<f64>,
+    /// How often a client of each class is asked.
+    asked: &'static str,
 }
 
-const fn target(scheme: &'static str, ratios: [f64; 4], cep: f64, deviation: Option<f64>) -> Target {
-    Target { scheme, ratios, cep, deviation }
+const fn target(
+    scheme: &'static str,
+    ratios: [f64; 4],
+    cep: f64,
+    deviation: Option<f64>,
+    asked: &'static str,
+) -> Target {
+    Target { scheme, ratios, cep, deviation, asked }
 }
 
 const TARGETS: [Target; 8] = [
-    target("E3CS-0", [0.679, 0.804, 0.840, 0.863], 43_148.0, Some(849.0)),
-    target("E3CS-0.5", [0.551, 0.627, 0.640, 0.646], 32_317.0, Some(119.0)),
-    target("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0)),
-    target("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0)),
-    target("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0)),
+    target("E3CS-0", [0.679, 0.804, 0.840, 0.863], 43_148.0, Some(849.0), "16/26/151/1808"),
+    target("E3CS-0.5", [0.551, 0.627, 0.640, 0.646], 32_317.0, Some(119.0), "292/295/319/1094"),
+    target("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0), "418/421/430/731"),
+    target("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0), "390/396/457/758"),
+    target("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0), "500/500/500/500"),
     // Its 50,000 tosses have a known deviation.
-    target("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0)),
-    target("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None),
-    target("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None),
+    target("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0), "0/0/0/2000"),
+    target("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None, "5/43/120/1832"),
+    target("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None, "253/255/265/1227"),
 ];
 
 fn write_played(page: &mut String) -> Result<(), Box<dyn Error>> {
@@ -213,7 +221,11 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
                 let deviation =
                     target.deviation.map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
                 let ratios = target.ratios.map(|ratio| format!("*{ratio:.3}*")).join(" | ");
-                writeln!(page, "| *expected* | {ratios} | *{:.0}{deviation}* | | | | | |", target.cep)?;
+                writeln!(
+                    page,
+                    "| *expected* | {ratios} | *{:.0}{deviation}* | | *{}* | | | |",
+                    target.cep, target.asked
+                )?;
             }
         }
     }

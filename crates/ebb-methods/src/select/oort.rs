@@ -105,6 +105,10 @@ struct Oort {
 }
 
 impl Selector for Oort {
+    fn goes_by_losses(&self) -> bool {
+        true
+    }
+
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let mut stream = round.rng("select");
         let (tried, untried): (Vec<_>, Vec<_>) =

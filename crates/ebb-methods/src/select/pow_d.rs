@@ -55,6 +55,10 @@ impl Selector for PowD {
         self.samples
     }
 
+    fn goes_by_losses(&self) -> bool {
+        true
+    }
+
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
         self.candidates.with_largest(round, probes.iter().map(|(&client, probe)| (client, probe.loss)))
     }

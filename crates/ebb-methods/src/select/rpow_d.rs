@@ -47,6 +47,10 @@ struct RpowD {
 }
 
 impl Selector for RpowD {
+    fn goes_by_losses(&self) -> bool {
+        true
+    }
+
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let candidates = self.candidates.draw(round).into_iter();
         let losses = candidates.map(|client| (client, self.losses.of(client).unwrap_or(f32::INFINITY)));

@@ -140,11 +140,6 @@ impl Urn {
         libm::exp(self.logs[idx] - self.reference)
     }
 
-    /// The logarithm of the mean weight inside; 0 if nobody is.
-    pub fn mean_log(&self) -> f64 {
-        if self.count() == 0 { 0.0 } else { self.reference + libm::log(self.sum() / self.count() as f64) }
-    }
-
     /// Gives a client another weight.
     pub fn set_log(&mut self, idx: usize, log: f64) {
         self.logs[idx] = log;
@@ -416,7 +411,6 @@ mod tests {
         urn.take(8);
         urn.keep_near();
         assert_eq!((urn.heaviest(), urn.sum(), urn.count()), (Some(0), 298.0, 298));
-        assert_eq!(urn.mean_log(), 0.0);
         urn.set_log(9, -1e300);
         assert_eq!(urn.sum(), 297.0);
     }

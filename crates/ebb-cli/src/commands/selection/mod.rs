@@ -201,7 +201,7 @@ fn note_probes(played: &[Played], quiet: bool) {
     if !quiet && !probing.is_empty() {
         let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
         note(&format!(
-            "{schemes}: asked clients for losses and speeds before it chose; without data all losses are equal, and all work is one step"
+            "{schemes}: goes by losses or speeds that clients report; without data all losses are equal, and all work is one step"
         ));
     }
 }

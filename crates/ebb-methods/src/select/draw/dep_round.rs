@@ -36,7 +36,7 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
             }
             _ => {
                 let place = begins + unit * (from + stream.unit() * (1.0 - from));
-                beyond(line, place, across.as_ref().map(|across| across.idx))
+                beyond(line, place, [across.as_ref().map(|across| across.idx), drawn])
             }
         };
         let Some(idx) = idx else { break };
@@ -52,16 +52,16 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
 }
 
 /// Who is at a place; the next one, if rounding led back to one that cannot be meant.
-fn beyond(line: &Line<'_>, place: f64, not: Option<usize>) -> Option<usize> {
+fn beyond(line: &Line<'_>, place: f64, not: [Option<usize>; 2]) -> Option<usize> {
     let found = line.find(place)?;
-    if Some(found.idx) != not {
+    if !not.contains(&Some(found.idx)) {
         return Some(found.idx);
     }
     let mut step = f64::EPSILON * place.max(1.0);
     let ends = found.begins + line.chance(found.idx);
     while step < 1.0 {
         let next = line.find(ends + step)?;
-        if Some(next.idx) != not {
+        if !not.contains(&Some(next.idx)) {
             return Some(next.idx);
         }
         step *= 2.0;

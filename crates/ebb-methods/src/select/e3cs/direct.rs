@@ -26,11 +26,15 @@ pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
     }
     let mut order: Vec<usize> = (0..n_clients).collect();
     order.sort_by(|&one, &two| logs[two].total_cmp(&logs[one]).then(one.cmp(&two)));
+    // For each client the weights of those that are not heavier, over its own.
+    let mut sums = vec![1.0; n_clients];
+    for at in (1..n_clients).rev() {
+        sums[at - 1] += sums[at] * libm::exp(logs[order[at]] - logs[order[at - 1]]);
+    }
     // With so many of the heaviest cut off, the rest shares what they leave.
     for n_cut in 0..n_clients {
         let rest = &order[n_cut..];
-        let reference = logs[rest[0]];
-        let sum: f64 = rest.iter().map(|&idx| libm::exp(logs[idx] - reference)).sum();
+        let (reference, sum) = (logs[rest[0]], sums[n_cut]);
         let shared = left - n_cut as f64 * (1.0 - quota);
         // The heaviest of the rest has weight 1.
         if quota + shared / sum <= 1.0 {

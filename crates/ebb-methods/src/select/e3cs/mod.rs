@@ -91,6 +91,8 @@ struct E3cs {
     overflow: Vec<usize>,
     /// In how many rounds each client was in overflow that ever was.
     overflow_rounds: BTreeMap<usize, u32>,
+    /// The most of them.
+    overflow_most: u32,
     /// Of the present round: what everybody has for certain, how much is left above it, and among how many.
     quota: f64,
     left: f64,
@@ -115,7 +117,17 @@ impl E3cs {
                     settings.error("rate", "it goes by the number of rounds, which is not known here")
                 );
             }
-            Rate::Named(RateName::Optimal) => best_rate(&table, facts.n_clients, facts.n_rounds),
+            Rate::Named(RateName::Optimal) => {
+                let best = best_rate(&table, facts.n_clients, facts.n_rounds);
+                if best >= 1.0 {
+                    let message = format!(
+                        "for {} rounds it would be {best:.2}, and must be below 1; give more rounds, or a rate",
+                        facts.n_rounds
+                    );
+                    return Err(settings.error("rate", message));
+                }
+                best
+            }
         };
         Ok(E3cs::new(table, facts.n_rounds, eta))
     }
@@ -130,6 +142,7 @@ impl E3cs {
             known: Bits::default(),
             overflow: Vec::new(),
             overflow_rounds: BTreeMap::new(),
+            overflow_most: 0,
             quota: 0.0,
             left: 0.0,
             n_members: 0,
@@ -153,7 +166,7 @@ impl E3cs {
         if words.is_empty() {
             return;
         }
-        let newcomers_log = self.urn.mean_log();
+        let newcomers_log = self.mean_log();
         for idx in words.into_iter().flat_map(|at| at * 64..(at * 64 + 64).min(now.len())) {
             match (self.members.get(idx), now.get(idx)) {
                 (false, true) => {
@@ -163,14 +176,22 @@ impl E3cs {
                     }
                     self.urn.put(idx);
                 }
-                (true, false) => {
-                    self.urn.take(idx);
-                    self.overflow.retain(|&other| other != idx);
-                }
+                (true, false) => self.urn.take(idx),
                 _ => {}
             }
         }
+        self.overflow.retain(|&idx| now.get(idx));
         self.members = now.clone();
+    }
+
+    /// The logarithm of the mean weight of all members, in overflow or not.
+    fn mean_log(&self) -> f64 {
+        let logs = self.overflow.iter().map(|&idx| self.urn.log(idx));
+        let reference = logs.clone().fold(self.urn.reference(), f64::max);
+        let others = self.urn.sum() * libm::exp(self.urn.reference() - reference);
+        let sum = logs.map(|log| libm::exp(log - reference)).sum::<f64>() + others;
+        let n_members = self.urn.count() + self.overflow.len();
+        if sum > 0.0 { reference + libm::log(sum / n_members as f64) } else { 0.0 }
     }
 
     /// Works out the chances of a round in which so many of all members are asked; returns what a weight of 1 adds to the quota.
@@ -232,7 +253,9 @@ impl Selector for E3cs {
         // Where all are asked nobody was too heavy.
         if count < self.n_members {
             for &idx in &self.overflow {
-                *self.overflow_rounds.entry(idx).or_default() += 1;
+                let rounds = self.overflow_rounds.entry(idx).or_default();
+                *rounds += 1;
+                self.overflow_most = self.overflow_most.max(*rounds);
             }
         }
         let mut line = Line { certain: &self.overflow, urn: &mut self.urn, base: quota, factor };
@@ -260,7 +283,9 @@ impl Selector for E3cs {
             ("quota", self.quota),
             ("eta", self.eta),
             ("overflow", if self.overflow.len() < self.n_members { self.overflow.len() as f64 } else { 0.0 }),
-            ("overflow_most", self.overflow_rounds.values().max().map_or(0.0, |&most| f64::from(most))),
+            ("overflow_most", f64::from(self.overflow_most)),
+            ("above_quota", self.left),
+            ("members", self.n_members as f64),
         ])
     }
 }
@@ -293,6 +318,7 @@ impl State for E3cs {
         if rounds.len() != clients.len() {
             return Err(from.error("overflow_rounds", "has another length than its clients"));
         }
+        self.overflow_most = rounds.iter().copied().max().unwrap_or(0);
         self.overflow_rounds = clients.zip(rounds).collect();
         let mut inside = self.members.clone();
         self.overflow.iter().for_each(|&idx| inside.set(idx, false));
