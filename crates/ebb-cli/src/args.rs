@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use ebb_plot::Theme;
 
 /// Federated learning for fleets whose clients ebb and flow.
 #[derive(Debug, Parser)]
@@ -136,12 +137,8 @@ pub(crate) struct Friends {
     /// Folder for the picture [default: runs/friends-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Light on dark
-    #[arg(long)]
-    pub(crate) dark: bool,
-    /// Print JSON instead of a table, and draw nothing
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) look: Look,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -191,12 +188,8 @@ pub(crate) struct WorldArgs {
     /// Seconds from round to round in the exported trace
     #[arg(long, value_name = "S", default_value_t = 600.0)]
     pub(crate) round_s: f64,
-    /// Light on dark
-    #[arg(long)]
-    pub(crate) dark: bool,
-    /// Print JSON instead of tables, and draw nothing
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) look: Look,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -210,9 +203,8 @@ pub(crate) struct SelectionArgs {
     /// Folder for the table and the pictures [default: runs/selection-NAME; with --json, none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Light on dark
-    #[arg(long)]
-    pub(crate) dark: bool,
+    #[command(flatten)]
+    pub(crate) colours: Colours,
 }
 
 #[derive(Debug, Subcommand)]
@@ -279,12 +271,25 @@ pub(crate) struct DataSplit {
     /// Folder for the table and the picture [default: runs/split-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Light on dark
-    #[arg(long)]
-    pub(crate) dark: bool,
+    #[command(flatten)]
+    pub(crate) look: Look,
+}
+
+/// Tables and pictures, or JSON.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Look {
+    #[command(flatten)]
+    pub(crate) colours: Colours,
     /// Print JSON instead of tables, and draw nothing
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Colours {
+    /// Light on dark
+    #[arg(long)]
+    pub(crate) dark: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -319,5 +324,11 @@ pub(crate) struct How {
 impl How {
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+impl Colours {
+    pub(crate) fn theme(&self) -> Theme {
+        if self.dark { Theme::Dark } else { Theme::Light }
     }
 }

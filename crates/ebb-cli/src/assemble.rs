@@ -96,9 +96,7 @@ pub fn read_settings(
     let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
     let mut tree = Tree::parse(&text, &file.display().to_string())?;
     tree.find_data_in(data);
-    for change in changes {
-        tree.set(change)?;
-    }
+    tree.set_all(changes)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     Ok((tree, folder))
 }

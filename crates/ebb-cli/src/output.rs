@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use ebb_plot::{Svg, Theme};
+use ebb_plot::Svg;
 
 use crate::CliError;
 
@@ -53,11 +53,6 @@ pub(crate) fn folder_for(command: &str, file: &Path) -> PathBuf {
 /// Says what is where.
 pub(crate) fn say_files(files: &[(&str, PathBuf)]) -> Result<(), CliError> {
     files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))
-}
-
-/// On which ground pictures are drawn.
-pub(crate) fn theme(dark: bool) -> Theme {
-    if dark { Theme::Dark } else { Theme::Light }
 }
 
 /// A number of things.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_methods::Registry;
 use ebb_record::{Row, SelectionTally};
-use ebb_round::{Engine, Evaluator, Parcel, RoundNo, RunFacts, Score};
+use ebb_round::{Engine, RunFacts};
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
-use ebb_train::{Stub, Task};
+use ebb_train::{Stub, Task, Unjudged};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
@@ -116,14 +116,5 @@ impl Untrained {
     /// Whether the selector went by what clients say of themselves, before it chose or in their answers.
     pub(crate) fn probed(&self) -> bool {
         self.by_losses || self.task.was_asked_for_losses()
-    }
-}
-
-/// Nobody judges a model that never moves.
-struct Unjudged;
-
-impl Evaluator for Unjudged {
-    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
-        None
     }
 }

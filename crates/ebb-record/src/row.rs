@@ -119,6 +119,10 @@ pub struct Row {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// Who of those that were up would not have been heard in time if it had been asked; left out where nobody can say, and
+    /// where many clients ever enrolled. An oracle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oracle_silent: Option<Vec<u32>>,
     /// How many stand-ins came from the client's true cluster. An oracle, as are all up to `oracle_psi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oracle_hits: Option<u32>,
@@ -195,6 +199,7 @@ impl Row {
         let so_far = outcome.spent_so_far;
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
         let cost = outcome.oracle;
+        let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
         let bound = |cost: OracleError, apart2: f64| cost.absent_share * cost.absent_share * apart2;
         Row {
             round: outcome.number,
@@ -241,6 +246,7 @@ impl Row {
             oracle_client_deviation: oracle.map(|spread| spread.deviation),
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
+            oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
             oracle_error2: cost.map(|cost| cost.error2),
             oracle_sigma_p2: cost.map(|cost| cost.apart2),
             oracle_sigma_f2: cost.and_then(|cost| cost.apart_in_cluster2),
@@ -533,6 +539,7 @@ pub(crate) mod tests {
             },
             stand_ins: Vec::new(),
             oracle_hits: None,
+            oracle_silent: None,
             oracle: None,
             notes: Notes::new(),
             step_norm: 2.5,
@@ -550,6 +557,7 @@ pub(crate) mod tests {
     pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
         let mut outcome = outcome(number);
         outcome.score = Some(Score { loss, accuracy, ..Score::default() });
+        outcome.oracle_silent = Some(Vec::new());
         Row::new(&census(4, &[1, 2]), &outcome, None)
     }
 

@@ -225,7 +225,7 @@ impl Bounds {
 /// of their successes, the first asked for certain until the round's budget is used, everybody at least by quota.
 #[derive(Clone, Debug, Default)]
 struct Hindsight {
-    /// In how many rounds each client was up.
+    /// In how many rounds each client would have answered.
     successes: Vec<u32>,
     /// What the quotas alone earned.
     by_quota: f64,
@@ -240,27 +240,29 @@ const MOST_SUMS: usize = 1 << 21;
 impl Hindsight {
     /// With one more round; `None` if nobody knows who would have answered in it, or if it takes too much memory.
     fn with(mut self, row: &Row, asked: &[u32], budget: &Budget) -> Option<Hindsight> {
-        let up = row.up();
-        let last = up.last().map_or(0, |&client| client as usize + 1);
+        let silent = row.oracle_silent.as_ref()?;
+        let mut would = row.up();
+        let last = would.last().map_or(0, |&client| client as usize + 1);
+        would.retain(|client| silent.binary_search(client).is_err());
         let n_clients = self.successes.len().max(row.n_enrolled as usize).max(last);
         self.successes.resize(n_clients, 0);
-        // Being up is answering, unless the asked say otherwise.
+        // An answer that could not be used counts for nobody, nor does what came because somebody was quicker.
         let answered = row.n_whole() + row.n_partial();
-        let as_expected = n_shared(asked, &up) == answered
-            && n_shared(&row.whole(), &up) + n_shared(&row.partial(), &up) == answered;
+        let as_expected = n_shared(asked, &would) == answered
+            && n_shared(&row.whole(), &would) + n_shared(&row.partial(), &would) == answered;
         if !as_expected || !budget.spare.is_finite() {
             return None;
         }
         let (n_certain, rest) = budget.shared_out(budget.spare.max(0.0));
         let certain = 1.0 - budget.quota;
-        self.by_quota += budget.quota * up.len() as f64;
+        self.by_quota += budget.quota * would.len() as f64;
         let n_kinds = self.beyond.len() + usize::from(!self.beyond.contains_key(&n_certain));
         if n_kinds * n_clients > MOST_SUMS {
             return None;
         }
         let sums = self.beyond.entry(n_certain).or_default();
         sums.resize(n_clients, [0.0; 2]);
-        for &client in &up {
+        for &client in &would {
             self.successes[client as usize] += 1;
             let [if_certain, if_next] = &mut sums[client as usize];
             *if_certain += certain;
@@ -312,6 +314,7 @@ mod tests {
             answers.map(|(at, &idx)| answer(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
         let absent = asked.iter().filter(|idx| !comes(idx));
         outcome.returns.absent = absent.map(|&idx| ClientId::new(idx)).collect();
+        outcome.oracle_silent = Some(silent.iter().map(|&idx| ClientId::new(idx)).collect());
         Row::new(&census(n_clients, up), &outcome, None)
     }
 
@@ -354,6 +357,16 @@ mod tests {
         let json = serde_json::to_string(&found).unwrap();
         assert_eq!(serde_json::from_str::<Selection>(&json).unwrap(), expected);
         assert!(!json.contains("overflow") && !json.contains("bound"), "{json}");
+    }
+
+    #[test]
+    fn whoever_fails_when_asked_is_no_success() {
+        // All four are always up, but 1 fails twice and 3 once; 0 and 1 are asked.
+        let all = [0, 1, 2, 3];
+        let rows = [row(0, 4, &all, &[0, 1], &[1, 3]), row(1, 4, &all, &[0, 1], &[1])];
+        let found = selection(&rows);
+        // 0 and 2 would have earned 4, and 2 were earned.
+        assert_eq!((found.cep, found.oracle_regret), (2, Some(2.0)));
     }
 
     #[test]
@@ -448,8 +461,14 @@ mod tests {
 
     #[test]
     fn nobody_is_said_to_know_what_nobody_knows() {
-        // Client 1 was up and did not answer: then who would have answered cannot be read off who was up.
-        let lost = row(1, 4, &[0, 1], &[0, 1], &[1]);
+        // In one round nobody can say who would have answered, though all that were asked did.
+        let mut unknown = row(1, 4, &[0, 1], &[0, 1], &[]);
+        unknown.oracle_silent = None;
+        let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), unknown]);
+        assert_eq!((found.cep, found.oracle_regret), (4, None));
+        // Client 1 should have answered, and was not heard.
+        let mut lost = row(1, 4, &[0, 1], &[0, 1], &[1]);
+        lost.oracle_silent = Some(Vec::new());
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), lost]);
         assert_eq!((found.cep, found.oracle_regret), (3, None));
         // Somebody joined later.

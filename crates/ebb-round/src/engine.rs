@@ -81,6 +81,8 @@ pub struct Outcome {
     /// Of the stand-ins that came from one client, how many came from the client's true cluster, and how many there were;
     /// `None` where clusters are not known.
     pub oracle_hits: Option<(u32, u32)>,
+    /// Who of those that were up would not have been heard in time if it had been asked; `None` where nobody can say.
+    pub oracle_silent: Option<Vec<ClientId>>,
     /// What the absences cost, if that was asked.
     pub oracle: Option<OracleError>,
     /// Figures of the substitution and of the selector.
@@ -156,6 +158,7 @@ impl Engine {
         let (probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
+        let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
         let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };
         let hold = all_fold([substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
         let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
@@ -208,6 +211,7 @@ impl Engine {
             returns,
             stand_ins: stand_ins(&contributions),
             oracle_hits,
+            oracle_silent,
             oracle,
             notes,
             step_norm,

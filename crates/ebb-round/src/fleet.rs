@@ -33,6 +33,12 @@ pub trait Fleet: State {
     fn oracle(&mut self, _orders: &[Order]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
         Ok(Vec::new())
     }
+
+    /// Who of those that are up would not be heard in time if it were asked for this job: an oracle, which only a simulation
+    /// can be. `None` where nobody can say.
+    fn oracle_silent(&self, _job: &Arc<Job>, _wait: Wait) -> Option<Vec<ClientId>> {
+        None
+    }
 }
 
 /// What one client is asked to do.

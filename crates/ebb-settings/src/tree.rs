@@ -94,6 +94,18 @@ impl Tree {
         Ok(())
     }
 
+    /// The same for several at once: in whatever order they stand, what is said of a table counts for the kind that is
+    /// named for it.
+    pub fn set_all<'a>(
+        &mut self,
+        assignments: impl IntoIterator<Item = &'a String>,
+    ) -> Result<(), SettingsError> {
+        let names_kind =
+            |text: &&String| text.split('=').next().is_some_and(|path| path.trim().ends_with(".kind"));
+        let (kinds, rest): (Vec<_>, Vec<_>) = assignments.into_iter().partition(names_kind);
+        kinds.into_iter().chain(rest).try_for_each(|assignment| self.set(assignment))
+    }
+
     /// Puts one value in place.
     pub fn put(&mut self, path: &str, value: impl Into<Value>, place: Place) {
         let mut value = value.into();
@@ -171,13 +183,14 @@ impl Tree {
 
     /// An error about the value at `key`, with its place and what it holds.
     pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
-        // A value inside an array has no place of its own: the nearest key above it has.
+        // What is missing, or lies inside an array, has no place of its own: the nearest key above it has.
         let mut at = key;
         let place = loop {
-            match (self.places.get(at), at.rfind(['.', '['])) {
-                (Some(place), _) => break Some(place.clone()),
+            let place = self.places.get(at).cloned().or_else(|| self.place_below(at));
+            match (place, at.rfind(['.', '['])) {
+                (Some(place), _) => break Some(place),
                 (None, Some(cut)) => at = &at[..cut],
-                (None, None) => break self.place_below(key).or_else(|| self.root_place()),
+                (None, None) => break self.root_place(),
             }
         };
         let value = self.value(key).filter(|value| !value.is_table()).map(|value| short(&value.to_string()));
@@ -203,9 +216,13 @@ impl Tree {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
     }
 
-    /// A table that nobody wrote as such has the place of something inside it.
+    /// A table that nobody wrote as such has the place of its kind, or else of something inside it.
     fn place_below(&self, key: &str) -> Option<Place> {
         let below = format!("{key}.");
+        let kind = self.places.get(&format!("{below}kind"));
+        if kind.is_some() {
+            return kind.cloned();
+        }
         self.places.iter().find(|(path, _)| path.starts_with(&below)).map(|(_, place)| place.clone())
     }
 
@@ -538,6 +555,26 @@ mod tests {
         assert!(tree.set("nonsense").is_err());
         tree.set("recipe=fl-fdms").unwrap();
         assert_eq!(tree.text("recipe"), Some("fl-fdms"));
+    }
+
+    #[test]
+    fn flags_about_one_table_may_come_in_any_order() {
+        for flags in [["select.cohort=5", "select.kind=b"], ["select.kind=b", "select.cohort=5"]] {
+            let mut tree = Tree::parse("[select]\nkind = \"a\"\nchance = 0.5", "a.toml").unwrap();
+            tree.set_all(&flags.map(str::to_owned)).unwrap();
+            assert_eq!(tree.text("select.kind"), Some("b"));
+            assert!(tree.has("select.cohort") && !tree.has("select.chance"), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_the_flag_that_named_the_kind() {
+        let mut tree = Tree::parse("[run]\nseed = 1\n[select]\ncohort = 3\nkind = \"a\"", "a.toml").unwrap();
+        tree.set_all(&["select.chance=0.25".to_owned(), "select.kind=b".to_owned()]).unwrap();
+        assert_eq!(
+            tree.table("select", Facts::default()).error("cohort", "missing").to_string(),
+            "--set select.kind=b: select.cohort: missing"
+        );
     }
 
     #[test]

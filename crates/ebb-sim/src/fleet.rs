@@ -242,6 +242,9 @@ impl SimFleet {
 /// The engine forgets what it asked for after as many rounds.
 const MOST_LATE: u32 = 32;
 
+/// Nobody asks in fleets larger than this who would have answered.
+const MOST_FORETOLD: usize = 4096;
+
 impl Fleet for SimFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
         self.number = number;
@@ -377,6 +380,18 @@ impl Fleet for SimFleet {
             Ok(())
         })?;
         Ok(updates)
+    }
+
+    fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
+        let others_come = wait == Wait::Everyone && self.world.when_waited_for != WhenWaitedFor::Never;
+        if others_come || self.up.len() > MOST_FORETOLD {
+            return None;
+        }
+        let silent = |client: &ClientId| {
+            let order = Order { client: *client, job: Arc::clone(job), heard: None };
+            self.fate(&order, wait).is_none_or(|fate| fate.late.is_some())
+        };
+        Some(self.up.iter().map(ClientId::new).filter(silent).collect())
     }
 }
 

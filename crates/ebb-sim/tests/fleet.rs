@@ -74,6 +74,11 @@ fn resumed(saved: &Trial, world: &str) -> Trial {
     again
 }
 
+fn job(number: RoundNo) -> Arc<Job> {
+    let (rate, work) = Counting.plan(1);
+    Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), rate, work })
+}
+
 /// Plays a round in which everybody is asked; `heard` is what the clients are told.
 fn play(
     trial: &mut Trial,
@@ -83,8 +88,7 @@ fn play(
 ) -> (Vec<(usize, Update)>, Spent) {
     let Trial { fleet, census } = trial;
     fleet.roll_call(number, census).unwrap();
-    let (rate, work) = Counting.plan(1);
-    let job = Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), rate, work });
+    let job = job(number);
     let orders: Vec<_> =
         (0..3).map(|idx| Order { client: ClientId::new(idx), job: Arc::clone(&job), heard }).collect();
     let mut basket = Basket::default();
@@ -98,6 +102,43 @@ fn check(world: &str, wait: Wait, answers: &[(usize, u32)], elapsed_s: f64) {
     let found: Vec<_> = basket.iter().map(|(client, update)| (*client, update.steps.get())).collect();
     assert_eq!(found, answers, "{world}");
     assert_eq!(spent.elapsed_s, elapsed_s, "{world}");
+}
+
+/// Those that are up and not foretold to be silent are those that answer when all are asked.
+fn check_foretold(world: &str) {
+    let mut trial = fleet(world);
+    let mut n_silent = 0;
+    for number in 0..20 {
+        let mut before = resumed(&trial, world);
+        before.fleet.roll_call(number, &mut before.census).unwrap();
+        let silent = before.fleet.oracle_silent(&job(number), Wait::Deadline).unwrap();
+        let mut foretold: Vec<_> = before.census.up().iter().collect();
+        foretold.retain(|idx| !silent.contains(&ClientId::new(*idx)));
+        n_silent += silent.len();
+        let (answers, _) = play(&mut trial, number, Wait::Deadline, None);
+        let on_time = answers.iter().filter(|(_, update)| update.base == number);
+        assert_eq!(on_time.map(|(client, _)| *client).collect::<Vec<_>>(), foretold, "{world}, {number}");
+    }
+    assert!((1..60).contains(&n_silent), "{world}: {n_silent} silent");
+}
+
+#[test]
+fn who_would_be_silent_is_foretold() {
+    check_foretold("[world.work]\nkind = \"failure\"\nsuccess = 0.5");
+    check_foretold(
+        "[world.availability]\nkind = \"bernoulli\"\nchance = 0.7\n[world.work]\nkind = \"failure\"\nsuccess = 0.5",
+    );
+    check_foretold("deadline_s = 12.0\nspeed_spread = 1.0\nafter_deadline = \"late\"");
+    check_foretold("deadline_s = 3.5\nspeed_spread = 1.0");
+    check_foretold("script = [[0, { client = 1, late = 2 }], [0, 1, 2]]\nafter_script = \"everyone\"");
+    // Whoever is waited for comes though it is down: that is not foretold, unless nobody does.
+    let foretold = |world| {
+        let Trial { mut fleet, mut census } = fleet(world);
+        fleet.roll_call(0, &mut census).unwrap();
+        fleet.oracle_silent(&job(0), Wait::Everyone)
+    };
+    assert_eq!(foretold("script = [[0]]"), None);
+    assert_eq!(foretold("script = [[0]]\nwhen_waited_for = \"never\""), Some(Vec::new()));
 }
 
 #[test]
@@ -216,8 +257,7 @@ fn a_saved_fleet_goes_on_with_what_was_under_way() {
 fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     let Trial { mut fleet, mut census } = fleet("script = [[0, 2]]");
     fleet.roll_call(0, &mut census).unwrap();
-    let (rate, work) = Counting.plan(1);
-    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let job = job(0);
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
     let (probes, spent) = fleet.measure(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [0, 2]);

@@ -16,7 +16,7 @@ mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};
 pub use kernels::Path;
-pub use stub::Stub;
+pub use stub::{Stub, Unjudged};
 pub use task::{Done, Tally, Task, Trainee};
 
 /// The arithmetic that trains the models, as records name it. Results may differ between paths.

@@ -1,25 +1,45 @@
-//! A task without data, for playing whom to ask against a world: a round of it costs next to nothing.
+//! A task without data, for playing whom to ask against a world and for timing rounds: training costs next to nothing.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, Piece, StepRule};
+use ebb_round::{ClientId, Evaluator, Job, Layout, LocalRun, Parcel, Piece, RoundNo, Score, StepRule};
 
 use crate::task::{Done, Tally, Task, Trainee};
 
-/// A model of one number, which no training moves. Every client has one sample, and every loss is 1.
+/// A model whose update is always the same. Every client has as many samples as every other, and every loss is 1.
 #[derive(Debug)]
 pub struct Stub {
     n_clients: usize,
+    samples: u32,
+    n_classes: Option<usize>,
     layout: Layout,
+    delta: Vec<f32>,
     asked_for_losses: AtomicBool,
 }
 
 impl Stub {
-    /// For so many clients.
+    /// One number, which no training moves; a sample each.
     pub fn new(n_clients: usize) -> Self {
-        let piece = Piece { name: "nothing".into(), shape: vec![1], trained: true };
-        Stub { n_clients, layout: Layout::new(vec![piece]), asked_for_losses: AtomicBool::new(false) }
+        Stub {
+            n_clients,
+            samples: 1,
+            n_classes: None,
+            layout: layout(1),
+            delta: vec![0.0],
+            asked_for_losses: AtomicBool::new(false),
+        }
+    }
+
+    /// A model of so many weights, each moved by the same little; ten samples each, all of one of ten classes.
+    pub fn sized(n_clients: usize, n_params: usize) -> Self {
+        Stub {
+            samples: 10,
+            n_classes: Some(10),
+            layout: layout(n_params),
+            delta: vec![1e-3; n_params],
+            ..Stub::new(n_clients)
+        }
     }
 
     /// Whether anybody asked for a client's loss, which means nothing here.
@@ -28,13 +48,28 @@ impl Stub {
     }
 }
 
+fn layout(n_params: usize) -> Layout {
+    Layout::new(vec![Piece { name: "weight".to_owned(), shape: vec![n_params], trained: true }])
+}
+
 impl Task for Stub {
     fn n_clients(&self) -> usize {
         self.n_clients
     }
 
     fn samples(&self, _client: ClientId) -> u32 {
-        1
+        self.samples
+    }
+
+    fn class_counts(&self, client: ClientId) -> Option<Vec<u32>> {
+        let n_classes = self.n_classes?;
+        let mut counts = vec![0; n_classes];
+        counts[client.idx() % n_classes] = self.samples;
+        Some(counts)
+    }
+
+    fn n_classes(&self) -> Option<usize> {
+        self.n_classes
     }
 
     fn layout(&self) -> &Layout {
@@ -42,7 +77,7 @@ impl Task for Stub {
     }
 
     fn initial(&self) -> Vec<f32> {
-        vec![0.0]
+        vec![0.0; self.layout.len()]
     }
 
     fn begin<'t>(
@@ -52,7 +87,8 @@ impl Task for Stub {
         _seed: u64,
         limit: NonZeroU32,
     ) -> Box<dyn Trainee + 't> {
-        Box::new(Idle { asked: job.work.steps(self.samples(client)).get(), limit: limit.get(), done: 0 })
+        let asked = job.work.steps(self.samples(client)).get();
+        Box::new(Idle { delta: &self.delta, asked, limit: limit.get(), done: 0 })
     }
 
     fn loss(&self, _client: ClientId, _model: &[f32]) -> f32 {
@@ -78,13 +114,14 @@ impl Task for Stub {
 }
 
 /// A client that counts its steps and takes none.
-struct Idle {
+struct Idle<'t> {
+    delta: &'t [f32],
     asked: u32,
     limit: u32,
     done: u32,
 }
 
-impl LocalRun for Idle {
+impl LocalRun for Idle<'_> {
     fn steps_asked(&self) -> u32 {
         self.asked
     }
@@ -96,18 +133,28 @@ impl LocalRun for Idle {
     }
 
     fn gradient(&mut self) -> Vec<f32> {
-        vec![0.0]
+        vec![0.0; self.delta.len()]
     }
 
     fn moved(&self) -> Vec<f32> {
-        vec![0.0]
+        self.delta.to_vec()
     }
 }
 
-impl Trainee for Idle {
+impl Trainee for Idle<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
-        Some(Done { delta: vec![0.0], steps, loss: 1.0, accuracy: None })
+        Some(Done { delta: self.delta.to_vec(), steps, loss: 1.0, accuracy: None })
+    }
+}
+
+/// Never judges the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Unjudged;
+
+impl Evaluator for Unjudged {
+    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
+        None
     }
 }
 
@@ -132,5 +179,18 @@ mod tests {
         assert!(stub.begin(ClientId::new(1), &job, 1, two).finish().is_none());
         assert!(!stub.was_asked_for_losses());
         assert_eq!((stub.loss(ClientId::new(1), &[0.0]), stub.was_asked_for_losses()), (1.0, true));
+    }
+
+    #[test]
+    fn a_sized_one_has_classes_and_moves_every_weight() {
+        let stub = Stub::sized(12, 3);
+        assert_eq!((stub.layout().len(), stub.n_classes()), (3, Some(10)));
+        let counts = stub.class_counts(ClientId::new(11)).unwrap();
+        assert_eq!((counts[1], counts.iter().sum::<u32>()), (10, stub.samples(ClientId::new(11))));
+        let work = Work { amount: Amount::Epochs(NonZeroU32::new(1).unwrap()), batch: NonZeroU32::new(5) };
+        let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), rate: 0.1, work };
+        let mut client = stub.begin(ClientId::new(1), &job, 1, NonZeroU32::new(9).unwrap());
+        assert_eq!((client.steps_asked(), client.steps(2, &StepRule::default())), (2, 2));
+        assert_eq!(client.finish().unwrap().delta, [1e-3; 3]);
     }
 }

@@ -187,7 +187,7 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
     );
     check(
         &["data.splits.kind=iid"],
-        "DIR/a.toml:13:2: data.splits: unknown key; did you mean \"split\"? keys of kind \"mnist\": clients, \
+        "--set data.splits.kind=iid: data.splits: unknown key; did you mean \"split\"? keys of kind \"mnist\": clients, \
          samples, test_samples, judge_on, seed, split, sizes",
     );
     check(

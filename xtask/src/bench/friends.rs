@@ -3,17 +3,18 @@
 
 use std::error::Error;
 use std::hint::black_box;
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_methods::Registry;
 use ebb_round::gram::{Pairs, gram};
-use ebb_round::{Answer, Census, ClientId, Parcel, Returns, Round, RoundNo, Shares, Stream, Update};
+use ebb_round::{Answer, Census, ClientId, Parcel, Returns, Round, RoundNo, Shares, Stream};
 use ebb_settings::{Facts, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
+use super::null::update;
 use super::train::peak;
 use super::{Judge, Spread, grouped};
 
@@ -251,19 +252,6 @@ fn clustered(
         pairs_scored: timed.last().map_or(0.0, |(_, pairs)| *pairs),
         bytes: memory_bytes("VmHWM"),
     })
-}
-
-fn update(delta: Vec<f32>) -> Update {
-    Update {
-        delta: Parcel::of(delta),
-        base: 0,
-        rate: 0.1,
-        steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
-        samples: 1,
-        loss: 0.0,
-        accuracy: None,
-    }
 }
 
 impl Figures {

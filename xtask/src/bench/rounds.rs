@@ -15,11 +15,10 @@ use ebb_round::{
 };
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
-use ebb_train::Task;
 use ebb_train::backend::Threads;
+use ebb_train::{Stub, Task, Unjudged};
 use serde_json::{Value, json};
 
-use super::null::{NoEvaluator, NullTask};
 use super::{Judge, Spread, grouped};
 
 /// Rounds a second in the largest fleet, on two cores.
@@ -174,7 +173,7 @@ fn timed_run(
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;
     let facts = Facts { seed: SEED, n_clients: n_enrolled, n_rounds };
     let tree = Tree::parse(&text, "bench")?;
-    let task = Arc::new(NullTask::new(n_enrolled, N_PARAMS));
+    let task = Arc::new(Stub::sized(n_enrolled, N_PARAMS));
     let world = World::build(&tree.table("world", facts), task.as_ref())?;
     let mut roles = Registry::standard().build(&tree, facts)?;
     roles.server.start_from(task.initial());
@@ -207,7 +206,7 @@ fn timed_run(
             began = Instant::now();
         }
         let round_began = Instant::now();
-        let outcome = engine.round(&mut fleet, &mut NoEvaluator)?;
+        let outcome = engine.round(&mut fleet, &mut Unjudged)?;
         n_asked += outcome.cohort.picks.len();
         clock.time(Part::Record, || {
             let row = Row::new(engine.census(), &outcome, None);
@@ -332,6 +331,10 @@ impl Fleet for TimedFleet {
         let clock = &self.clock;
         let mut sink = TimedSink { inner: sink, clock };
         clock.time(Part::TrainAndFold, || self.inner.train(orders, wait, &mut sink))
+    }
+
+    fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
+        self.inner.oracle_silent(job, wait)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::hint::black_box;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use ebb_settings::{Facts, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
+use super::null::update;
 use super::{Judge, Spread, grouped};
 
 /// What to measure.
@@ -96,7 +96,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         oracle_clusters: &[],
         oracle_chances: &[],
     };
-    let update = Arc::new(update());
+    let update = Arc::new(update(vec![0.0]));
     let mut luck = Stream::of_run(1, "luck");
     let (mut took_ms, mut answered) = (Vec::new(), Vec::new());
     for number in 0..WARM_UP + u32::from(args.rounds) {
@@ -170,19 +170,6 @@ fn answers(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Retu
     let answer =
         there.map(|pick| Answer { client: pick.client, chance: pick.chance, update: Arc::clone(update) });
     Returns { fresh: answer.collect(), ..Returns::default() }
-}
-
-fn update() -> Update {
-    Update {
-        delta: Parcel::of(vec![0.0]),
-        base: 0,
-        rate: 0.1,
-        steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
-        samples: 1,
-        loss: 0.0,
-        accuracy: None,
-    }
 }
 
 /// A round as it is written in the paper: everybody is sorted, gets a chance and draws a number.

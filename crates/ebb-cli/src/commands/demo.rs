@@ -17,9 +17,7 @@ const GRID: &str = include_str!("../../../../experiments/demo.toml");
 pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
     let mut tree = Tree::parse(GRID, "demo.toml").expect("the demo's grid is part of the program");
     tree.find_data_in(args.how.place.data.as_deref());
-    for change in &args.changes.set {
-        tree.set(change)?;
-    }
+    tree.set_all(&args.changes.set)?;
     let folder = args.out.clone().unwrap_or_else(|| PathBuf::from("runs/demo"));
     let grid = Grid::new(&tree, Path::new(""), &folder)?;
     if !args.how.json {

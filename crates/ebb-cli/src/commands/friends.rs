@@ -14,7 +14,7 @@ use crate::CliError;
 use crate::args::Friends;
 use crate::assemble::{planned, read_to_look};
 use crate::linkage::{Distances, side_by_side};
-use crate::output::{Columns, bold, count, folder_for, resume_command, say, say_files, theme, write_picture};
+use crate::output::{Columns, bold, count, folder_for, resume_command, say, say_files, write_picture};
 
 /// Of more clients than this the table shows the first few, and the picture as many that are evenly apart.
 const MANY: usize = 2000;
@@ -37,12 +37,12 @@ pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
         Err(error) => (Vec::new(), vec![format!("true clusters are not known here: {error}")]),
     };
     let circle = Circle::new(round, friends, &clusters, notes);
-    if args.json {
+    if args.look.json {
         return say(&serde_json::to_string(&circle).expect("numbers and text make JSON"));
     }
     let folder = args.out.clone().unwrap_or_else(|| folder_for("friends", &args.run));
     // Files first: whoever reads the output may stop reading.
-    let files = circle.write(&folder, theme(args.dark))?;
+    let files = circle.write(&folder, args.look.colours.theme())?;
     say(&bold(&args.run.display().to_string()))?;
     circle.print()?;
     say("")?;

@@ -15,9 +15,7 @@ use serde_json::json;
 use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{planned, read_to_look, scheduled_rounds};
-use crate::output::{
-    Columns, bold, count, folder_for, note, say, say_files, theme, write_file, write_picture,
-};
+use crate::output::{Columns, bold, count, folder_for, note, say, say_files, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -56,13 +54,13 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     }
     let played = Played::new(&tree, args)?;
     let exported = args.export.as_ref().map(|file| played.export(file, args.round_s)).transpose()?;
-    if args.json {
+    if args.look.json {
         return say(&played.json().to_string());
     }
     played.notes.iter().for_each(|line| note(&format!("world: {line}")));
     let folder = args.out.clone().unwrap_or_else(|| folder_for("world", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = played.write(&folder, theme(args.dark))?;
+    let files = played.write(&folder, args.look.colours.theme())?;
     played.print()?;
     say("")?;
     say_files(&files)?;

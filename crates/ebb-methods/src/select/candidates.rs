@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use ebb_round::{ClientId, Cohort, Round};
 use ebb_settings::{Settings, SettingsError};
+use serde::{Deserialize, Serialize};
 
 use super::by_weight::draw_by_weight;
 use super::draw::Sampler;
@@ -11,6 +12,18 @@ use super::{Among, check_cohort, first_in, without_chances};
 
 /// Candidates of which no number is given, if there are so many clients.
 const CANDIDATES: usize = 50;
+
+/// The settings that those methods share.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    pub(super) cohort: NonZeroUsize,
+    pub(super) candidates: Option<NonZeroUsize>,
+    #[serde(default = "Among::enrolled")]
+    pub(super) among: Among,
+    #[serde(default)]
+    pub(super) sampler: Sampler,
+}
 
 /// How many candidates are drawn among whom, and how many of them are asked.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +38,7 @@ impl Candidates {
     /// Checks the numbers against each other and against the fleet.
     pub(super) fn build(
         settings: &Settings<'_>,
-        cohort: NonZeroUsize,
-        candidates: Option<NonZeroUsize>,
-        (among, sampler): (Among, Sampler),
+        Table { cohort, candidates, among, sampler }: Table,
     ) -> Result<Candidates, SettingsError> {
         check_cohort(settings, cohort)?;
         let (cohort, n_clients) = (cohort.get(), settings.facts().n_clients);

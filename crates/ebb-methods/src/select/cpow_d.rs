@@ -9,7 +9,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::Among;
-use super::candidates::Candidates;
+use super::candidates::{self, Candidates};
 use super::draw::Sampler;
 use super::pow_d::PowD;
 
@@ -24,7 +24,8 @@ among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
         let Table { cohort, candidates, batch, among, sampler } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
+        let shared = candidates::Table { cohort, candidates, among, sampler };
+        let candidates = Candidates::build(settings, shared)?;
         Ok(Box::new(PowD { candidates, samples: Some(batch) }))
     },
 };

@@ -37,7 +37,7 @@ exploration_decay = 0.98   # its factor from round to round
 exploration_min = 0.2      # and the least it becomes
 cutoff = 0.95              # who has this share of the last score that would do may be drawn
 clip = 0.95                # utilities above this quantile count as the quantile
-blacklist = 10             # whoever was picked so often is left out,
+blacklist = 10             # whoever was picked more often than this is left out,
 blacklist_share = 0.3      # but no more than this share of the enrolled; 0: nobody is
 among = \"up\"               # or enrolled
 sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round, systematic, poisson",
@@ -141,7 +141,7 @@ impl Oort {
         let most = (self.table.blacklist_share.get() * census.n_enrolled() as f64 + 1e-9) as usize;
         let most = most.min(among.count().saturating_sub(self.table.cohort.get()));
         let times = |client: ClientId| self.picked.get(client.idx()).copied().unwrap_or(0);
-        let often = among.iter().map(ClientId::new).filter(|&one| times(one) >= self.table.blacklist.get());
+        let often = among.iter().map(ClientId::new).filter(|&one| times(one) > self.table.blacklist.get());
         let mut left_out = Bits::new(census.len());
         for client in first_in(often.collect(), most, |&one, &other| {
             times(other).cmp(&times(one)).then(one.cmp(&other))
@@ -358,7 +358,7 @@ mod tests {
     /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, it among them.
     #[test]
     fn whoever_was_picked_often_is_left_out_as_long_as_enough_are_left() {
-        let settings = "cohort = 5\nblacklist = 3\nexploration = 0.0\nexploration_min = 0.0";
+        let settings = "cohort = 5\nblacklist = 2\nexploration = 0.0\nexploration_min = 0.0";
         let picked = |world: &World, cohort: usize| {
             let settings = settings.replace("cohort = 5", &format!("cohort = {cohort}"));
             let mut oort = selector(ENTRY, &settings, 100).unwrap();
@@ -372,6 +372,14 @@ mod tests {
         assert_eq!(picked(&world, 8), [1, 2, 3, 5, 6, 7, 8, 9]);
         assert_eq!(picked(&world, 10).len(), 10);
         assert_eq!(picked(&world.with_up(&[0, 4, 7]), 2), [0, 7]);
+        // Three times are not more than three.
+        let three = settings.replace("blacklist = 2", "blacklist = 3").replace("cohort = 5", "cohort = 9");
+        let mut oort = selector(ENTRY, &three, 100).unwrap();
+        let often: Vec<_> = (0..5).map(|idx| (idx, 1.0)).collect();
+        let world = World::of(10);
+        (0..3).for_each(|number| report_losses(oort.as_mut(), &world, number, &often));
+        report_losses(oort.as_mut(), &world, 3, &[(4, 1.0)]);
+        assert_eq!(ask(oort.as_mut(), &world, 4), [0, 1, 2, 3, 5, 6, 7, 8, 9]);
     }
 
     #[test]

@@ -2,15 +2,12 @@
 //!
 //! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022): power of choice.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Cohort, Probes, Round, Selector, stateless};
 use ebb_settings::Entry;
-use serde::{Deserialize, Serialize};
 
-use super::Among;
 use super::candidates::Candidates;
-use super::draw::Sampler;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -21,22 +18,10 @@ candidates = 20            # at least the cohort; without it 50, or all clients 
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, among, sampler } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
+        let candidates = Candidates::build(settings, settings.parse()?)?;
         Ok(Box::new(PowD { candidates, samples: None }))
     },
 };
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    cohort: NonZeroUsize,
-    candidates: Option<NonZeroUsize>,
-    #[serde(default = "Among::enrolled")]
-    among: Among,
-    #[serde(default)]
-    sampler: Sampler,
-}
 
 /// The d candidates are those that are probed.
 #[derive(Debug)]

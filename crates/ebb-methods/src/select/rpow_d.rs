@@ -3,15 +3,10 @@
 //! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022). A client that is asked
 //! and stays silent has reported nothing, so it stays among the first until it answers on time.
 
-use std::num::NonZeroUsize;
-
 use ebb_round::{Cohort, Loader, Probes, Report, Round, Saver, Selector, State, StateError};
 use ebb_settings::Entry;
-use serde::{Deserialize, Serialize};
 
-use super::Among;
 use super::candidates::Candidates;
-use super::draw::Sampler;
 use super::last_losses::LastLosses;
 
 /// The registry's line.
@@ -23,22 +18,10 @@ candidates = 20            # at least the cohort; without it 50, or all clients 
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, among, sampler } = settings.parse()?;
-        let candidates = Candidates::build(settings, cohort, candidates, (among, sampler))?;
+        let candidates = Candidates::build(settings, settings.parse()?)?;
         Ok(Box::new(RpowD { candidates, losses: LastLosses::default() }))
     },
 };
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    cohort: NonZeroUsize,
-    candidates: Option<NonZeroUsize>,
-    #[serde(default = "Among::enrolled")]
-    among: Among,
-    #[serde(default)]
-    sampler: Sampler,
-}
 
 #[derive(Debug)]
 struct RpowD {

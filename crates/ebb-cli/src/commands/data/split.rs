@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::CliError;
 use crate::args::DataSplit;
 use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, folder_for, say, say_files, theme, write_file, write_picture};
+use crate::output::{Columns, bold, count, folder_for, say, say_files, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -53,12 +53,12 @@ type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
     let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
     let holdings = Holdings::of(&tree)?;
-    if args.json {
+    if args.look.json {
         return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
     }
     let folder = args.out.clone().unwrap_or_else(|| folder_for("split", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = holdings.write(&folder, theme(args.dark))?;
+    let files = holdings.write(&folder, args.look.colours.theme())?;
     holdings.print()?;
     say("")?;
     say_files(&files)?;

@@ -16,7 +16,7 @@ use crate::args::{How, SelectionArgs};
 use crate::assemble::read_settings;
 use crate::commands::compare::bar;
 use crate::grid::{Cell, Grid, side_by_side};
-use crate::output::{folder_for, note, say, say_files, theme};
+use crate::output::{folder_for, note, say, say_files};
 use crate::progress::interruption;
 use crate::untrained::Untrained;
 use classes::Classes;
@@ -60,8 +60,11 @@ pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliEr
     let studies = studies(&played, &grid.varied);
     // Files first: whoever reads the output may stop reading.
     let wanted = args.out.is_some() || !args.how.json;
-    let files =
-        if wanted { files::write(&studies, &grid.varied, &folder, theme(args.dark))? } else { Vec::new() };
+    let files = if wanted {
+        files::write(&studies, &grid.varied, &folder, args.colours.theme())?
+    } else {
+        Vec::new()
+    };
     if args.how.json {
         return studies.iter().try_for_each(Study::print_json);
     }
