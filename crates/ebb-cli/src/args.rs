@@ -152,7 +152,7 @@ pub(crate) struct Export {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct List {
-    /// Only these: recipes, objective, select, local, substitute, aggregate, server, data, splits, sizes, models, worlds
+    /// Only these: recipes, objective, select, local, substitute, aggregate, server, arrivals, departures, data, splits, sizes, models, worlds
     pub(crate) what: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]

@@ -50,7 +50,7 @@ pub fn drive(
         let reached = reached(run, &outcome);
         if reached.is_some() && outcome.score.is_none() {
             // The last round is always judged.
-            outcome.score = Some(run.evaluator.judge(model));
+            outcome.score = Some(run.evaluator.judge_now(model, run.engine.census(), run.engine.shares()));
         }
         let row = Row::new(run.engine.census(), &outcome, (model.len() <= SHOWN_PARAMS).then_some(model));
         let line = writer.append(&row).map_err(broken)?;

@@ -166,6 +166,56 @@ pub const STANDARD: &[Recipe] = &[
         only_participation: false,
     },
     Recipe {
+        name: "scheme-a",
+        about: "asks everybody and counts only those that did all the work (scheme A of Ruan et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "scheme-a"
+            [server]
+            clock = "shift"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "scheme-b",
+        about: "asks everybody and counts whatever came back as it is (scheme B of Ruan et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "scheme-b"
+            [server]
+            clock = "shift"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "scheme-c",
+        about: "asks everybody and scales half-done work up to the whole (scheme C of Ruan et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "scheme-c"
+            [server]
+            clock = "shift"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fednova",
+        about: "asks everybody and divides each update by how far its steps reach (Wang et al. 2020)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "fednova"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
         name: "fedcs",
         about: "asks as many as fit into the round, of a random share that says how fast it is (Nishio and Yonetani 2019)",
         settings: r#"

@@ -54,7 +54,14 @@ impl Registry {
                 substitute::last::MODEL,
                 substitute::zero_model::ENTRY,
             ],
-            aggregators: vec![aggregate::mean::ENTRY, aggregate::share::ENTRY],
+            aggregators: vec![
+                aggregate::mean::ENTRY,
+                aggregate::share::ENTRY,
+                aggregate::schemes::A,
+                aggregate::schemes::B,
+                aggregate::schemes::C,
+                aggregate::fednova::ENTRY,
+            ],
             servers: vec![server::plain::ENTRY, server::scaffold::ENTRY],
             recipes: recipes::STANDARD.to_vec(),
         }
@@ -246,7 +253,7 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fednova, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
             ),
             (
                 "[select]\nkind = \"unifrom\"",

@@ -151,8 +151,41 @@ pub(crate) fn update(delta: Vec<f32>) -> Update {
         steps_asked: NonZeroU32::MIN,
         samples: 1,
         loss: 0.0,
+        loss_fall: 0.0,
         accuracy: None,
     }
+}
+
+/// One client's own update of a model of one number, after so many of the steps it was asked for.
+pub(crate) fn partial(client: usize, value: f32, steps: u32, asked: u32) -> Contribution {
+    let mut one = contribution(client, value);
+    let update = Arc::make_mut(&mut one.update);
+    update.steps = NonZeroU32::new(steps).unwrap();
+    update.steps_asked = NonZeroU32::new(asked).unwrap();
+    one
+}
+
+/// Builds an aggregator from the settings of its table, to which others may be added.
+pub(crate) fn aggregator(entry: Entry<dyn Aggregator>, text: &str) -> Result<Box<dyn Aggregator>, String> {
+    let table = if text.contains("[aggregate]") { text.to_owned() } else { format!("[aggregate]\n{text}") };
+    let tree = Tree::parse(&table, "a.toml").unwrap();
+    (entry.build)(&tree.table("aggregate", Facts::default())).map_err(|error| error.to_string())
+}
+
+/// The weight that each of four clients gets, of whom each did so many of five steps; none: it was silent.
+pub(crate) fn coefficients(
+    entry: Entry<dyn Aggregator>,
+    text: &str,
+    world: &World,
+    steps: [u32; 4],
+) -> [f64; 4] {
+    [0, 1, 2, 3].map(|of| {
+        let answered = (0..4).filter(|&idx| steps[idx] > 0);
+        let value = |idx| if idx == of { 1.0 } else { 0.0 };
+        let contributions: Vec<_> = answered.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
+        let moved = aggregator(entry, text).unwrap().aggregate(&world.round(0), &contributions);
+        f64::from(moved[0])
+    })
 }
 
 /// Builds a selector of a fleet of this size from the settings of its table.

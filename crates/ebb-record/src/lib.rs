@@ -37,7 +37,7 @@ pub use error::RecordError;
 pub use friends::FriendPair;
 pub use model::{read_model, write_model};
 pub use reader::{Header, Rows, RunFolder, Wall};
-pub use row::Row;
+pub use row::{Judged, Row};
 pub use selection::{Selection, SelectionTally};
 pub use summary::{Answers, Diverged, Summary};
 pub use table::{write_csv, write_parquet};

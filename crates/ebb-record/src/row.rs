@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ebb_round::{Census, ClientId, OracleError, Outcome, StandIn};
+use ebb_round::{Census, ClientId, Judgement, Notes, OracleError, Outcome, Score, StandIn};
 
 use crate::clients::{Bitset, MANY_CLIENTS, count, either_form, members, n_members, stretches, up};
 use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
@@ -89,7 +89,10 @@ pub struct Row {
     /// For whom something stood in that no single client computed: the mean of the answers, or a model of zeros.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_by_none: Vec<u32>,
-    /// Figures of the substitution and of the selector, by name.
+    /// What the objective decided about single clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<Judged>,
+    /// Figures of the substitution and of the selector, by name, and the scores on sets of clients, which only an oracle knows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
     pub notes: BTreeMap<String, f64>,
     /// The local rate.
@@ -177,6 +180,42 @@ pub struct Row {
     pub model: Option<Vec<f32>>,
 }
 
+/// What was decided about one client.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Judged {
+    /// Who.
+    pub client: u32,
+    /// `kept` in the objective or `excluded` from it when it left; `boosted` or `plain` when it is new.
+    pub verdict: String,
+    /// What that was decided by.
+    #[serde(deserialize_with = "named_numbers")]
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Judged {
+    fn of(judgement: &Judgement) -> Judged {
+        Judged {
+            client: judgement.client.number(),
+            verdict: judgement.verdict.to_owned(),
+            figures: named(&judgement.figures),
+        }
+    }
+}
+
+fn named(notes: &Notes) -> BTreeMap<String, f64> {
+    notes.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect()
+}
+
+/// The figures of the roles, and the scores on sets of clients.
+fn notes(notes: &Notes, score: Option<&Score>) -> BTreeMap<String, f64> {
+    let mut all = named(notes);
+    for (name, score) in score.map_or(&[][..], |score| &score.oracle_sets) {
+        all.insert(format!("oracle_set_loss_{name}"), score.loss);
+        all.extend(score.accuracy.map(|accuracy| (format!("oracle_set_accuracy_{name}"), accuracy)));
+    }
+    all
+}
+
 impl Row {
     /// The row of a round that just ended.
     pub fn new(census: &Census, outcome: &Outcome, model: Option<&[f32]>) -> Self {
@@ -234,7 +273,8 @@ impl Row {
             friend_met: stand_ins.met,
             friend_last_met: stand_ins.last_met,
             stand_in_by_none: stand_ins.by_none,
-            notes: outcome.notes.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect(),
+            judged: outcome.judged.iter().map(Judged::of).collect(),
+            notes: notes(&outcome.notes, score),
             rate: outcome.rate,
             train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
@@ -491,7 +531,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
 
     use ebb_round::{
-        Answer, ClassScore, Cohort, Likeness, Notes, Parcel, Pick, Refusal, Refused, Returns, Score, Spent,
+        Answer, ClassScore, Cohort, Likeness, Parcel, Pick, Refusal, Refused, Returns, SetScore, Spent,
         Spread, Update, Wait,
     };
 
@@ -515,6 +555,7 @@ pub(crate) mod tests {
             steps_asked: NonZeroU32::new(10).unwrap(),
             samples: 10,
             loss,
+            loss_fall: 0.0,
             accuracy: Some(loss / 2.0),
         };
         Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
@@ -540,6 +581,7 @@ pub(crate) mod tests {
             stand_ins: Vec::new(),
             oracle_hits: None,
             oracle_silent: None,
+            judged: Vec::new(),
             oracle: None,
             notes: Notes::new(),
             step_norm: 2.5,
@@ -631,12 +673,28 @@ pub(crate) mod tests {
             loss: 0.1 + 0.2,
             accuracy: Some(2.0 / 3.0),
             oracle_clients,
+            oracle_sets: vec![
+                ("all".to_owned(), SetScore { loss: 0.5, accuracy: Some(0.25) }),
+                ("old".to_owned(), SetScore { loss: 0.75, accuracy: None }),
+            ],
             classes: vec![class(2, 1), class(4, 3)],
             top_k: vec![(2, 1.0)],
         });
+        outcome.oracle_silent = Some(vec![ClientId::new(2)]);
+        let figures = Notes::from([("gamma_l", 0.5), ("rounds_needed", f64::INFINITY)]);
+        outcome.judged = vec![Judgement { client: ClientId::new(4), verdict: "kept", figures }];
         let row = Row::new(&census(12, &[]), &outcome, None);
-        let again = back(&row);
+        let mut again = back(&row);
+        let judged =
+            r#""judged":[{"client":4,"verdict":"kept","figures":{"gamma_l":0.5,"rounds_needed":null}}],"#;
+        assert!(line(&row).contains(judged), "{}", line(&row));
+        assert!(again.judged[0].figures["rounds_needed"].is_nan());
+        again.judged[0].figures.insert("rounds_needed".into(), f64::INFINITY);
         assert_eq!(again, row);
+        let sets =
+            [("oracle_set_accuracy_all", 0.25), ("oracle_set_loss_all", 0.5), ("oracle_set_loss_old", 0.75)];
+        assert_eq!(again.notes, sets.map(|(name, figure)| (name.to_owned(), figure)).into());
+        assert_eq!(again.oracle_silent, Some(vec![2]));
         assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
         assert_eq!(again.chances(), [Some(0.75), None, Some(1.0 / 3.0)]);
         assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));

@@ -114,7 +114,7 @@ const SCALARS: [(&str, Scalar); 33] = [
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const COUNT_LISTS: [CountList; 19] = [
+const COUNT_LISTS: [CountList; 21] = [
     ("joined", |row| expand(&row.joined)),
     ("left", |row| expand(&row.left)),
     ("up", Row::up),
@@ -134,6 +134,8 @@ const COUNT_LISTS: [CountList; 19] = [
     ("friend_last_met", |row| row.friend_last_met.clone()),
     ("class_samples", |row| row.class_samples.clone()),
     ("top_k", |row| row.top_k.clone()),
+    ("oracle_silent", |row| row.oracle_silent.clone().unwrap_or_default()),
+    ("judged", |row| row.judged.iter().map(|one| one.client).collect()),
 ];
 
 /// A column with a list of other numbers a round, and where they are found.
@@ -150,9 +152,10 @@ const NUMBER_LISTS: [NumberList; 5] = [
 /// A column with a list of words a round, and where they are found.
 type WordList = (&'static str, fn(&Row) -> Vec<String>);
 
-const WORD_LISTS: [WordList; 2] = [
+const WORD_LISTS: [WordList; 3] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
+    ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
 ];
 
 /// The clients of stretches that are given by their first and last.
@@ -490,7 +493,7 @@ mod tests {
         check_last("oracle_bound_f2", "null", "1.0");
         check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 61));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 64));
     }
 
     #[test]

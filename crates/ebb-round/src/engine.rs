@@ -7,8 +7,8 @@ use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
 use crate::inbox::{Inbox, Owed};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
-    Acquaintance, Aggregator, Cohort, Contribution, Hold, Likeness, LocalRule, Notes, Objective, Report,
-    Returns, Round, Selector, ServerRule, Substitution,
+    Acquaintance, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes, Objective,
+    Report, Returns, Round, Selector, ServerRule, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, vectors};
@@ -85,6 +85,8 @@ pub struct Outcome {
     pub oracle_silent: Option<Vec<ClientId>>,
     /// What the absences cost, if that was asked.
     pub oracle: Option<OracleError>,
+    /// What the objective decided about single clients.
+    pub judged: Vec<Judgement>,
     /// Figures of the substitution and of the selector.
     pub notes: Notes,
     /// The norm of the aggregate.
@@ -160,7 +162,8 @@ impl Engine {
 
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
         let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };
-        let hold = all_fold([substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
+        let hold =
+            all_fold([objective.hold(), substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
         let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
         let training =
             fleet.train(&orders(&cohort.clients(), &job, &self.census), cohort.wait, &mut inbox)?; // local training
@@ -171,7 +174,11 @@ impl Engine {
         contributions.sort_by_key(|one| (one.client, one.age, one.source));
         let aggregate = match folded {
             Some(aggregate) => aggregate,
-            None => aggregator.aggregate(&round, &contributions), // debiasing, aggregation
+            None => {
+                let recounted = objective.recount(&round, &contributions);
+                let round = Round { shares: recounted.as_ref().unwrap_or(round.shares), ..round.clone() };
+                aggregator.aggregate(&round, &contributions) // debiasing, aggregation
+            }
         };
         let oracle = match self.facts.oracle {
             true => {
@@ -185,12 +192,13 @@ impl Engine {
             false => None,
         };
         server.absorb(&round, &contributions, &aggregate); // server update
-        let score = evaluator.evaluate(number, server.model()); // evaluation
+        let score = evaluator.evaluate(number, server.model(), &self.census, &self.shares); // evaluation
 
         let oracle_hits = oracle::hits(&round, &contributions);
         let report = Report { cohort: &cohort, returns: &returns };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
+        let judged = objective.judged();
         let mut notes = substitution.notes();
         notes.extend(selector.notes());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
@@ -213,6 +221,7 @@ impl Engine {
             oracle_hits,
             oracle_silent,
             oracle,
+            judged,
             notes,
             step_norm,
             score,
@@ -292,7 +301,7 @@ impl State for Engine {
     }
 }
 
-fn all_fold(holds: [Hold; 4]) -> Hold {
+fn all_fold(holds: [Hold; 5]) -> Hold {
     if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::roles::{Probes, Wait};
 use crate::state::State;
-use crate::{Census, ClientId, Job, Parcel, RoundNo, Update};
+use crate::{Census, ClientId, Job, Parcel, RoundNo, Shares, Update};
 
 /// The clients, wherever they are.
 pub trait Fleet: State {
@@ -93,8 +93,14 @@ pub struct Measured {
 
 /// Judges the model after a round.
 pub trait Evaluator {
-    /// The score, in rounds that call for one.
-    fn evaluate(&mut self, number: RoundNo, model: &Parcel) -> Option<Score>;
+    /// The score, in rounds that call for one, with who is in the run and who counts how much.
+    fn evaluate(
+        &mut self,
+        number: RoundNo,
+        model: &Parcel,
+        census: &Census,
+        shares: &Shares,
+    ) -> Option<Score>;
 }
 
 /// How good a model is.
@@ -106,10 +112,21 @@ pub struct Score {
     pub accuracy: Option<f64>,
     /// The same at each client's own test data. An oracle: no server could ask those that are down.
     pub oracle_clients: Option<Spread>,
+    /// The same on the own test data of sets of clients, by name. An oracle, too.
+    pub oracle_sets: Vec<(String, SetScore)>,
     /// The same class by class; empty unless it was asked for.
     pub classes: Vec<ClassScore>,
     /// For each k that was asked for, the share whose label has one of the k highest scores.
     pub top_k: Vec<(u32, f64)>,
+}
+
+/// How good a model is on the own test data of some clients together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SetScore {
+    /// Mean loss.
+    pub loss: f64,
+    /// Share that is labelled right, where there are labels.
+    pub accuracy: Option<f64>,
 }
 
 /// How much of the test data of one class is labelled right.

@@ -135,7 +135,8 @@ impl<'a> Inbox<'a> {
             return Err(Refusal::Diverged);
         }
         let finite = vectors.all(|vector| vectors::all_finite(vector));
-        if !finite || update.accuracy.is_some_and(|value| !value.is_finite()) {
+        if !finite || !update.loss_fall.is_finite() || update.accuracy.is_some_and(|value| !value.is_finite())
+        {
             return Err(Refusal::NotFinite);
         }
         Ok(chance)

@@ -24,14 +24,17 @@ pub mod vectors;
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
 pub use engine::{Engine, Outcome, Roles, RunFacts, StandIn};
-pub use fleet::{ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, Sink, Spent, Spread};
+pub use fleet::{
+    ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, SetScore, Sink, Spent, Spread,
+};
 pub use inbox::{Refusal, Refused};
 pub use oracle::OracleError;
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;
 pub use roles::{
-    Acquaintance, Adam, Aggregator, Answer, Cohort, Contribution, Hold, Likeness, LocalRule, LocalRun, Notes,
-    Objective, Pick, Probes, Report, Returns, Round, Selector, ServerRule, StepRule, Substitution, Wait,
+    Acquaintance, Adam, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule,
+    LocalRun, Notes, Objective, Pick, Probes, Report, Returns, Round, Selector, ServerRule, StepRule,
+    Substitution, Wait,
 };
 pub use shares::Shares;
 pub use state::{Loader, Saver, State, StateError};

@@ -178,6 +178,8 @@ pub struct Update {
     pub samples: u32,
     /// Mean training loss over its steps.
     pub loss: f32,
+    /// How far its training loss fell: the mean over the first tenth of its steps less that over the last tenth.
+    pub loss_fall: f32,
     /// Mean training accuracy over its steps, where there is such a thing.
     pub accuracy: Option<f32>,
 }
@@ -198,6 +200,7 @@ impl Update {
             to.u64("steps_asked", u64::from(self.steps_asked.get()));
             to.u64("samples", u64::from(self.samples));
             to.f64("loss", f64::from(self.loss));
+            to.f64("loss_fall", f64::from(self.loss_fall));
             to.f64("accuracy", self.accuracy.map_or(f64::NAN, f64::from));
         });
     }
@@ -215,8 +218,9 @@ impl Update {
             let (steps, steps_asked) = (steps("steps")?, steps("steps_asked")?);
             let samples = from.u32("samples")?;
             let loss = from.f64("loss")? as f32;
+            let loss_fall = from.f64("loss_fall")? as f32;
             let accuracy = Some(from.f64("accuracy")? as f32).filter(|accuracy| !accuracy.is_nan());
-            Ok(Update { delta, base, rate, steps, steps_asked, samples, loss, accuracy })
+            Ok(Update { delta, base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy })
         })
     }
 }

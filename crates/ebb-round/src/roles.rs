@@ -50,6 +50,11 @@ impl Round<'_> {
         self.shares.of(client)
     }
 
+    /// What its updates count: the same, unless they count for more for a while.
+    pub fn weight(&self, client: ClientId) -> f64 {
+        self.shares.weight(client)
+    }
+
     /// The true cluster of a client. Only an oracle knows.
     pub fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
         self.oracle_clusters.get(client.idx()).copied().flatten()
@@ -68,10 +73,22 @@ impl Round<'_> {
 
 /// Whose loss do we minimise, and how much does each client count?
 pub trait Objective: State + Send {
+    /// Whether it needs to see whole updates, or only who answered.
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
     /// The shares from this round on; `None`: as before.
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares>;
+    /// Where all updates are held: other shares to aggregate this round by, now that all of it is there; `None`: the same.
+    fn recount(&mut self, _round: &Round<'_>, _contributions: &[Contribution]) -> Option<Shares> {
+        None
+    }
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
+    /// What it decided about single clients since it was asked last, for the record.
+    fn judged(&mut self) -> Vec<Judgement> {
+        Vec::new()
+    }
 }
 
 /// Whom do we ask, and how long do we wait?
@@ -224,6 +241,17 @@ pub enum Hold {
     Fold,
     /// All are kept until the round closes.
     All,
+}
+
+/// What was decided about one client, and by what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Who.
+    pub client: ClientId,
+    /// What was decided, in a word.
+    pub verdict: &'static str,
+    /// The figures it was decided by.
+    pub figures: Notes,
 }
 
 /// What a role says about a round: figures by name.

@@ -63,6 +63,7 @@ fn update(base: RoundNo, model: &[f32]) -> Update {
         steps_asked: NonZeroU32::MIN,
         samples: 1,
         loss: 0.5,
+        loss_fall: 0.0,
         accuracy: None,
     }
 }
@@ -160,7 +161,7 @@ impl State for Server {
 
 struct NoJudge;
 impl Evaluator for NoJudge {
-    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
+    fn evaluate(&mut self, _: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
         None
     }
 }

@@ -318,6 +318,22 @@ impl<'t> Settings<'t> {
         self.tree.has(&self.full(key))
     }
 
+    /// Text of this table, as it was written.
+    pub fn text(&self, key: &str) -> Option<&'t str> {
+        self.tree.value(&self.full(key))?.as_str()
+    }
+
+    /// A number of this table, as it was written.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        let value = self.tree.value(&self.full(key))?;
+        value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+    }
+
+    /// A yes or no of this table, as it was written.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        self.tree.value(&self.full(key))?.as_bool()
+    }
+
     /// Whether this table was written at all.
     pub fn written(&self) -> bool {
         self.tree.has(&self.path)

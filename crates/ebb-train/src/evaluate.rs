@@ -1,13 +1,17 @@
 //! Judges the model on the pooled test data and, on request, at every client.
 
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ebb_round::{ClassScore, ClientId, Evaluator, Parcel, RoundNo, Score, Spread};
+use ebb_round::{
+    Bits, Census, ClassScore, ClientId, Evaluator, Parcel, RoundNo, Score, SetScore, Shares, Spread,
+};
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
+use crate::sets::ClientSet;
 use crate::{Tally, Task};
 
 /// How often and how closely to judge: the `[evaluate]` table.
@@ -20,6 +24,10 @@ pub struct Evaluation {
     /// Also at each client's own test data. An oracle: it asks even those that are down.
     #[serde(default)]
     pub oracle_per_client: bool,
+    /// Also on the own test data of sets of clients together, by name: who counts, who is in the run, who ever was, or some that are
+    /// listed. An oracle, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub oracle_sets: BTreeMap<String, String>,
     /// Also what the absences of every round cost. An oracle: it trains the absent too, and forgets it again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oracle_absent: bool,
@@ -35,6 +43,21 @@ impl Evaluation {
     /// Reads the table, which must not ask for more than the task has.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<Self, SettingsError> {
         let evaluation: Evaluation = settings.parse()?;
+        for (name, text) in &evaluation.oracle_sets {
+            let wrong = |message| settings.error(&format!("oracle_sets.{name}"), message);
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                return Err(wrong("name it with letters, digits and underscores".to_owned()));
+            }
+            ClientSet::parse(text, task.n_clients()).map_err(wrong)?;
+        }
+        if !evaluation.oracle_sets.is_empty() {
+            let model = task.initial();
+            let has_tests = |idx| task.test_client(ClientId::new(idx), &model).is_some();
+            if !(0..task.n_clients()).any(has_tests) {
+                let message = "no client has test data of its own; give data.split.held_out, or leave it out";
+                return Err(settings.error("oracle_sets", message));
+            }
+        }
         let Some(n_classes) = task.n_classes() else {
             let asked = [("per_class", evaluation.per_class), ("top_k", !evaluation.top_k.is_empty())];
             return match asked.iter().find(|(_, asked)| *asked) {
@@ -62,18 +85,29 @@ pub struct TaskEvaluator {
     evaluation: Evaluation,
     n_rounds: u32,
     threads: NonZeroUsize,
+    sets: Vec<(String, ClientSet)>,
 }
 
 impl TaskEvaluator {
     /// For a run of so many rounds.
     pub fn new(task: Arc<dyn Task>, evaluation: Evaluation, n_rounds: u32, threads: NonZeroUsize) -> Self {
-        TaskEvaluator { task, evaluation, n_rounds, threads }
+        let set = |(name, text): (&String, &String)| {
+            let set = ClientSet::parse(text, task.n_clients()).expect("the settings were checked");
+            (name.clone(), set)
+        };
+        let sets = evaluation.oracle_sets.iter().map(set).collect();
+        TaskEvaluator { task, evaluation, n_rounds, threads, sets }
     }
 
     /// The score of a model, whichever round it is.
     pub fn judge(&self, model: &[f32]) -> Score {
         let oracle_clients = self.evaluation.oracle_per_client.then(|| self.per_client(model)).flatten();
         Score { oracle_clients, ..self.pooled(model) }
+    }
+
+    /// The same, with the sets of clients as they are now.
+    pub fn judge_now(&self, model: &[f32], census: &Census, shares: &Shares) -> Score {
+        Score { oracle_sets: self.per_set(model, census, shares), ..self.judge(model) }
     }
 
     fn pooled(&self, model: &[f32]) -> Score {
@@ -103,9 +137,31 @@ impl TaskEvaluator {
             loss: per_sample(all.loss),
             accuracy: all.hits.map(per_sample),
             oracle_clients: None,
+            oracle_sets: Vec::new(),
             classes: if *per_class { classes } else { Vec::new() },
             top_k: top_k.iter().zip(within).map(top).collect(),
         }
+    }
+
+    /// The score on the test data of each set's clients together; sets without any are left out.
+    fn per_set(&self, model: &[f32], census: &Census, shares: &Shares) -> Vec<(String, SetScore)> {
+        let task = self.task.as_ref();
+        let members = |(_, set): &(String, ClientSet)| set.members(task.n_clients(), census, shares);
+        let sets: Vec<_> = self.sets.iter().map(members).collect();
+        let judge = |idx| {
+            let wanted = sets.iter().any(|members| members.get(idx));
+            wanted.then(|| task.test_client(ClientId::new(idx), model)).flatten()
+        };
+        let n_clients = if sets.is_empty() { 0 } else { task.n_clients() };
+        let tallies = in_parallel(self.threads, n_clients, judge);
+        let score = |((name, _), members): (&(String, ClientSet), &Bits)| {
+            let own = members.iter().filter_map(|idx| tallies[idx]);
+            let all = own.fold(Tally::default(), |sum, tally| sum + tally);
+            let score =
+                SetScore { loss: all.loss / all.weight, accuracy: all.hits.map(|hits| hits / all.weight) };
+            (all.weight > 0.0).then(|| (name.clone(), score))
+        };
+        self.sets.iter().zip(&sets).filter_map(score).collect()
     }
 
     /// Accuracy at every client that has test data; where there are no labels, loss.
@@ -124,9 +180,15 @@ impl TaskEvaluator {
 }
 
 impl Evaluator for TaskEvaluator {
-    fn evaluate(&mut self, number: RoundNo, model: &Parcel) -> Option<Score> {
+    fn evaluate(
+        &mut self,
+        number: RoundNo,
+        model: &Parcel,
+        census: &Census,
+        shares: &Shares,
+    ) -> Option<Score> {
         let due = (number + 1).is_multiple_of(self.evaluation.every.get()) || number + 1 == self.n_rounds;
-        due.then(|| self.judge(&model.model))
+        due.then(|| self.judge_now(&model.model, census, shares))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ebb_round::{ClientId, Job, LocalRun, StepRule, Stream};
 
 use crate::data::Samples;
+use crate::losses::Losses;
 use crate::net::{Net, Workspace};
 use crate::task::{Done, Tally, Trainee};
 
@@ -54,7 +55,7 @@ pub struct MiniBatches<'t> {
     asked: NonZeroU32,
     limit: u32,
     done: u32,
-    loss: f64,
+    losses: Losses,
     accuracy: f64,
 }
 
@@ -90,7 +91,7 @@ impl<'t> MiniBatches<'t> {
             asked: job.work.steps(n_samples),
             limit: limit.get(),
             done: 0,
-            loss: 0.0,
+            losses: Losses::for_steps(limit.get()),
             accuracy: 0.0,
         }
     }
@@ -110,7 +111,7 @@ impl<'t> MiniBatches<'t> {
         let tally = workspace.step(self.net, &mut self.dropout);
         self.at = end;
         self.done += 1;
-        self.loss += tally.loss / tally.weight;
+        self.losses.add(tally.loss / tally.weight);
         self.accuracy += tally.hits.unwrap_or(0.0) / tally.weight;
     }
 }
@@ -159,9 +160,9 @@ impl Trainee for MiniBatches<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
         let per_step = 1.0 / f64::from(self.done);
-        let (loss, accuracy) = ((self.loss * per_step) as f32, (self.accuracy * per_step) as f32);
+        let (loss, accuracy) = ((self.losses.sum() * per_step) as f32, (self.accuracy * per_step) as f32);
         let accuracy = (self.samples.n_aims() == 0).then_some(accuracy);
-        Some(Done { delta: self.moved(), steps, loss, accuracy })
+        Some(Done { delta: self.moved(), steps, loss, loss_fall: self.losses.fall(), accuracy })
     }
 }
 

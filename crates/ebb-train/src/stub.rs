@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ebb_round::{ClientId, Evaluator, Job, Layout, LocalRun, Parcel, Piece, RoundNo, Score, StepRule};
+use ebb_round::{
+    Census, ClientId, Evaluator, Job, Layout, LocalRun, Parcel, Piece, RoundNo, Score, Shares, StepRule,
+};
 
 use crate::task::{Done, Tally, Task, Trainee};
 
@@ -144,7 +146,7 @@ impl LocalRun for Idle<'_> {
 impl Trainee for Idle<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
-        Some(Done { delta: self.delta.to_vec(), steps, loss: 1.0, accuracy: None })
+        Some(Done { delta: self.delta.to_vec(), steps, loss: 1.0, loss_fall: 0.0, accuracy: None })
     }
 }
 
@@ -153,7 +155,7 @@ impl Trainee for Idle<'_> {
 pub struct Unjudged;
 
 impl Evaluator for Unjudged {
-    fn evaluate(&mut self, _number: RoundNo, _model: &Parcel) -> Option<Score> {
+    fn evaluate(&mut self, _: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
         None
     }
 }

@@ -78,6 +78,8 @@ pub struct Done {
     pub steps: NonZeroU32,
     /// Mean training loss over the steps.
     pub loss: f32,
+    /// How far the training loss fell, from the first tenth of the steps to the last.
+    pub loss_fall: f32,
     /// Mean training accuracy over the steps, where there are labels.
     pub accuracy: Option<f32>,
 }

@@ -14,6 +14,7 @@ pub(super) fn update(delta: Vec<f32>) -> Update {
         steps_asked: NonZeroU32::MIN,
         samples: 1,
         loss: 0.0,
+        loss_fall: 0.0,
         accuracy: None,
     }
 }

@@ -1,6 +1,6 @@
 //! Every method that has a file is in the registry.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::source::without_tests;
 use super::{files_below, none, read};
@@ -11,23 +11,44 @@ fn every_method_is_registered() {
     let sources = workspace().join("crates/ebb-methods/src");
     let registry = read(&sources.join("registry.rs"));
     for (role, _) in ebb_methods::registry::ROLES {
-        let methods = entries(&sources.join(role), role);
+        let folder = sources.join(role);
+        let methods = entries(&files_below(&folder, ".rs"), &folder, role);
         assert!(!methods.is_empty(), "{role}/ has no method with an ENTRY");
         none(&unregistered(&methods, &registry));
     }
 }
 
-/// The entries that the files of a role's folder declare, as the registry would name them.
-fn entries(folder: &Path, role: &str) -> Vec<String> {
+/// Parts of methods that can be named have a list of their own, in the folder they stand in.
+#[test]
+fn every_part_of_a_method_is_listed() {
+    let sources = workspace().join("crates/ebb-methods/src");
+    for part in ["objective/arrivals", "objective/departures"] {
+        let folder = sources.join(part);
+        let entries = declared(&files_below(&folder, ".rs"));
+        assert!(!entries.is_empty(), "{part}/ has no ENTRY");
+        none(&unregistered(&entries, &read(&folder.join("mod.rs"))));
+    }
+}
+
+/// The entries that the files of a role's folder declare, as the registry would name them; not those of folders with a list of their own.
+fn entries(files: &[PathBuf], folder: &Path, role: &str) -> Vec<String> {
+    let lists = |folder: &Path| read(&folder.join("mod.rs")).contains("pub const ALL: &[Entry<");
+    let has_own_list = |file: &&PathBuf| file.parent().is_some_and(|one| one != folder && lists(one));
+    let files: Vec<_> = files.iter().filter(|file| !has_own_list(file)).cloned().collect();
+    declared(&files).into_iter().map(|entry| format!("{role}::{entry}")).collect()
+}
+
+/// The entries that files declare, by file or by folder.
+fn declared(files: &[PathBuf]) -> Vec<String> {
     let mut entries = Vec::new();
-    for file in files_below(folder, ".rs") {
+    for file in files {
         // A method of several files is named by its folder.
         let named = if file.ends_with("mod.rs") { file.parent() } else { Some(file.as_path()) };
         let name = named.and_then(Path::file_stem).unwrap_or_default().to_string_lossy().into_owned();
-        let text = without_tests(&read(&file));
+        let text = without_tests(&read(file));
         let declared =
             text.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": Entry<"));
-        entries.extend(declared.map(|(constant, _)| format!("{role}::{name}::{constant}")));
+        entries.extend(declared.map(|(constant, _)| format!("{name}::{constant}")));
     }
     entries
 }
@@ -48,7 +69,7 @@ fn a_forgotten_method_is_named() {
     write("mod.rs", "pub mod rarest;\n");
     write("rarest.rs", "pub const ENTRY: Entry<dyn X> = X;\n");
     write("helper.rs", "// pub const ENTRY\n");
-    let found = entries(folder.path(), "select");
+    let found = entries(&files_below(folder.path(), ".rs"), folder.path(), "select");
     assert_eq!(found, ["select::rarest::ENTRY"]);
     let check = |registry: &str, expected: &[&str]| {
         assert_eq!(unregistered(&found, registry), expected, "{registry}");

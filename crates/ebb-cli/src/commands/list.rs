@@ -1,6 +1,7 @@
 //! `ebbflow list`: everything that a configuration can name.
 
 use ebb_methods::Registry;
+use ebb_methods::objective::{arrivals, departures};
 use ebb_settings::nearest;
 use serde::Serialize;
 
@@ -91,6 +92,14 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             _ => "how does the model move?",
         };
         named(method.role, method.role, question, method.name, method.about, method.example)
+    }));
+    all.extend(arrivals::ALL.iter().map(|entry| {
+        let question = "how do the updates of a client count that just arrived?";
+        named("arrivals", "objective.arrivals", question, entry.name, entry.about, entry.example)
+    }));
+    all.extend(departures::ALL.iter().map(|entry| {
+        let question = "does the objective go on without a client that left?";
+        named("departures", "objective.departures", question, entry.name, entry.about, entry.example)
     }));
     let data = ebb_train::data::ALL.iter();
     all.extend(

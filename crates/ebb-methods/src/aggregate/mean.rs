@@ -22,7 +22,7 @@ impl Aggregator for Mean {
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.share(contribution.client)
+        round.weight(contribution.client)
     }
 
     fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {

@@ -1,4 +1,6 @@
 //! With what weight does each contribution count?
 
+pub mod fednova;
 pub mod mean;
+pub mod schemes;
 pub mod share;

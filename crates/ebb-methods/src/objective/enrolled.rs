@@ -1,25 +1,38 @@
-//! Everybody enrolled counts, by samples or equally.
+//! Everybody enrolled counts, by samples or equally; besides, those that left and are kept.
+//!
+//! Whoever arrives or comes back counts from that round on, which is a shift of the objective; how `[objective.arrivals]` has its updates
+//! count at first is no part of the shares. Of whoever leaves, `[objective.departures]` says whether the objective goes on without it.
 
-use ebb_round::{Census, Loader, Objective, RoundNo, Saver, Shares, State, StateError};
-use ebb_settings::Entry;
+use std::collections::BTreeMap;
+
+use ebb_round::{
+    Bits, Census, ClientId, Contribution, Hold, Judgement, Loader, Objective, Report, Round, RoundNo, Saver,
+    Shares, State, StateError,
+};
+use ebb_settings::{Entry, Settings, SettingsError, find};
 use serde::{Deserialize, Serialize};
+
+use super::arrivals::{self, Arrivals};
+use super::departures::{self, Departures, Leaving};
+use super::gradients::Gradients;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Objective> = Entry {
     name: "enrolled",
-    about: "everybody enrolled, by samples held or equally",
-    example: "by = \"samples\"            # or equal",
-    build: |settings| Ok(Box::new(settings.parse::<Enrolled>()?)),
+    about: "everybody enrolled, by samples held or equally, and of those that left whom the departures keep",
+    example: "by = \"samples\"            # or equal
+# [objective.arrivals]
+# kind = \"vanilla\"        # or fast-reboot, auto
+# [objective.departures]
+# kind = \"drop\"           # or keep, min-bound, crossing, estimate",
+    build: |settings| Ok(Box::new(Enrolled::build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Enrolled {
+struct Table {
     #[serde(default)]
     by: By,
-    /// The state of the census that the shares were made from.
-    #[serde(skip)]
-    seen: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -30,53 +43,430 @@ enum By {
     Equal,
 }
 
-impl Objective for Enrolled {
-    fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
-        if self.seen == Some(census.changes()) {
-            return None;
-        }
+struct Enrolled {
+    by: By,
+    arrivals: Box<dyn Arrivals>,
+    departures: Box<dyn Departures>,
+    /// The state of the census that the shares were made from.
+    seen: Option<u64>,
+    /// Who counts.
+    members: Bits,
+    /// Who left and counts all the same.
+    kept: Bits,
+    shares: Shares,
+    /// Those whose updates count for more at first, and since when they are in the objective.
+    newcomers: BTreeMap<ClientId, RoundNo>,
+    /// By client: how far its loss fell when it last answered; NaN for those that never did. Empty unless somebody asks.
+    falls: Vec<f64>,
+    judged: Vec<Judgement>,
+}
+
+impl Enrolled {
+    fn build(settings: &Settings<'_>) -> Result<Enrolled, SettingsError> {
+        let Table { by } = settings.parse_without(&["kind", "arrivals", "departures"])?;
+        let inner = settings.inner("arrivals");
+        let entry = find(arrivals::ALL, &inner, Some("vanilla"))?;
+        inner.resolve_kind(entry.name);
+        let arrivals = (entry.build)(&inner)?;
+        let inner = settings.inner("departures");
+        let entry = find(departures::ALL, &inner, Some("drop"))?;
+        inner.resolve_kind(entry.name);
+        let departures = (entry.build)(&inner)?;
+        Ok(Enrolled {
+            by,
+            arrivals,
+            departures,
+            seen: None,
+            members: Bits::default(),
+            kept: Bits::default(),
+            shares: Shares::default(),
+            newcomers: BTreeMap::new(),
+            falls: Vec::new(),
+            judged: Vec::new(),
+        })
+    }
+
+    /// Takes in who came and who went.
+    fn look_at(&mut self, number: RoundNo, census: &Census) {
+        let first = self.seen.is_none();
         self.seen = Some(census.changes());
+        let enrolled = census.enrolled();
+        let is_in = |bits: &Bits, idx: usize| idx < bits.len() && bits.get(idx);
+        for idx in self
+            .members
+            .iter()
+            .filter(|&idx| !enrolled.get(idx) && !is_in(&self.kept, idx))
+            .collect::<Vec<_>>()
+        {
+            let client = ClientId::new(idx);
+            let fall = self.falls.get(idx).copied().filter(|fall| !fall.is_nan());
+            let judgement = self.departures.judge(&Leaving { client, number, fall });
+            self.kept.grow(census.len());
+            self.kept.set(idx, judgement.verdict == departures::KEPT);
+            self.judged.extend(Some(judgement).filter(|one| !one.figures.is_empty()));
+        }
+        self.kept.grow(census.len());
+        self.kept.take_out(enrolled);
+        let mut members = enrolled.clone();
+        self.kept.iter().for_each(|idx| members.set(idx, true));
+        if !first {
+            let new = members.iter().filter(|&idx| !is_in(&self.members, idx)).map(ClientId::new);
+            self.newcomers.extend(new.map(|client| (client, number)));
+        }
+        self.newcomers.retain(|client, _| members.get(client.idx()));
+        self.members = members;
         let by = self.by;
-        Some(Shares::in_proportion(number, census, |client| match by {
+        let weight = |client| match by {
             By::Samples => f64::from(census.samples(client)),
             By::Equal => 1.0,
-        }))
+        };
+        let shares = Shares::over(number, &self.members, weight);
+        if shares.as_slice() != self.shares.as_slice() {
+            self.shares = shares;
+        }
     }
 }
+
+impl Objective for Enrolled {
+    fn hold(&self) -> Hold {
+        if self.arrivals.judges() { Hold::All } else { Hold::Fold }
+    }
+
+    fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
+        let changed = self.seen != Some(census.changes());
+        if changed {
+            self.look_at(number, census);
+        }
+        let factor = |since: &RoundNo| self.arrivals.factor(number - since + 1);
+        self.newcomers.retain(|_, since| factor(since) > 1.0 + NEGLIGIBLE);
+        if !(changed || !self.shares.boosts().is_empty() || !self.newcomers.is_empty()) {
+            return None;
+        }
+        let boosts = self.newcomers.iter().map(|(&client, since)| (client, factor(since)));
+        self.shares = self.shares.with_boosts(boosts.collect());
+        Some(self.shares.clone())
+    }
+
+    fn recount(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
+        let gradients = Gradients::of(round, contributions, |client| self.newcomers.contains_key(&client));
+        let mut plain = Vec::new();
+        for &client in self.newcomers.keys() {
+            let Some(found) = gradients.judge(round, contributions, client) else { continue };
+            if found.verdict != arrivals::BOOSTED {
+                plain.push(client);
+            }
+            self.judged.push(found);
+        }
+        if plain.is_empty() {
+            return None;
+        }
+        plain.iter().for_each(|client| {
+            self.newcomers.remove(client);
+        });
+        let boosts = round.shares.boosts().iter().filter(|(client, _)| !plain.contains(client)).copied();
+        // For this round; the next is asked anew.
+        Some(round.shares.with_boosts(boosts.collect()))
+    }
+
+    fn judged(&mut self) -> Vec<Judgement> {
+        std::mem::take(&mut self.judged)
+    }
+
+    fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        if self.departures.asks_for_losses() {
+            self.falls.resize(round.census.len(), f64::NAN);
+            for answer in &report.returns.fresh {
+                self.falls[answer.client.idx()] = f64::from(answer.update.loss_fall);
+            }
+        }
+    }
+}
+
+/// An update that counts so little more than it should is forgotten to be a newcomer's.
+const NEGLIGIBLE: f64 = 1e-6;
 
 impl State for Enrolled {
     fn save(&self, to: &mut Saver) {
         to.u64s("seen", self.seen.as_slice());
+        to.u64("len", self.members.len() as u64);
+        to.u64s("members", self.members.words());
+        to.u64s("kept", self.kept.words());
+        to.section("shares", |to| self.shares.save(to));
+        to.u32s("newcomers", &self.newcomers.keys().map(|client| client.number()).collect::<Vec<_>>());
+        to.u32s("since", &self.newcomers.values().copied().collect::<Vec<_>>());
+        to.f64s("falls", &self.falls);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.seen = from.u64s("seen")?.first().copied();
+        let len = from.u64("len")? as usize;
+        self.members = Bits::from_words(from.u64s("members")?, len);
+        self.kept = Bits::from_words(from.u64s("kept")?, len);
+        from.section("shares", |from| self.shares.load(from))?;
+        let clients = from.u32s("newcomers")?.into_iter().map(|one| ClientId::new(one as usize));
+        self.newcomers = clients.zip(from.u32s("since")?).collect();
+        self.falls = from.f64s("falls")?;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::ClientId;
+    use std::sync::Arc;
+
+    use ebb_round::{Cohort, Parcel, Returns};
+    use ebb_settings::{Facts, Tree};
 
     use super::*;
+    use crate::testing::{answer, partial};
 
-    fn check(by: By, samples: &[u32], expected: &[f64]) {
+    fn objective(text: &str) -> Enrolled {
+        let tree = Tree::parse(&format!("[objective]\n{text}"), "a.toml").unwrap();
+        let facts = Facts { n_rounds: 100, ..Facts::default() };
+        Enrolled::build(&tree.table("objective", facts)).unwrap()
+    }
+
+    fn census(samples: &[u32]) -> Census {
         let mut census = Census::new();
         for (idx, &samples) in samples.iter().enumerate() {
             census.enrol(ClientId::new(idx), samples, 0);
         }
-        let mut objective = Enrolled { by, seen: None };
-        assert_eq!(objective.shares(0, &census).unwrap().as_slice(), expected);
-        assert!(objective.shares(1, &census).is_none(), "nothing changed");
-        census.leave(ClientId::new(0), 2);
-        let shares = objective.shares(2, &census).unwrap();
-        assert_eq!((shares.of(ClientId::new(0)), shares.changed()), (0.0, 2));
+        census
+    }
+
+    fn client(idx: usize) -> ClientId {
+        ClientId::new(idx)
+    }
+
+    /// What the engine holds after a round: the last shares that it was given.
+    fn shares(objective: &mut Enrolled, held: &mut Shares, number: RoundNo, census: &Census) {
+        if let Some(new) = objective.shares(number, census) {
+            *held = new;
+        }
+        let sum: f64 = held.as_slice().iter().sum();
+        assert!((sum - 1.0).abs() < 1e-12, "they sum to {sum}");
+    }
+
+    /// A round with these shares, on a model of one number.
+    fn round<'a>(number: RoundNo, census: &'a Census, shares: &'a Shares) -> Round<'a> {
+        Round {
+            number,
+            seed: 1,
+            deadline_s: f64::INFINITY,
+            threads: 1,
+            global: Arc::new(Parcel::of(vec![0.0])),
+            trained: &[],
+            census,
+            shares,
+            oracle_clusters: &[],
+            oracle_chances: &[],
+        }
     }
 
     #[test]
     fn samples_or_heads_are_counted() {
-        check(By::Samples, &[10, 30, 60], &[0.1, 0.3, 0.6]);
-        check(By::Equal, &[10, 30], &[0.5, 0.5]);
+        for (text, expected) in [("", [0.1, 0.3, 0.6]), ("by = \"equal\"", [1.0 / 3.0; 3])] {
+            let mut census = census(&[10, 30, 60]);
+            let mut objective = objective(text);
+            assert_eq!(objective.shares(0, &census).unwrap().as_slice(), expected);
+            assert!(objective.shares(1, &census).is_none(), "nothing changed");
+            census.leave(client(0), 2);
+            let shares = objective.shares(2, &census).unwrap();
+            assert_eq!((shares.of(client(0)), shares.changed()), (0.0, 2));
+            assert!(objective.judged().is_empty(), "there was nothing to decide");
+        }
+    }
+
+    #[test]
+    fn each_newcomer_counts_for_more_by_its_own_clock() {
+        let mut census = census(&[1, 1]);
+        let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
+        let mut held = Shares::default();
+        let mut factors = |number: RoundNo, census: &Census| {
+            shares(&mut objective, &mut held, number, census);
+            let factor = |idx| held.weight(client(idx)) / held.of(client(idx));
+            ([0, 1, 2, 3].map(factor), held.changed())
+        };
+        let close = |found: [f64; 4], expected: [f64; 3]| {
+            assert!((found[0] - 1.0).abs() < 1e-12, "who was there from the start is no newcomer");
+            for (found, expected) in found[1..].iter().zip(expected) {
+                assert!(found.is_nan() || (found - expected).abs() < 1e-9, "{found}, expected {expected}");
+            }
+        };
+        assert_eq!(factors(0, &census).1, 0);
+        census.enrol(client(2), 2, 5);
+        let (found, changed) = factors(5, &census);
+        close(found, [1.0, 3.0, f64::NAN]);
+        assert_eq!(changed, 5);
+        close(factors(6, &census).0, [1.0, 1.5, f64::NAN]);
+        census.enrol(client(3), 1, 7);
+        let (found, changed) = factors(7, &census);
+        close(found, [1.0, 1.0 + 2.0 / 9.0, 3.0]);
+        assert_eq!(changed, 7);
+        close(factors(8, &census).0, [1.0, 1.125, 1.5]);
+        // In the end nobody does, and then nothing changes any more.
+        assert_eq!(factors(3000, &census), ([1.0; 4], 7));
+        assert_eq!(objective.shares(3001, &census), None);
+    }
+
+    #[test]
+    fn whoever_is_kept_counts_as_before_and_comes_back_as_nobody_new() {
+        let mut census = census(&[1, 1, 2]);
+        let arrivals = "[objective.arrivals]\nkind = \"fast-reboot\"\n";
+        let mut keeping = objective(&format!("{arrivals}[objective.departures]\nkind = \"keep\""));
+        let mut dropping = objective(arrivals);
+        let (mut kept, mut dropped) = (Shares::default(), Shares::default());
+        for number in 0..9 {
+            match number {
+                3 => census.leave(client(2), 3),
+                6 => census.enrol(client(2), 2, 6),
+                _ => {}
+            }
+            shares(&mut keeping, &mut kept, number, &census);
+            shares(&mut dropping, &mut dropped, number, &census);
+            assert_eq!((kept.as_slice(), kept.changed()), (&[0.25, 0.25, 0.5][..], 0), "round {number}");
+            assert!(kept.boosts().is_empty());
+            let gone = (3..6).contains(&number);
+            assert_eq!(dropped.as_slice(), if gone { [0.5, 0.5, 0.0] } else { [0.25, 0.25, 0.5] });
+            assert_eq!(
+                dropped.changed(),
+                if number < 3 {
+                    0
+                } else if gone {
+                    3
+                } else {
+                    6
+                }
+            );
+            assert_eq!(dropped.boosts().is_empty(), number < 6, "it is new again");
+        }
+    }
+
+    #[test]
+    fn what_a_departure_is_decided_by_is_told() {
+        let mut census = census(&[1, 1, 1]);
+        let constants = "d = 200.0\nv = 2000.0\ngamma = 100.0\nv1 = 2500.0\ngamma1 = 100.0\nsteps = 5";
+        let mut objective = objective(&format!("[objective.departures]\nkind = \"min-bound\"\n{constants}"));
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        assert!(objective.judged().is_empty());
+        census.leave(client(1), 20);
+        shares(&mut objective, &mut held, 20, &census);
+        let judged = objective.judged();
+        let [one] = &judged[..] else { panic!("{judged:?}") };
+        assert_eq!((one.client, one.verdict), (client(1), "excluded"));
+        assert_eq!((one.figures["bound_kept"], one.figures["bound_excluded"]), (10.0, 5.0));
+        assert!(objective.judged().is_empty(), "it is told once");
+        // Near the end of the run it would be kept: 2500 over 5 and 100 is more than 2000 over 595.
+        census.leave(client(2), 99);
+        shares(&mut objective, &mut held, 99, &census);
+        assert_eq!(objective.judged()[0].verdict, "kept");
+        assert_eq!(held.as_slice(), [0.5, 0.0, 0.5]);
+    }
+
+    #[test]
+    fn an_estimate_goes_by_how_far_the_loss_last_fell() {
+        let mut census = census(&[1, 1, 1]);
+        let text = "[objective.departures]\nkind = \"estimate\"\nc = 10.0";
+        let mut objective = objective(text);
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        for (number, fall) in [(0, 50.0), (1, 0.5)] {
+            let mut said = answer(1, number, 0.0);
+            Arc::make_mut(&mut said.update).loss_fall = fall;
+            let returns = Returns { fresh: vec![said], ..Returns::default() };
+            let cohort = Cohort::by_deadline([]);
+            objective.observe(&round(number, &census, &held), &Report { cohort: &cohort, returns: &returns });
+        }
+        // What it knows survives being saved.
+        let mut saver = Saver::new();
+        objective.save(&mut saver);
+        let mut again = super::tests::objective(text);
+        again.load(&mut Loader::new(&saver.finish())).unwrap();
+        census.leave(client(1), 60);
+        census.leave(client(2), 60);
+        for objective in [&mut objective, &mut again] {
+            let mut held = held.clone();
+            shares(objective, &mut held, 60, &census);
+            let judged = objective.judged();
+            // 40 rounds are left, and ten times the root of 30 are needed.
+            assert_eq!((judged[0].verdict, judged[0].figures["gamma_l"]), ("kept", 0.5));
+            assert_eq!((judged[1].verdict, judged[1].figures.get("gamma_l")), ("excluded", None));
+            assert_eq!(held.as_slice(), [0.5, 0.5, 0.0]);
+        }
+    }
+
+    /// Two old clients with a half of the objective each, then a third with a third.
+    #[test]
+    fn auto_boosts_while_the_old_gradient_is_the_smaller_one() {
+        let mut census = census(&[1, 1]);
+        let mut objective = objective("[objective.arrivals]\nkind = \"auto\"");
+        assert_eq!(objective.hold(), Hold::All);
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        census.enrol(client(2), 1, 4);
+        let mut play = |number, updates: &[f32], silent: bool| {
+            shares(&mut objective, &mut held, number, &census);
+            let own = (0..).zip(updates).filter(|(idx, _)| !(silent && *idx == 2));
+            // Four steps at rate .1, so gradients are updates times 2.5.
+            let contributions: Vec<_> = own.map(|(idx, &value)| partial(idx, value, 4, 5)).collect();
+            let recounted = objective.recount(&round(number, &census, &held), &contributions);
+            let weight = recounted.as_ref().unwrap_or(&held).weight(client(2));
+            (objective.judged(), weight * 3.0)
+        };
+        // The old gradients cancel out but for 0.25, and half of the new one is 2.5.
+        let (judged, weight) = play(4, &[1.1, -0.9, 2.0], false);
+        assert_eq!((judged.len(), judged[0].client, judged[0].verdict), (1, client(2), "boosted"));
+        for (name, expected) in [("gradient_old", 0.25), ("gradient_new", 5.0), ("share_ratio", 0.5)] {
+            assert!((judged[0].figures[name] - expected).abs() < 1e-6, "{name}");
+        }
+        assert!((weight - 3.0).abs() < 1e-9);
+        // It is silent: nothing can be said, and the factor goes on falling.
+        let (judged, weight) = play(5, &[1.1, 1.0, 0.0], true);
+        assert!(judged.is_empty() && (weight - 1.5).abs() < 1e-9);
+        // Now the old ones pull together: it counts like everybody, for good.
+        let (judged, weight) = play(6, &[1.0, 1.0, 1.9], false);
+        assert_eq!(judged[0].verdict, "plain");
+        assert!((weight - 1.0).abs() < 1e-9);
+        let (judged, weight) = play(7, &[0.0, 0.0, 1.9], false);
+        assert!(judged.is_empty() && (weight - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_loaded_one_goes_on_equally() {
+        let text = "[objective.arrivals]\nkind = \"fast-reboot\"\n[objective.departures]\nkind = \"keep\"";
+        let mut census = census(&[3, 2]);
+        let mut whole = objective(text);
+        for number in 0..30 {
+            match number {
+                4 => census.enrol(client(2), 1, 4),
+                7 => census.leave(client(0), 7),
+                11 => census.enrol(client(3), 5, 11),
+                20 => census.enrol(client(0), 3, 20),
+                _ => {}
+            }
+            let mut saver = Saver::new();
+            whole.save(&mut saver);
+            let bytes = saver.finish();
+            let mut again = objective(text);
+            let mut loader = Loader::new(&bytes);
+            again.load(&mut loader).unwrap();
+            assert!(loader.at_end());
+            assert_eq!(again.shares(number, &census), whole.shares(number, &census), "round {number}");
+        }
+    }
+
+    #[test]
+    fn a_run_without_an_end_cannot_be_looked_ahead_in() {
+        let tree = Tree::parse("[objective.departures]\nkind = \"estimate\"", "a.toml").unwrap();
+        let error = Enrolled::build(&tree.table("objective", Facts::default())).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "a.toml:2:1: objective.departures.kind = \"estimate\": it looks ahead to the end of the run; give run.rounds, or another kind"
+        );
+        let tree =
+            Tree::parse("[objective.arrivals]\nkind = \"fast-reboot\"\nfactor = 0.5", "a.toml").unwrap();
+        let error = Enrolled::build(&tree.table("objective", Facts::default())).err().unwrap().to_string();
+        assert!(error.contains("factor = 0.5: newcomers would count for less"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
 //! How does the model move, and what is sent next?
 
+mod clock;
 pub mod plain;
 pub mod scaffold;

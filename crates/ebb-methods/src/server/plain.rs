@@ -6,11 +6,14 @@ use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, St
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
+
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "plain",
     about: "the model plus the aggregate times a server rate",
-    example: "rate = 1.0",
+    example: "rate = 1.0
+clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Plain>()?)),
 };
 
@@ -19,6 +22,8 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
 struct Plain {
     #[serde(default = "one")]
     rate: Positive,
+    #[serde(default)]
+    clock: Clock,
     #[serde(skip)]
     model: Arc<Parcel>,
 }
@@ -28,6 +33,10 @@ fn one() -> Positive {
 }
 
 impl ServerRule for Plain {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
     fn hold(&self) -> Hold {
         Hold::Fold
     }

@@ -13,13 +13,15 @@ use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, St
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use crate::local::scaffold::CONTROL;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "scaffold",
     about: "as plain, and sends the mean of the control variates of local.kind scaffold",
-    example: "rate = 1.0",
+    example: "rate = 1.0
+clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Scaffold>()?)),
 };
 
@@ -28,6 +30,8 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
 struct Scaffold {
     #[serde(default = "one")]
     rate: Positive,
+    #[serde(default)]
+    clock: Clock,
     #[serde(skip)]
     model: Arc<Parcel>,
     /// In f64: rounded every round, it would drift from the mean that it stands for.
@@ -40,6 +44,10 @@ fn one() -> Positive {
 }
 
 impl ServerRule for Scaffold {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
     fn hold(&self) -> Hold {
         Hold::All
     }
@@ -106,7 +114,8 @@ mod tests {
     }
 
     fn new() -> Scaffold {
-        let mut server = Scaffold { rate: one(), model: Arc::default(), control: Vec::new() };
+        let mut server =
+            Scaffold { rate: one(), clock: Clock::Run, model: Arc::default(), control: Vec::new() };
         server.start_from(vec![0.0]);
         server
     }

@@ -72,6 +72,7 @@ pub(crate) fn train_one(
         steps_asked: asked,
         samples: task.samples(one.client),
         loss: done.loss,
+        loss_fall: done.loss_fall,
         accuracy: done.accuracy,
     };
     Some(Trained { update, memory })

@@ -9,6 +9,7 @@ use ebb_round::{ClientId, Job, Layout, LocalRun, Piece, StepRule, Stream};
 use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
+use crate::losses::Losses;
 use crate::task::{Done, Tally, Task, Trainee};
 
 /// The registry's line.
@@ -212,7 +213,7 @@ impl Task for Quadratic {
             asked: job.work.steps(self.samples(client)),
             limit: limit.get(),
             done: 0,
-            loss: 0.0,
+            losses: Losses::for_steps(limit.get()),
         })
     }
 
@@ -253,7 +254,7 @@ struct Descent<'t> {
     asked: NonZeroU32,
     limit: u32,
     done: u32,
-    loss: f64,
+    losses: Losses,
 }
 
 impl Descent<'_> {
@@ -291,7 +292,7 @@ impl LocalRun for Descent<'_> {
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let count = count.min(self.limit - self.done);
         for _ in 0..count {
-            self.loss += self.task.loss_at(self.client, self.weights.iter().copied());
+            self.losses.add(self.task.loss_at(self.client, self.weights.iter().copied()));
             let mut slopes: Vec<f64> = self.exact_gradient().collect();
             for (at, slope) in slopes.iter_mut().enumerate() {
                 let noise = if self.task.noise > 0.0 { self.task.noise * self.stream.normal() } else { 0.0 };
@@ -323,6 +324,7 @@ impl Trainee for Descent<'_> {
     fn finish(self: Box<Self>) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
         let delta = self.moved();
-        Some(Done { delta, steps, loss: (self.loss / f64::from(self.done)) as f32, accuracy: None })
+        let loss = (self.losses.sum() / f64::from(self.done)) as f32;
+        Some(Done { delta, steps, loss, loss_fall: self.losses.fall(), accuracy: None })
     }
 }

@@ -1,5 +1,6 @@
 //! Judging a model: how often a second 10,000 test images go through a network, beside PyTorch.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -74,6 +75,7 @@ fn judged(
     let evaluation = Evaluation {
         every: NonZeroU32::MIN,
         oracle_per_client: false,
+        oracle_sets: BTreeMap::new(),
         oracle_absent: false,
         per_class: false,
         top_k: Vec::new(),

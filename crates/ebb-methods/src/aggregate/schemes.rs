@@ -1,0 +1,209 @@
+//! Half-done work: schemes A, B and C.
+//!
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021). With p the shares, E the steps asked for and
+//! s those done, an update counts with `N p / K` if it is whole and else with nothing, K of N clients being whole (A); with `p` (B);
+//! with `p E / s` (C). As printed, the weights of a round need not sum to 1: whoever is silent shortens the step, and A's do so only
+//! where all shares are alike. `renormalise` makes them.
+
+use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+/// The registry's line of scheme A.
+pub const A: Entry<dyn Aggregator> = Entry {
+    name: "scheme-a",
+    about: "whole answers only, by shares times the number of clients over that of whole answers",
+    example: "renormalise = false         # or true: the weights of a round sum to 1",
+    build: |settings| Ok(Box::new(SchemeA(settings.parse()?))),
+};
+
+/// The registry's line of scheme B.
+pub const B: Entry<dyn Aggregator> = Entry {
+    name: "scheme-b",
+    about: "whole and partial answers as they are, by shares; the silent shorten the step",
+    example: "renormalise = false         # or true: the weights of a round sum to 1",
+    build: |settings| Ok(Box::new(SchemeB(settings.parse()?))),
+};
+
+/// The registry's line of scheme C.
+pub const C: Entry<dyn Aggregator> = Entry {
+    name: "scheme-c",
+    about: "partial answers are scaled up to all the work, then by shares; the silent shorten the step",
+    example: "renormalise = false         # or true: the weights of a round sum to 1",
+    build: |settings| Ok(Box::new(SchemeC(settings.parse()?))),
+};
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    renormalise: bool,
+}
+
+impl Table {
+    /// The factor of a sum whose weights total so much, that would be `printed` in the paper.
+    fn scale(&self, total: f64, printed: f64) -> f64 {
+        match (self.renormalise, total > 0.0) {
+            (_, false) => 0.0,
+            (true, true) => 1.0 / total,
+            (false, true) => printed,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SchemeA(Table);
+
+impl Aggregator for SchemeA {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        if contribution.update.whole() { round.weight(contribution.client) } else { 0.0 }
+    }
+
+    fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64 {
+        let whole = contributions.iter().filter(|one| one.update.whole());
+        let n_whole: f64 = whole.map(|one| one.part).sum();
+        self.0.scale(total, round.shares.n_clients() as f64 / n_whole)
+    }
+}
+
+stateless!(SchemeA);
+
+#[derive(Debug)]
+struct SchemeB(Table);
+
+impl Aggregator for SchemeB {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {
+        self.0.scale(total, 1.0)
+    }
+}
+
+stateless!(SchemeB);
+
+#[derive(Debug)]
+struct SchemeC(Table);
+
+impl Aggregator for SchemeC {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        let update = &contribution.update;
+        let undone = f64::from(update.steps_asked.get()) / f64::from(update.steps.get());
+        round.weight(contribution.client) * undone
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {
+        self.0.scale(total, 1.0)
+    }
+}
+
+stateless!(SchemeC);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, coefficients, partial};
+
+    const SHARES: [u32; 4] = [1, 2, 3, 4];
+
+    /// The weights that four clients with a tenth to four tenths get, of whom each did so many of five steps.
+    fn weights(entry: Entry<dyn Aggregator>, text: &str, steps: [u32; 4]) -> [f64; 4] {
+        coefficients(entry, text, &World::with_samples(&SHARES), steps)
+    }
+
+    #[track_caller]
+    fn check(entry: Entry<dyn Aggregator>, steps: [u32; 4], expected: [f64; 4]) {
+        let found = weights(entry, "", steps);
+        for (found, expected) in found.into_iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{}: {found:?}, expected {expected:?}", entry.name);
+        }
+    }
+
+    #[test]
+    fn the_weights_of_the_worked_rounds() {
+        check(A, [5, 3, 0, 5], [0.2, 0.0, 0.0, 0.8]);
+        check(B, [5, 3, 0, 5], [0.1, 0.2, 0.0, 0.4]);
+        check(C, [5, 3, 0, 5], [0.1, 1.0 / 3.0, 0.0, 0.4]);
+        // Nobody is whole: A discards the round.
+        check(A, [0, 2, 1, 4], [0.0; 4]);
+        check(B, [0, 2, 1, 4], [0.0, 0.2, 0.3, 0.4]);
+        check(C, [0, 2, 1, 4], [0.0, 0.5, 1.5, 0.5]);
+        for entry in [A, B, C] {
+            check(entry, [5, 5, 5, 5], [0.1, 0.2, 0.3, 0.4]);
+            check(entry, [0, 0, 0, 0], [0.0; 4]);
+        }
+    }
+
+    /// Constant gradients: an update is as long as the steps that were done.
+    #[test]
+    fn only_c_makes_up_for_steps_that_were_not_done() {
+        let gradients = [3.0, -1.0, 2.0, 0.5];
+        let moved = |entry, steps: [u32; 4]| -> f64 {
+            let weights = weights(entry, "", steps);
+            (0..4).map(|idx| weights[idx] * f64::from(steps[idx]) * gradients[idx]).sum()
+        };
+        let mean: f64 = 5.0 * (0.1 * 3.0 - 0.2 + 0.3 * 2.0 + 0.4 * 0.5);
+        for steps in [[5, 5, 5, 5], [1, 2, 3, 4], [5, 1, 1, 2]] {
+            assert!((moved(C, steps) - mean).abs() < 1e-6);
+            let is_whole = steps == [5; 4];
+            assert_eq!((moved(B, steps) - mean).abs() < 1e-6, is_whole, "{steps:?}");
+            assert_eq!((moved(A, steps) - mean).abs() < 1e-6, is_whole, "{steps:?}");
+            // Weights times steps are all the work of those that did any.
+            let weights = weights(C, "", steps);
+            let work: f64 = (0..4).map(|idx| weights[idx] * f64::from(steps[idx])).sum();
+            assert!((work - 5.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn renormalised_weights_sum_to_one() {
+        for entry in [A, B, C] {
+            for steps in [[5, 3, 0, 5], [5, 5, 5, 5], [0, 5, 0, 0]] {
+                let sum: f64 = weights(entry, "renormalise = true", steps).iter().sum();
+                assert!((sum - 1.0).abs() < 1e-6, "{}, {steps:?}", entry.name);
+            }
+            assert_eq!(weights(entry, "renormalise = true", [0; 4]), [0.0; 4]);
+        }
+        assert_eq!(weights(A, "renormalise = true", [0, 2, 1, 4]), [0.0; 4]);
+    }
+
+    /// F_k = (w - k)^2 / 2 from w = 0, at rate 0.1: each step leaves nine tenths of the way.
+    #[test]
+    fn steps_on_four_parabolas() {
+        let check = |entry, steps: [u32; 4], expected: f64| {
+            let weights = weights(entry, "", steps);
+            let moved = |idx: usize| (1.0 - 0.9_f64.powi(steps[idx] as i32)) * (idx + 1) as f64;
+            let step: f64 = (0..4).map(|idx| weights[idx] * moved(idx)).sum();
+            assert!((step - expected).abs() < 1e-6, "{step}, expected {expected}");
+        };
+        check(A, [5, 3, 0, 5], 1.392334);
+        check(B, [5, 3, 0, 5], 0.804567);
+        check(C, [5, 3, 0, 5], 0.876834);
+        for entry in [A, B, C] {
+            check(entry, [5; 4], 1.22853);
+        }
+    }
+
+    #[test]
+    fn a_stand_in_that_counts_in_part_is_part_of_a_whole_answer() {
+        let world = World::of(4);
+        let half = |client: usize| Contribution { part: 0.5, ..partial(client, 2.0, 5, 5) };
+        let moved =
+            SchemeA(Table::default()).aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)]);
+        // Two of four are whole: each counts with a half.
+        assert!((moved[0] - (0.5 + 0.5 * 2.0)).abs() < 1e-6, "{moved:?}");
+    }
+}

@@ -1,0 +1,31 @@
+//! As `fast-reboot`, but only while the model is near the optimum of those that were there before.
+//!
+//! The paper's corollary says when the extra step helps; `gradients.rs` measures it in every round in which the newcomer answers. Once it does not
+//! hold, the newcomer's updates count like everybody's, for good. What was measured stands in the record (`judged`).
+
+use ebb_settings::Entry;
+
+use super::Arrivals;
+use super::fast_reboot::FastReboot;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Arrivals> = Entry {
+    name: "auto",
+    about: "as fast-reboot, while gradients taken from the answers say that the model is near its old optimum",
+    example: "factor = 3.0
+exponent = 2.0",
+    build: |settings| Ok(Box::new(Auto(FastReboot::build(settings)?))),
+};
+
+#[derive(Debug)]
+struct Auto(FastReboot);
+
+impl Arrivals for Auto {
+    fn factor(&self, round: u32) -> f64 {
+        self.0.factor(round)
+    }
+
+    fn judges(&self) -> bool {
+        true
+    }
+}

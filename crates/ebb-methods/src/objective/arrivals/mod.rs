@@ -1,0 +1,25 @@
+//! How do the updates of a client that just arrived count?
+
+pub mod auto;
+pub mod fast_reboot;
+pub mod vanilla;
+
+use ebb_settings::Entry;
+
+/// What an arrival changes beside the shares.
+pub trait Arrivals: Send {
+    /// The factor of a newcomer's updates in its first round in the objective, 1, and after it; at least 1 and never growing.
+    fn factor(&self, round: u32) -> f64;
+    /// Whether the factor is dropped once the answers say that it does not help any more.
+    fn judges(&self) -> bool {
+        false
+    }
+}
+
+/// Everything that `[objective.arrivals]` can name.
+pub const ALL: &[Entry<dyn Arrivals>] = &[vanilla::ENTRY, fast_reboot::ENTRY, auto::ENTRY];
+
+/// Judged to be near the old optimum.
+pub(super) const BOOSTED: &str = "boosted";
+/// Judged to be too far from it.
+pub(super) const PLAIN: &str = "plain";

@@ -1,0 +1,211 @@
+//! Two bounds on the loss decide whether the objective goes on without a client that left.
+//!
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), corollary 4.0.3. Keeping it costs
+//! `f0(t) = ((t - t0) D + V) / (t E + gamma)`, excluding it `f1(t) = V1 / ((t - t0) E + gamma1)`, t counting rounds and t0 being those before it
+//! left. `min-bound` excludes it if even the least that f0 ever is is no less than f1 at the end of the run; `crossing` if f0 has come above f1
+//! by then, which is where the published rule comes from. The constants are those of the theory; nothing measures them.
+
+use ebb_round::Judgement;
+use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+use super::{Departures, Leaving};
+
+const EXAMPLE: &str = "d = 200.0                 # all required: D, V, gamma of keeping it,
+v = 2000.0
+gamma = 100.0
+v1 = 2500.0               # V1 and gamma1 of excluding it,
+gamma1 = 100.0
+steps = 5                 # and E, the local steps of a round";
+
+/// The registry's line of the rule by the least that keeping can cost.
+pub const MIN_BOUND: Entry<dyn Departures> = Entry {
+    name: "min-bound",
+    about: "excluded if the least bound with it is no less than the bound without it at the end of the run",
+    example: EXAMPLE,
+    build: |settings| Ok(Box::new(MinBound(Bounds::build(settings)?))),
+};
+
+/// The registry's line of the rule by where the bounds cross.
+pub const CROSSING: Entry<dyn Departures> = Entry {
+    name: "crossing",
+    about: "excluded if the bound with it comes above that without it before the run ends",
+    example: EXAMPLE,
+    build: |settings| Ok(Box::new(Crossing(Bounds::build(settings)?))),
+};
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    d: NonNegative,
+    v: Positive,
+    gamma: NonNegative,
+    v1: Positive,
+    gamma1: Positive,
+    steps: Positive,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    d: f64,
+    v: f64,
+    gamma: f64,
+    v1: f64,
+    gamma1: f64,
+    steps: f64,
+    n_rounds: f64,
+}
+
+impl Bounds {
+    fn build(settings: &Settings<'_>) -> Result<Bounds, SettingsError> {
+        let table: Table = settings.parse()?;
+        Ok(Bounds {
+            d: table.d.get(),
+            v: table.v.get(),
+            gamma: table.gamma.get(),
+            v1: table.v1.get(),
+            gamma1: table.gamma1.get(),
+            steps: table.steps.get(),
+            n_rounds: super::n_rounds(settings)?,
+        })
+    }
+
+    /// What keeping it costs, after so many rounds in all.
+    fn keeping(&self, left: f64, rounds: f64) -> f64 {
+        ((rounds - left) * self.d + self.v) / (rounds * self.steps + self.gamma)
+    }
+
+    /// What excluding it costs.
+    fn excluding(&self, left: f64, rounds: f64) -> f64 {
+        self.v1 / ((rounds - left) * self.steps + self.gamma1)
+    }
+
+    /// The least that keeping it costs from now on, or what it tends to.
+    fn least_keeping(&self, left: f64) -> f64 {
+        let grows = self.d * (self.gamma + self.steps * left) >= self.steps * self.v;
+        if grows { self.keeping(left, left) } else { self.d / self.steps }
+    }
+
+    /// After how many rounds in all keeping it costs at least as much as excluding it; `None` if never.
+    fn crossing(&self, left: f64) -> Option<f64> {
+        // Both sides times their denominators: a t^2 + b t + c >= 0, t being the rounds since.
+        let a = self.d * self.steps;
+        let b = self.d * self.gamma1 + (self.v - self.v1) * self.steps;
+        let c = self.v * self.gamma1 - self.v1 * (left * self.steps + self.gamma);
+        if c >= 0.0 {
+            return Some(left);
+        }
+        let since = match (a > 0.0, b > 0.0) {
+            // The one positive root, in the form that loses no digits.
+            (true, _) => {
+                let root = (b * b - 4.0 * a * c).sqrt();
+                if b > 0.0 { -2.0 * c / (b + root) } else { (root - b) / (2.0 * a) }
+            }
+            (false, true) => -c / b,
+            (false, false) => return None,
+        };
+        // What differs from a whole round by rounding alone is that round.
+        Some(left + (since - 1e-9 * since.max(1.0)).ceil())
+    }
+
+    fn figures(&self, left: f64, more: &[(&'static str, f64)]) -> Vec<(&'static str, f64)> {
+        let given = [
+            ("d", self.d),
+            ("v", self.v),
+            ("gamma", self.gamma),
+            ("v1", self.v1),
+            ("gamma1", self.gamma1),
+            ("steps", self.steps),
+            ("rounds", self.n_rounds),
+            ("left_after", left),
+            ("bound_excluded", self.excluding(left, self.n_rounds)),
+        ];
+        given.iter().chain(more).copied().collect()
+    }
+}
+
+#[derive(Debug)]
+struct MinBound(Bounds);
+
+impl Departures for MinBound {
+    fn judge(&self, leaving: &Leaving) -> Judgement {
+        let (bounds, left) = (&self.0, f64::from(leaving.number));
+        let least = bounds.least_keeping(left);
+        let kept = least < bounds.excluding(left, bounds.n_rounds);
+        leaving.judged(kept, bounds.figures(left, &[("bound_kept", least)]))
+    }
+}
+
+#[derive(Debug)]
+struct Crossing(Bounds);
+
+impl Departures for Crossing {
+    fn judge(&self, leaving: &Leaving) -> Judgement {
+        let (bounds, left) = (&self.0, f64::from(leaving.number));
+        let crossing = bounds.crossing(left);
+        let kept = crossing.is_none_or(|rounds| rounds > bounds.n_rounds);
+        let mut figures = bounds.figures(left, &[("bound_kept", bounds.keeping(left, bounds.n_rounds))]);
+        figures.extend(crossing.map(|rounds| ("crossing", rounds)));
+        leaving.judged(kept, figures)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::ClientId;
+
+    use super::super::{EXCLUDED, KEPT};
+    use super::*;
+
+    fn bounds(d: f64, n_rounds: f64) -> Bounds {
+        Bounds { d, v: 2000.0, gamma: 100.0, v1: 2500.0, gamma1: 100.0, steps: 5.0, n_rounds }
+    }
+
+    /// It leaves after twenty rounds.
+    fn leaving() -> Leaving {
+        Leaving { client: ClientId::new(3), number: 20, fall: None }
+    }
+
+    #[test]
+    fn the_least_bound_decides() {
+        let check = |d, rounds, least: f64, without: f64, verdict| {
+            let found = MinBound(bounds(d, rounds)).judge(&leaving());
+            assert_eq!((found.client.idx(), found.verdict), (3, verdict), "D {d}, T {rounds}");
+            assert!((found.figures["bound_kept"] - least).abs() < 1e-9);
+            assert!((found.figures["bound_excluded"] - without).abs() < 1e-3);
+        };
+        check(200.0, 30.0, 10.0, 16.667, KEPT);
+        check(200.0, 40.0, 10.0, 12.5, KEPT);
+        check(200.0, 60.0, 10.0, 8.333, EXCLUDED);
+        check(20.0, 60.0, 4.0, 8.333, KEPT);
+        check(20.0, 200.0, 4.0, 2.5, EXCLUDED);
+        // The first run that is long enough.
+        for (d, rounds) in [(200.0, 50.0), (20.0, 125.0)] {
+            assert_eq!(MinBound(bounds(d, rounds)).judge(&leaving()).verdict, EXCLUDED);
+            assert_eq!(MinBound(bounds(d, rounds - 1.0)).judge(&leaving()).verdict, KEPT);
+        }
+    }
+
+    #[test]
+    fn where_the_curves_cross_decides() {
+        for (d, crossing) in [(200.0, 31.0), (20.0, 78.0)] {
+            assert_eq!(bounds(d, 1.0).crossing(20.0), Some(crossing));
+            let at = |rounds| Crossing(bounds(d, rounds)).judge(&leaving());
+            assert_eq!((at(crossing).verdict, at(crossing - 1.0).verdict), (EXCLUDED, KEPT));
+            assert_eq!(at(crossing).figures["crossing"], crossing);
+            // It is the first whole round from which on keeping costs more.
+            let one = bounds(d, 1.0);
+            assert!(one.keeping(20.0, crossing) >= one.excluding(20.0, crossing));
+            assert!(one.keeping(20.0, crossing - 1.0) < one.excluding(20.0, crossing - 1.0));
+        }
+        // Without D the bounds may never cross, or along a line.
+        let flat = Bounds { v: 2500.0, ..bounds(0.0, 1.0) };
+        assert_eq!(flat.crossing(20.0), None);
+        let line = Bounds { v: 3000.0, ..bounds(0.0, 1.0) };
+        // 3000 (5 t + 100) = 2500 (5 t + 200): t = 80.
+        assert_eq!(line.crossing(20.0), Some(100.0));
+        // It costs more at once.
+        let dear = Bounds { v: 5001.0, ..bounds(0.0, 1.0) };
+        assert_eq!(dear.crossing(20.0), Some(20.0));
+    }
+}

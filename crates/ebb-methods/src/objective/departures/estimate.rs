@@ -1,0 +1,89 @@
+//! Without constants of the theory: a client that left is excluded if enough rounds are left to make up for it.
+//!
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), have the order of it: exclude if
+//! `T - t0 >= c sqrt(Gamma t0)`, Gamma being how far the client's own loss at the model is above the least it could be. As an estimate of it stands how far its
+//! loss fell while it trained for the last time, as it reported itself: from the first tenth of its steps to the last.
+
+use ebb_round::Judgement;
+use ebb_settings::{Entry, Positive, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+use super::{Departures, Leaving};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Departures> = Entry {
+    name: "estimate",
+    about: "excluded if the rounds left are at least c sqrt(gamma t0), gamma being how far its loss last fell in training",
+    example: "c = 1.0",
+    build: |settings| Ok(Box::new(Estimate::build(settings)?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "one")]
+    c: Positive,
+}
+
+fn one() -> Positive {
+    Positive::new(1.0).expect("1 is above 0")
+}
+
+#[derive(Debug)]
+struct Estimate {
+    c: f64,
+    n_rounds: f64,
+}
+
+impl Estimate {
+    fn build(settings: &Settings<'_>) -> Result<Estimate, SettingsError> {
+        let Table { c } = settings.parse()?;
+        Ok(Estimate { c: c.get(), n_rounds: super::n_rounds(settings)? })
+    }
+}
+
+impl Departures for Estimate {
+    fn judge(&self, leaving: &Leaving) -> Judgement {
+        let left = f64::from(leaving.number);
+        let mut figures = vec![("c", self.c), ("rounds", self.n_rounds), ("left_after", left)];
+        // Whoever was never heard taught the model nothing that could be kept.
+        let Some(fall) = leaving.fall else {
+            return leaving.judged(false, figures);
+        };
+        let needed = self.c * (fall.max(0.0) * left).sqrt();
+        figures.extend([("gamma_l", fall), ("rounds_needed", needed)]);
+        leaving.judged(self.n_rounds - left < needed, figures)
+    }
+
+    fn asks_for_losses(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::ClientId;
+
+    use super::super::{EXCLUDED, KEPT};
+    use super::*;
+
+    #[test]
+    fn enough_rounds_must_be_left() {
+        let check = |c, number, fall, verdict| {
+            let leaving = Leaving { client: ClientId::new(0), number, fall };
+            let found = Estimate { c, n_rounds: 100.0 }.judge(&leaving);
+            assert_eq!(found.verdict, verdict, "{leaving:?}");
+            assert_eq!(found.figures.get("gamma_l").copied(), fall);
+        };
+        // 40 are left, and sqrt(25 * 60) is 38.7; sqrt(30 * 60) is 42.4.
+        check(1.0, 60, Some(25.0), EXCLUDED);
+        check(1.0, 60, Some(30.0), KEPT);
+        check(0.5, 60, Some(30.0), EXCLUDED);
+        // A loss that rose says that there is nothing to lose.
+        check(1.0, 60, Some(-3.0), EXCLUDED);
+        check(1.0, 60, None, EXCLUDED);
+        // 64 is the square of 8, and 36 are left.
+        check(4.5, 64, Some(1.0), EXCLUDED);
+        check(4.51, 64, Some(1.0), KEPT);
+    }
+}

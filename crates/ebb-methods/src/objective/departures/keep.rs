@@ -1,0 +1,25 @@
+//! Whoever leaves still counts: the model is for its data too, though nothing new comes from it.
+
+use ebb_round::Judgement;
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::{Departures, Leaving};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Departures> = Entry {
+    name: "keep",
+    about: "whoever leaves still counts, so that nobody's share changes and no clock starts anew",
+    example: "",
+    build: |settings| Ok(Box::new(settings.parse::<Keep>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keep {}
+
+impl Departures for Keep {
+    fn judge(&self, leaving: &Leaving) -> Judgement {
+        leaving.judged(true, [])
+    }
+}

@@ -1,0 +1,96 @@
+//! Sets of clients on whose own test data together a model is judged.
+
+use std::ops::RangeInclusive;
+
+use ebb_round::{Bits, Census, ClientId, Shares};
+
+/// Which clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClientSet {
+    /// Those that count in the objective.
+    Objective,
+    /// Those in the run.
+    Enrolled,
+    /// Those that ever were.
+    Ever,
+    /// These, whether they are in the run or not.
+    Listed(Vec<RangeInclusive<usize>>),
+}
+
+impl ClientSet {
+    /// Reads a name, or numbers and stretches of clients between commas.
+    pub(crate) fn parse(text: &str, n_clients: usize) -> Result<ClientSet, String> {
+        match text {
+            "objective" => return Ok(ClientSet::Objective),
+            "enrolled" => return Ok(ClientSet::Enrolled),
+            "ever" => return Ok(ClientSet::Ever),
+            _ => {}
+        }
+        let number = |text: &str| {
+            let wanted = "expected \"objective\", \"enrolled\", \"ever\", or clients such as \"0-8, 12\"";
+            text.trim().parse::<usize>().map_err(|_| wanted.to_owned())
+        };
+        let stretch = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return Err(format!("{first}-{last} begins after its end"));
+            }
+            if last >= n_clients {
+                return Err(format!(
+                    "there is no client {last}; the last of {n_clients} is {}",
+                    n_clients - 1
+                ));
+            }
+            Ok(first..=last)
+        };
+        text.split(',').map(stretch).collect::<Result<_, _>>().map(ClientSet::Listed)
+    }
+
+    /// Who is in it now.
+    pub(crate) fn members(&self, n_clients: usize, census: &Census, shares: &Shares) -> Bits {
+        let mut members = Bits::new(n_clients);
+        let is_in = |idx: usize| match self {
+            ClientSet::Objective => shares.of(ClientId::new(idx)) > 0.0,
+            ClientSet::Enrolled => idx < census.len() && census.enrolled().get(idx),
+            ClientSet::Ever => census.joined(ClientId::new(idx)).is_some(),
+            ClientSet::Listed(stretches) => stretches.iter().any(|stretch| stretch.contains(&idx)),
+        };
+        (0..n_clients).filter(|&idx| is_in(idx)).for_each(|idx| members.set(idx, true));
+        members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_numbers_and_stretches() {
+        let listed = |text| ClientSet::parse(text, 10);
+        assert_eq!(listed("ever"), Ok(ClientSet::Ever));
+        assert_eq!(listed("0-3, 7,9"), Ok(ClientSet::Listed(vec![0..=3, 7..=7, 9..=9])));
+        assert_eq!(listed("4-3").unwrap_err(), "4-3 begins after its end");
+        assert_eq!(listed("8-10").unwrap_err(), "there is no client 10; the last of 10 is 9");
+        for broken in ["", "everybody", "1,,2", "-3"] {
+            assert!(listed(broken).unwrap_err().starts_with("expected \"objective\""), "{broken}");
+        }
+    }
+
+    #[test]
+    fn who_is_in_a_set_now() {
+        let mut census = Census::new();
+        (0..4).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));
+        census.leave(ClientId::new(0), 3);
+        census.leave(ClientId::new(1), 3);
+        let mut kept = census.enrolled().clone();
+        kept.set(1, true);
+        let shares = Shares::over(3, &kept, |_| 1.0);
+        let who =
+            |text| ClientSet::parse(text, 6).unwrap().members(6, &census, &shares).iter().collect::<Vec<_>>();
+        assert_eq!(who("objective"), [1, 2, 3]);
+        assert_eq!(who("enrolled"), [2, 3]);
+        assert_eq!(who("ever"), [0, 1, 2, 3]);
+        assert_eq!(who("3-5"), [3, 4, 5]);
+    }
+}
