@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo, Saver, Sink,
-    Spent, State, StateError, Stream, Update, Wait, vectors,
+    Amount, Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo,
+    Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
 };
 use ebb_train::Task;
 use ebb_train::backend::{Assignment, Backend};
@@ -106,7 +106,7 @@ impl SimFleet {
         }
         let scripted = self.world.script.as_ref().and_then(|script| script.reply(self.number, client));
         let reply = scripted.unwrap_or_else(|| Reply::whole(client));
-        let work = self.world.work.returned(self.number, client, order.job.work)?;
+        let work = self.world.work.returned(self.number, client, self.planned(order))?;
         let asked = work.steps(self.task.samples(client));
         let planned = reply.steps().map_or(asked, |steps| steps.min(asked));
         let speed = &self.world.speed;
@@ -131,6 +131,13 @@ impl SimFleet {
         };
         let finish_s = if up { finish_s } else { self.world.patience_s };
         Some(Fate { steps, finish_s, late, reply })
+    }
+
+    /// The work of an order, in the unit that the world's law of work counts in.
+    fn planned(&self, order: &Order) -> Work {
+        let work = order.job.work;
+        let steps = || Amount::Steps(work.steps(self.task.samples(order.client)));
+        Work { amount: if self.world.work.counts_steps() { steps() } else { work.amount }, ..work }
     }
 
     /// Whether clients that are down answer when they are next up.
@@ -329,7 +336,7 @@ impl Fleet for SimFleet {
             }
             let Some(fate) = fate else {
                 // It did the work, and it was lost.
-                let lost = self.world.work.loses(self.number, order.client, order.job.work);
+                let lost = self.world.work.loses(self.number, order.client, self.planned(order));
                 if lost && self.reached(order.client, wait) {
                     self.world.availability.took_part(self.number, order.client);
                 }

@@ -6,7 +6,7 @@ use crate::CliError;
 
 /// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1: the mean over those rounds, or, written
 /// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down. `FIGURE>=VALUE` is the first round
-/// after which the figure is that high.
+/// after which the figure is that high. `regain(FIGURE)@ROUND` is how many rounds after that one it is again as high as it was then.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Also {
     /// As it was written: the column's heading.
@@ -24,6 +24,8 @@ enum Of {
     Changes,
     /// When one first is as high as this.
     First(f64),
+    /// How long after the first of the rounds one is as high as then.
+    Regain,
 }
 
 impl Also {
@@ -41,8 +43,12 @@ impl Also {
             });
         }
         let (figure, rounds) = text.split_once('@')?;
-        let changes = figure.strip_prefix("change(").and_then(|rest| rest.strip_suffix(')'));
-        let (figure, of) = changes.map_or((figure, Of::Values), |figure| (figure, Of::Changes));
+        let inside = |name: &str| figure.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
+        let (figure, of) = match (inside("change"), inside("regain")) {
+            (Some(figure), _) => (figure, Of::Changes),
+            (_, Some(figure)) => (figure, Of::Regain),
+            (None, None) => (figure, Of::Values),
+        };
         let (first, last) = match rounds.split_once('-') {
             Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
             None => {
@@ -50,7 +56,9 @@ impl Also {
                 (round, round)
             }
         };
-        let holds = !figure.is_empty() && 1 <= first && first <= last;
+        let last = if of == Of::Regain && first == last { u64::MAX } else { last };
+        let holds =
+            !figure.is_empty() && 1 <= first && first <= last && (of != Of::Regain || last == u64::MAX);
         holds.then(|| Also { text: text.to_owned(), figure: figure.to_owned(), of, first, last })
     }
 }
@@ -96,15 +104,22 @@ struct Mean {
     sum: f64,
     n_values: u32,
     before: Option<f64>,
+    /// The first round and its value.
+    start: Option<(u64, f64)>,
 }
 
 impl Mean {
     fn add(&mut self, of: Of, round: u64, value: f64) {
         let before = self.before.replace(value);
+        let start = self.start.get_or_insert((round, value));
         let taken = match of {
             Of::Values => Some(value),
             Of::Changes => before.map(|before| (value - before).abs()),
             Of::First(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
+            Of::Regain => {
+                let regained = self.n_values == 0 && round > start.0 && value >= start.1;
+                regained.then(|| (round - start.0) as f64)
+            }
         };
         if let Some(taken) = taken {
             self.sum += taken;
@@ -135,6 +150,8 @@ mod tests {
             "accuracy@last",
             ">=0.5",
             "accuracy>=high",
+            "regain(accuracy)@3-9",
+            "fall(accuracy)",
         ] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }
@@ -158,6 +175,10 @@ mod tests {
             .map(|text| Also::parse(text).unwrap())
             .to_vec();
         assert_eq!(look_up(&also, &table).unwrap(), [Some(1.0), Some(4.0), None]);
+        let also: Vec<_> = ["regain(accuracy)@1", "regain(accuracy)@2", "regain(accuracy)@4"]
+            .map(|text| Also::parse(text).unwrap())
+            .to_vec();
+        assert_eq!(look_up(&also, &table).unwrap(), [Some(3.0), Some(2.0), None]);
         std::fs::write(&table, "round,accuracy\n").unwrap();
         let error = look_up(&[Also::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");

@@ -140,7 +140,7 @@ impl Grid {
             let Some(one) = Also::parse(text) else {
                 let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
                                \"accuracy@97-100\" or \"change(accuracy)@81-100\", or what it must reach, as in \
-                               \"accuracy>=0.65\"";
+                               \"accuracy>=0.65\", or \"regain(accuracy)@30\", how long until it is back at that of a round";
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             };
             also.push(one);

@@ -7,7 +7,7 @@
 //! Clipping and rounding change both moments, so the normal law is solved for each E such that they hold after it.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Mutex, PoisonError};
 
 use ebb_round::{ClientId, RoundNo, Stream};
@@ -20,15 +20,31 @@ use super::{Done, WorkLaw};
 pub const ENTRY: Entry<dyn WorkLaw> = Entry {
     name: "flex",
     about: "each client does the part that its trace says, one of FLEX's eight; on three of them it can be idle",
-    example: "traces = [\"T0\", \"T30\", \"T50\", \"T70\", \"T90\"]   # without it, these and Thi, Tmi, Tlo",
+    example: "first = 5                  # of T0, T30, T50, T70, T90, Thi, Tmi, Tlo; all, if it is not given
+# traces = [\"T0\", \"T90\"]   # or these
+of = \"work\"                # or steps: the part is taken of the steps, though the job counts passes",
     build: |settings| Ok(Box::new(Flex::build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    #[serde(default = "all")]
-    traces: Vec<Trace>,
+    traces: Option<Vec<Trace>>,
+    /// So many of all, instead.
+    first: Option<NonZeroUsize>,
+    #[serde(default)]
+    of: Unit,
+}
+
+/// What a part is taken of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Unit {
+    /// Steps or passes, whichever the job counts.
+    #[default]
+    Work,
+    /// Steps.
+    Steps,
 }
 
 fn all() -> Vec<Trace> {
@@ -80,17 +96,35 @@ impl Trace {
 struct Flex {
     seed: u64,
     traces: Vec<Trace>,
+    of: Unit,
     /// The laws that were solved so far, by trace and planned work; each is the same whenever it is solved.
     solved: Mutex<BTreeMap<(Trace, u32), Law>>,
 }
 
 impl Flex {
     fn build(settings: &Settings<'_>) -> Result<Flex, SettingsError> {
-        let Table { traces } = settings.parse()?;
+        let Table { traces, first, of } = settings.parse()?;
+        let traces = match (traces, first) {
+            (Some(_), Some(_)) => {
+                return Err(settings.error("first", "traces are listed; leave out one of them"));
+            }
+            (Some(traces), None) => traces,
+            (None, first) => {
+                let mut traces = all();
+                let first = first.map_or(traces.len(), NonZeroUsize::get);
+                if first > traces.len() {
+                    return Err(settings
+                        .error("first", format!("there are {} traces; give at most that", traces.len())));
+                }
+                traces.truncate(first);
+                settings.resolve("first", i64::try_from(first).expect("no more than eight"));
+                traces
+            }
+        };
         if traces.is_empty() {
             return Err(settings.error("traces", "name at least one trace"));
         }
-        Ok(Flex { seed: settings.facts().seed, traces, solved: Mutex::default() })
+        Ok(Flex { seed: settings.facts().seed, traces, of, solved: Mutex::default() })
     }
 
     fn trace(&self, client: ClientId) -> Trace {
@@ -104,6 +138,10 @@ impl Flex {
 }
 
 impl WorkLaw for Flex {
+    fn counts_steps(&self) -> bool {
+        self.of == Unit::Steps
+    }
+
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
         let trace = self.trace(client);
         if trace == Trace::T0 {
@@ -274,6 +312,20 @@ mod tests {
         // 1000 expected, standard deviation 30.
         assert_eq!(counts.len(), 8);
         assert!(counts.values().all(|&count| (count - 1000).abs() < 120), "{counts:?}");
+    }
+
+    #[test]
+    fn so_many_of_all_are_the_first() {
+        let two = build("kind = \"flex\"\nfirst = 2", 3).unwrap();
+        let named = build("kind = \"flex\"\ntraces = [\"T0\", \"T30\"]", 3).unwrap();
+        assert_eq!(play(two.as_ref(), 20, 10), play(named.as_ref(), 20, 10));
+        let all = build("kind = \"flex\"\nfirst = 8", 3).unwrap();
+        assert_eq!(play(all.as_ref(), 20, 10), play(build("kind = \"flex\"", 3).unwrap().as_ref(), 20, 10));
+        let refused = |text: &str| build(&format!("kind = \"flex\"\n{text}"), 3).err().unwrap();
+        assert!(refused("first = 9").ends_with("first = 9: there are 8 traces; give at most that"));
+        assert!(
+            refused("first = 2\ntraces = [\"T0\"]").ends_with("traces are listed; leave out one of them")
+        );
     }
 
     #[test]

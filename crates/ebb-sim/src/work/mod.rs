@@ -15,6 +15,11 @@ pub trait WorkLaw: Send {
     /// What comes of `planned` steps or passes over the client's data, whichever the job counts.
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done;
 
+    /// Whether it is asked about steps, even if the job counts passes.
+    fn counts_steps(&self) -> bool {
+        false
+    }
+
     /// The chance that anything comes back from a client, where it has one that is always the same. Only an oracle knows.
     fn oracle_success(&self, _client: ClientId) -> Option<f64> {
         None

@@ -8,12 +8,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{ClientId, Stream};
-use ebb_settings::{Chance, Entry, NonNegative};
+use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::{Held, Labelled, Samples};
 use crate::Task;
 use crate::net::{self, Input, Net};
+use crate::split::sizes;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -28,11 +29,11 @@ features = 60
 classes = 10
 samples_min = 50           # beside a log-normal number of samples
 # samples_max = 500
-# samples = 100            # the same for all, instead
+# samples = 100            # the same for all, instead; or a [data.sizes] table
 test_share = 0.1
 # seed = 1                 # fixes the data when the run's seed varies",
     build: |settings| {
-        let synthetic = settings.parse::<Synthetic>()?;
+        let synthetic = settings.parse_without::<Synthetic>(&["kind", "sizes"])?;
         if synthetic.iid && synthetic.clusters.is_some() {
             return Err(
                 settings.error("clusters", "iid = true has one labelling for all; leave out one of them")
@@ -54,9 +55,10 @@ test_share = 0.1
             return Err(settings.error("clients", message));
         }
         let (width, n_classes) = (synthetic.features.get() as usize, synthetic.classes.get() as usize);
+        let sizes = synthetic.sizes(settings)?;
         let net = net::build(&settings.elsewhere("model"), Input::Flat(width), n_classes, "logistic")?;
-        let data =
-            synthetic.generate(synthetic.seed.unwrap_or(settings.facts().seed), net, settings.facts().seed);
+        let data_seed = synthetic.seed.unwrap_or(settings.facts().seed);
+        let data = synthetic.generate(data_seed, net, settings.facts().seed, sizes.as_deref());
         if !data.has_test_data() {
             return Err(
                 settings.error("test_share", "leaves no test data; give a larger share or more samples")
@@ -153,7 +155,22 @@ struct Labelling {
 }
 
 impl Synthetic {
-    fn generate(&self, seed: u64, net: Net, net_seed: u64) -> Labelled {
+    /// The sizes that a table of their own says, client by client.
+    fn sizes(&self, settings: &Settings<'_>) -> Result<Option<Vec<usize>>, SettingsError> {
+        if !settings.inner("sizes").written() {
+            return Ok(None);
+        }
+        if let Some(key) = ["samples_min", "samples_max"].into_iter().find(|key| settings.has(key)) {
+            return Err(settings.error(key, "data.sizes says how many; leave out one of them"));
+        }
+        let n_clients = self.clients.get() as usize;
+        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let sizes = sizes::build(settings, self.samples, n_clients, &mut Stream::of_run(seed, "sizes"))?;
+        let message = "how many is not said; give data.samples, or another kind";
+        sizes.list(n_clients).map(Some).ok_or_else(|| settings.inner("sizes").error("kind", message))
+    }
+
+    fn generate(&self, seed: u64, net: Net, net_seed: u64, sizes: Option<&[usize]>) -> Labelled {
         let width = self.features.get() as usize;
         let n_clients = self.clients.get() as usize;
         let clusters: Option<Vec<u32>> = self.clusters.map(|clusters| {
@@ -169,7 +186,7 @@ impl Synthetic {
             let labelling = self.labelling(seed, group);
             let means = self.feature_means(seed, client);
             let mut stream = Stream::of_client(seed, "synthetic samples", client);
-            let n_samples = self.n_samples(&mut stream);
+            let n_samples = sizes.map_or_else(|| self.n_samples(&mut stream), |sizes| sizes[idx]);
             let mut rows = Vec::with_capacity(n_samples * width);
             let mut labels = Vec::with_capacity(n_samples);
             for _ in 0..n_samples {
@@ -264,7 +281,7 @@ mod tests {
     /// The data of a seed, with any network.
     fn generate(synthetic: &Synthetic, seed: u64) -> Labelled {
         let spec = named("logistic", Input::Flat(synthetic.features.get() as usize), 10).unwrap();
-        synthetic.generate(seed, Net::new(&spec, Path::Portable).unwrap(), seed)
+        synthetic.generate(seed, Net::new(&spec, Path::Portable).unwrap(), seed, None)
     }
 
     fn synthetic(text: &str) -> Synthetic {
@@ -292,6 +309,37 @@ mod tests {
         let mut totals: Vec<_> = sizes.iter().map(|(train, test)| train + test).collect();
         totals.sort_unstable();
         assert!((totals[1000] as f64 - 104.6).abs() < 5.0 * 3.1, "{}", totals[1000]);
+    }
+
+    #[test]
+    fn sizes_may_follow_a_table_of_their_own() {
+        let build = |text: &str| {
+            let tree = Tree::parse(&format!("[data]\nkind = \"synthetic\"\nfeatures = 2\n{text}"), "a.toml")
+                .unwrap();
+            let task = (ENTRY.build)(&tree.table("data", Facts { seed: 3, ..Facts::default() }));
+            task.map_err(|error| error.to_string())
+        };
+        let task = build("clients = 3\n[data.sizes]\nkind = \"given\"\nsamples = [10, 20, 100]").unwrap();
+        assert_eq!([0, 1, 2].map(|idx| task.samples(ClientId::new(idx))), [9, 18, 90]);
+        let task = build("clients = 400\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 300").unwrap();
+        let sizes: Vec<_> = (0..400).map(|idx| task.samples(ClientId::new(idx))).collect();
+        assert!(sizes.iter().all(|size| (45..=270).contains(size)));
+        // In the mean the root of 50 * 300, nine tenths of which are trained on; the deviation of one is about 64.
+        let mean = sizes.iter().map(|&size| f64::from(size)).sum::<f64>() / 400.0;
+        assert!((mean - 0.9 * 122.5).abs() < 5.0 * 64.0 / 20.0, "{mean}");
+        for (text, expected) in [
+            (
+                "samples_min = 3\n[data.sizes]\nkind = \"pareto\"",
+                "a.toml:4:1: data.samples_min = 3: data.sizes says how many",
+            ),
+            (
+                "[data.sizes]\nkind = \"equal\"",
+                "a.toml:5:1: data.sizes.kind = \"equal\": how many is not said",
+            ),
+        ] {
+            let error = build(text).err().unwrap();
+            assert!(error.starts_with(expected), "{error}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum Sizes {
 
 impl Sizes {
     /// Client by client, where the numbers do not depend on the data.
-    pub(super) fn list(&self, n_clients: usize) -> Option<Vec<usize>> {
+    pub(crate) fn list(&self, n_clients: usize) -> Option<Vec<usize>> {
         match self {
             Sizes::AsMany => None,
             Sizes::Same(size) => Some(vec![*size; n_clients]),
@@ -183,7 +183,7 @@ impl SizeLaw for Given {
 }
 
 /// The sizes that `sizes` within `data` stands for, or `samples`, which is what `data` says of them itself.
-pub(super) fn build(
+pub(crate) fn build(
     data: &Settings<'_>,
     samples: Option<NonZeroU32>,
     n_clients: usize,
