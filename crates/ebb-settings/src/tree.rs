@@ -90,6 +90,9 @@ impl Tree {
             }
             _ => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
+        if path.contains('[') && !self.has(path) {
+            return Err(wrong("there is nothing in the list at this place"));
+        }
         self.put(path, value, place);
         Ok(())
     }
@@ -106,9 +109,16 @@ impl Tree {
         kinds.into_iter().chain(rest).try_for_each(|assignment| self.set(assignment))
     }
 
-    /// Puts one value in place.
+    /// Puts one value in place. What lies inside a list, as `departures[0].round` does, must be there already.
     pub fn put(&mut self, path: &str, value: impl Into<Value>, place: Place) {
         let mut value = value.into();
+        if path.contains('[') {
+            if let Some(there) = value_mut(&mut self.root, path) {
+                *there = value;
+                self.places.insert(path.to_owned(), place);
+            }
+            return;
+        }
         for part in path.split('.').rev() {
             value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
         }
@@ -409,6 +419,19 @@ impl<'t> Settings<'t> {
     }
 }
 
+/// The value at a path that leads through tables and lists.
+fn value_mut<'v>(root: &'v mut Table, path: &str) -> Option<&'v mut Value> {
+    let mut parts = path.split('.').flat_map(split_indices);
+    let mut at = root.get_mut(&parts.next()?)?;
+    for part in parts {
+        at = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(idx) => at.as_array_mut()?.get_mut(idx.parse::<usize>().ok()?)?,
+            None => at.as_table_mut()?.get_mut(&part)?,
+        };
+    }
+    Some(at)
+}
+
 /// Long values are cut, for what is wrong with them is seen at their start or not at all.
 fn short(text: &str) -> String {
     const MOST: usize = 60;
@@ -591,6 +614,22 @@ mod tests {
             tree.table("select", Facts::default()).error("cohort", "missing").to_string(),
             "--set select.kind=b: select.cohort: missing"
         );
+    }
+
+    #[test]
+    fn what_lies_in_a_list_can_be_put() {
+        let mut tree = Tree::parse("[world]\ndepartures = [{ round = 1, clients = [3] }]", "a.toml").unwrap();
+        tree.set("world.departures[0].round=7").unwrap();
+        tree.set("world.departures[0].clients[0]=4").unwrap();
+        assert_eq!(tree.written(), "[[world.departures]]\nclients = [4]\nround = 7\n");
+        let error = tree.error("world.departures[0].round", "wrong").to_string();
+        assert_eq!(error, "--set world.departures[0].round=7: world.departures[0].round = 7: wrong");
+        for missing in
+            ["world.departures[1].round=7", "world.departures[0].rond=7", "world.arrivals[0].round=2"]
+        {
+            let error = tree.set(missing).unwrap_err().to_string();
+            assert!(error.ends_with("there is nothing in the list at this place"), "{error}");
+        }
     }
 
     #[test]

@@ -131,6 +131,9 @@ impl Grid {
             if values.is_empty() {
                 return wrong("give at least one value");
             }
+            if key.contains('[') && !common.has(key) {
+                return wrong("there is nothing in the list at this place");
+            }
             if repeated(values) {
                 return wrong("a value stands twice");
             }
