@@ -2,6 +2,7 @@
 
 mod e3cs;
 mod fdms;
+mod flex;
 mod study;
 
 use std::error::Error;
@@ -32,12 +33,15 @@ enum What {
     Fdms,
     /// E3CS: whom to ask
     E3cs,
+    /// FLEX: half-done work, newcomers and leavers
+    Flex,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (folder, grids) = match args.what {
         What::Fdms => ("fdms", fdms::GRIDS),
         What::E3cs => ("e3cs", e3cs::GRIDS),
+        What::Flex => ("flex", flex::GRIDS),
     };
     let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
     if args.run {
@@ -52,16 +56,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         match args.what {
             What::Fdms => fdms::look_at_friends(&runs)?,
             What::E3cs => {}
+            What::Flex => flex::look_at_crossings(&runs)?,
         }
     }
-    let page = workspace().join("docs/results").join(folder).with_extension("md");
-    std::fs::create_dir_all(page.parent().expect("docs/results"))?;
-    let text = match args.what {
-        What::Fdms => fdms::write()?,
-        What::E3cs => e3cs::write()?,
+    let pages = match args.what {
+        What::Fdms => vec![("fdms", fdms::write()?)],
+        What::E3cs => vec![("e3cs", e3cs::write()?)],
+        What::Flex => {
+            let write = |(name, write): (&'static str, flex::Page)| Ok((name, write()?));
+            flex::PAGES.into_iter().map(write).collect::<Result<_, Box<dyn Error>>>()?
+        }
     };
-    std::fs::write(&page, text)?;
-    println!("wrote {}", page.strip_prefix(workspace())?.display());
+    std::fs::create_dir_all(workspace().join("docs/results"))?;
+    for (name, text) in pages {
+        let page = format!("docs/results/{name}.md");
+        std::fs::write(workspace().join(&page), text)?;
+        println!("wrote {page}");
+    }
     Ok(())
 }
 

@@ -1,0 +1,496 @@
+//! Half-done work, newcomers and leavers beside FLEX's tables 3, 4 and 5.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ebb_record::stats::{self, Estimate};
+
+use super::study::{Study, Verdict, Which, cell, difference, points};
+use crate::workspace;
+
+/// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
+pub(super) const GRIDS: &[&str] = &[
+    "schemes-synthetic",
+    "schemes-synthetic-iid",
+    "arrivals-synthetic",
+    "departures-01",
+    "departures-05",
+    "departures-1",
+    "schemes-mnist",
+    "schemes-mnist-iid",
+    "arrivals-mnist",
+];
+
+/// The pages and what writes them.
+pub(super) const PAGES: [(&str, Page); 3] =
+    [("flex-schemes", schemes), ("flex-arrivals", arrivals), ("flex-departures", departures)];
+
+/// Writes a page.
+pub(super) type Page = fn() -> Result<String, Box<dyn Error>>;
+
+const FIRST: &str = "world.work.first";
+const END: &str = "accuracy@191-200";
+
+fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
+    Study::read(&workspace().join(format!("experiments/flex/{grid}.csv")))
+}
+
+/// How all pages judge.
+const HOW: &str = "Seeds are stated in the grids and were before anything was run. Differences are paired by seed, for two methods of a seed see the
+same data, the same first model and the same work done; in brackets the 95 % interval of their mean, and the number of pairs. A claim is *held* or
+*reversed* when the whole interval is on one side, and *tied* when it is not; from fewer than three pairs nothing is said.";
+
+/// One half of Table 3.
+struct Panel {
+    title: &'static str,
+    grid: &'static str,
+    /// What is published at 1 to 8 traces: B less A and C less B, in points.
+    published: [(f64, f64); 8],
+}
+
+const PANELS: [Panel; 4] = [
+    Panel {
+        title: "SYNTHETIC(1, 1)",
+        grid: "schemes-synthetic",
+        published: [
+            (0.1, -0.4),
+            (9.6, 1.5),
+            (22.2, 1.8),
+            (38.2, 3.2),
+            (33.3, 3.9),
+            (30.5, 7.9),
+            (37.9, 4.5),
+            (41.6, 8.0),
+        ],
+    },
+    Panel {
+        title: "SYNTHETIC(0, 0)",
+        grid: "schemes-synthetic-iid",
+        published: [
+            (-0.6, 0.5),
+            (2.1, 0.1),
+            (6.6, 0.0),
+            (9.0, 0.7),
+            (11.6, 3.0),
+            (16.4, 2.5),
+            (6.3, 1.9),
+            (14.4, 2.8),
+        ],
+    },
+    Panel {
+        title: "MNIST, one label a client",
+        grid: "schemes-mnist",
+        published: [
+            (0.2, -0.3),
+            (9.5, 1.8),
+            (19.3, 1.6),
+            (33.8, 3.3),
+            (33.2, 3.2),
+            (28.7, 6.2),
+            (36.0, 3.6),
+            (43.4, 6.9),
+        ],
+    },
+    Panel {
+        title: "MNIST, iid",
+        grid: "schemes-mnist-iid",
+        published: [
+            (-0.6, 0.3),
+            (1.9, 0.1),
+            (5.6, 0.1),
+            (8.3, 0.7),
+            (10.4, 2.6),
+            (14.0, 2.2),
+            (5.8, 1.9),
+            (11.8, 2.4),
+        ],
+    },
+];
+
+/// Table 3.
+fn schemes() -> Result<String, Box<dyn Error>> {
+    let mut page = format!(
+        "# Half-done work: schemes A, B and C
+
+Written by `cargo xtask results flex` from the figures in `experiments/flex/schemes-*.csv`; `--run` first runs whatever of the grids is not
+finished. Beside ours, in italics, Table 3 of Ruan et al. (2021), from runs of theirs whose number is not said. {HOW}
+
+**Protocol.** 200 rounds, rate eta_0 / tau, everybody asked. Each client follows one of the first 1 to 8 traces of the paper's Table 2, drawn at random: what part of its
+work it has done when the round closes; only the last three have rounds without any. Sizes by a Pareto law of index .5. Accuracy is the mean after rounds 195 and
+200. *Not said in the paper*, and chosen: how many local steps (ten mini-batches of 20 on SYNTHETIC, rate 1), the bounds of the sizes (50 to 2,000), the
+traces themselves (normal parts with the published means and deviations after cutting and rounding, see `ebbflow describe flex`), the test data (a tenth of each
+client's samples on SYNTHETIC, the official test images of MNIST), 50 clients on SYNTHETIC, as the paper says, with FedProx's law of features. **MNIST is smaller than
+theirs**: two passes instead of ten, at most 300 samples a client, the rate raised to .0258 so that rates summed over all steps stay, parts of the work
+taken of steps, and only 1, 5 and 8 traces. The grids of the full size, MNIST and EMNIST, are shipped (`schemes-*-full*.toml`) and were not run.
+"
+    );
+    let mut verdicts = String::from("| | claim | found | |\n|---|---|---|---|\n");
+    for panel in &PANELS {
+        write_panel(panel, &mut page, &mut verdicts)?;
+    }
+    page.push_str("\n## What the paper claims\n\n");
+    page.push_str(&verdicts);
+    page.push_str(
+        "\nWith one trace everybody does all its work and the three are the same arithmetic; there the paper's differences, up to .7 of a point, can only be noise
+between its runs.\n",
+    );
+    Ok(page)
+}
+
+fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Result<(), Box<dyn Error>> {
+    let study = read(panel.grid)?;
+    let of = |method: &str, traces: usize| {
+        study.column(Which { method, vary: Some((FIRST, &traces.to_string())) }, END)
+    };
+    let less = |one: &str, other: &str, traces| minus(&of(one, traces), &of(other, traces));
+    writeln!(
+        page,
+        "\n## {}\n\n| traces | A | B | C | B less A | *published* | C less B | *published* |\n|---|{}",
+        panel.title,
+        "---|".repeat(7)
+    )?;
+    for (traces, (b_less_a, c_less_b)) in (1..).zip(panel.published) {
+        let accuracies = ["scheme-a", "scheme-b", "scheme-c"].map(|method| cell(&of(method, traces)));
+        let gains = [("scheme-b", "scheme-a"), ("scheme-c", "scheme-b")];
+        let [b, c] = gains.map(|(one, other)| points(estimate(&less(one, other, traces))));
+        if !of("scheme-a", traces).is_empty() {
+            writeln!(
+                page,
+                "| {traces} | {} | {b} | *{b_less_a:+.1}* | {c} | *{c_less_b:+.1}* |",
+                accuracies.join(" | ")
+            )?;
+        }
+    }
+    let (ba, cb) =
+        (|traces| less("scheme-b", "scheme-a", traces), |traces| less("scheme-c", "scheme-b", traces));
+    let same = |gains: &BTreeMap<u32, f64>| gains.values().all(|gain| *gain == 0.0);
+    let zero = match same(&ba(1)) && same(&cb(1)) {
+        _ if ba(1).is_empty() => "not run",
+        true => "the same to the bit",
+        false => "not the same",
+    };
+    writeln!(
+        verdicts,
+        "| {} | with one trace all three are the same | {zero} | {} |",
+        panel.title,
+        match zero {
+            "the same to the bit" => "held",
+            "not the same" => "reversed",
+            _ => "not run",
+        }
+    )?;
+    let mut row = |claim: &str, found: Option<Estimate>, least: f64| {
+        writeln!(
+            verdicts,
+            "| {} | {claim} | {} | {} |",
+            panel.title,
+            points(found),
+            Verdict::of(found, least).name()
+        )
+    };
+    row("B is above A with 5 traces", estimate(&ba(5)), 0.0)?;
+    row("B is above A with 8 traces", estimate(&ba(8)), 0.0)?;
+    let few = if panel.grid.contains("mnist") { 5 } else { 2 };
+    row(
+        &format!("B's gain is larger with 8 traces than with {few}"),
+        estimate(&minus(&ba(8), &ba(few))),
+        0.0,
+    )?;
+    row("C is no more than half a point below B with 8 traces", estimate(&cb(8)), -0.005)?;
+    row("C is above B with 8 traces", estimate(&cb(8)), 0.0)?;
+    row(
+        &format!("C's gain is larger with 8 traces than with {few}"),
+        estimate(&minus(&cb(8), &cb(few))),
+        0.0,
+    )?;
+    Ok(())
+}
+
+/// One less the other, by seed.
+fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
+    one.iter().filter_map(|(seed, one)| Some((*seed, one - other.get(seed)?))).collect()
+}
+
+/// The mean over seeds and its interval.
+fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
+    let zero = values.keys().map(|seed| (*seed, 0.0)).collect();
+    difference(values, &zero)
+}
+
+const ARRIVALS: &str = "world.arrivals[0].round";
+const N_ROUNDS: f64 = 200.0;
+
+/// Table 4.
+fn arrivals() -> Result<String, Box<dyn Error>> {
+    let mut page = format!(
+        "# A newcomer: how long until the model is as good as before
+
+Written by `cargo xtask results flex` from the figures in `experiments/flex/arrivals-*.csv`; `--run` first runs whatever of the grids is not
+finished. Beside ours, in italics, Table 4 of Ruan et al. (2021). {HOW}
+
+**Protocol.** Scheme C, the first five traces, clients of equal size, 200 rounds, rate eta_0 / tau, starting anew when the client arrives. Rounds after the arrival until the
+accuracy on the test data of all that are in the objective, the newcomer's with it, is what it was on that of the others before. *fast-reboot* counts the
+newcomer's updates 3 times in its first round and 1 + 2 / j² times in its j-th; *auto* does so while the measured gradients say that it helps. *Not said in the
+paper*, and chosen: who arrives (the last client), local steps and sizes (ten mini-batches, 200 samples on SYNTHETIC(1, 1), 30 clients; on MNIST, 10 clients with one label
+each, two passes over 540 images at a rate of .01), the test data (a tenth of each client's samples). A run that is not back after 200 rounds counts with
+the rounds that were left.
+"
+    );
+    let tables = [
+        ("SYNTHETIC(1, 1)", "arrivals-synthetic", ["1 v 1", "4 v 6", "7 v 12", "3 v 8"]),
+        ("MNIST", "arrivals-mnist", ["4 v 4", "22 v 27", "55 v 63", "59 v 66"]),
+    ];
+    let mut verdicts = String::from("| | claim | rounds saved | |\n|---|---|---|---|\n");
+    for (title, grid, published) in tables {
+        let study = read(grid)?;
+        let recovery = |method: &str, round: u32| -> BTreeMap<u32, f64> {
+            let round_text = round.to_string();
+            let which = Which { method, vary: Some((ARRIVALS, &round_text)) };
+            let found = study.column(which, &format!("regain(note_oracle_set_accuracy_objective)@{round}"));
+            let all = study.column(which, "final_accuracy").into_keys();
+            all.map(|seed| (seed, found.get(&seed).copied().unwrap_or(N_ROUNDS - f64::from(round)))).collect()
+        };
+        writeln!(
+            page,
+            "\n## {title}\n\n| arrives after | vanilla | fast-reboot | auto | *published, fast v vanilla* |\n|---|---|---|---|---|"
+        )?;
+        for (round, published) in [10, 30, 50, 70].into_iter().zip(published) {
+            let cells = ["vanilla", "fast-reboot", "auto"].map(|method| rounds(&recovery(method, round)));
+            writeln!(page, "| {round} | {} | *{published}* |", cells.join(" | "))?;
+        }
+        let saved = |method: &str, round| minus(&recovery("vanilla", round), &recovery(method, round));
+        let mut row = |claim: &str, found: Option<Estimate>| {
+            writeln!(
+                verdicts,
+                "| {title} | {claim} | {} | {} |",
+                plain(found),
+                Verdict::of(found, 0.0).name()
+            )
+        };
+        for round in [10, 30, 50, 70] {
+            row(
+                &format!("fast-reboot is back sooner after {round}"),
+                estimate(&saved("fast-reboot", round)),
+            )?;
+        }
+        let later = minus(&saved("fast-reboot", 70), &saved("fast-reboot", 10));
+        row("it saves more after 70 than after 10", estimate(&later))?;
+        let grows = minus(&recovery("vanilla", 70), &recovery("vanilla", 10));
+        row("vanilla takes longer after 70 than after 10", estimate(&grows))?;
+    }
+    page.push_str("\n## What the paper claims\n\n");
+    page.push_str(&verdicts);
+    Ok(page)
+}
+
+/// Rounds, their deviation and the number of seeds.
+fn rounds(values: &BTreeMap<u32, f64>) -> String {
+    let values: Vec<_> = values.values().copied().collect();
+    match (stats::mean(&values), stats::deviation(&values)) {
+        (Some(mean), Some(deviation)) => format!("{mean:.1} ± {deviation:.1} ({})", values.len()),
+        (Some(mean), None) => format!("{mean:.1}"),
+        _ => "not run".to_owned(),
+    }
+}
+
+/// A difference in rounds, with its interval.
+fn plain(difference: Option<Estimate>) -> String {
+    let Some(found) = difference else { return "not run".to_owned() };
+    match found.interval() {
+        None => format!("{:+.1}", found.mean),
+        Some((low, high)) => format!("{:+.1} ({low:+.1} to {high:+.1}, {})", found.mean, found.n_values),
+    }
+}
+
+const DEPARTURES: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 45, 50];
+
+/// The three levels of Table 5, and what is published.
+const LEVELS: [(&str, &str, [u32; 9]); 3] = [
+    ("(.1, .1)", "departures-01", [2, 5, 3, 3, 9, 3, 10, 26, 40]),
+    ("(.5, .5)", "departures-05", [1, 3, 9, 14, 13, 7, 12, 36, 34]),
+    ("(1, 1)", "departures-1", [10, 9, 27, 18, 34, 17, 28, 62, 77]),
+];
+
+/// Where the rounds in which curves cross are kept.
+const CROSSINGS: &str = "experiments/flex/crossings.csv";
+
+/// Table 5.
+fn departures() -> Result<String, Box<dyn Error>> {
+    let mut page = format!(
+        "# A leaver: when it pays to exclude it
+
+Written by `cargo xtask results flex` from the figures in `{CROSSINGS}`, which are taken from the records of the grids `experiments/flex/departures-*.toml`;
+`--run` first runs whatever of them is not finished. Beside ours, in italics, Table 5 of Ruan et al. (2021). {HOW}
+
+**Protocol.** SYNTHETIC(alpha, beta), 30 clients of 200 samples, scheme C, the first five traces, ten mini-batches a round, rate 1 / tau, 200 rounds. A client leaves for good;
+*include* keeps it in the objective, *exclude* takes shares anew and starts the rate anew. Rounds after it left until the loss on the test data of those that
+stay is lower for *exclude*: the first such round, and the first from which on it stays so to the end. *Not said in the paper*, and chosen: who leaves (the last client), whose test
+data counts, sizes and steps. What does not happen within the run counts with the rounds that were left.
+"
+    );
+    let found = read_crossings()?;
+    let of = |level: &str, round: u32, at: usize| -> BTreeMap<u32, f64> {
+        let rows = found.iter().filter(|row| row.level == level && row.round == round);
+        rows.map(|row| (row.seed, [row.first, row.for_good][at].unwrap_or(N_ROUNDS - f64::from(round))))
+            .collect()
+    };
+    writeln!(
+        page,
+        "\n| left after | {} |\n|---|{}",
+        LEVELS.map(|(level, _, _)| format!("{level}: first | for good | *published*")).join(" | "),
+        "---|---|---|".repeat(3)
+    )?;
+    for (at, round) in DEPARTURES.into_iter().enumerate() {
+        let cells = LEVELS.map(|(level, _, published)| {
+            format!(
+                "{} | {} | *{}*",
+                rounds(&of(level, round, 0)),
+                rounds(&of(level, round, 1)),
+                published[at]
+            )
+        });
+        writeln!(page, "| {round} | {} |", cells.join(" | "))?;
+    }
+    let mean = |level: &str, at: usize| -> BTreeMap<u32, f64> {
+        let mut sums = BTreeMap::new();
+        for round in DEPARTURES {
+            for (seed, value) in of(level, round, at) {
+                *sums.entry(seed).or_insert(0.0) += value / DEPARTURES.len() as f64;
+            }
+        }
+        sums
+    };
+    page.push_str(
+        "\n## What the paper claims\n\n| claim | first, in rounds | | for good | |\n|---|---|---|---|---|\n",
+    );
+    let mut row = |claim: &str, values: [BTreeMap<u32, f64>; 2]| {
+        let [first, for_good] = values.map(|values| estimate(&values));
+        writeln!(
+            page,
+            "| {claim} | {} | {} | {} | {} |",
+            plain(first),
+            Verdict::of(first, 0.0).name(),
+            plain(for_good),
+            Verdict::of(for_good, 0.0).name()
+        )
+    };
+    for (level, _, _) in LEVELS {
+        let claim = format!("{level}: the curves cross later after 50 than after 10");
+        row(&claim, [0, 1].map(|at| minus(&of(level, 50, at), &of(level, 10, at))))?;
+    }
+    for (one, other) in [("(.5, .5)", "(.1, .1)"), ("(1, 1)", "(.5, .5)"), ("(1, 1)", "(.1, .1)")] {
+        let claim = format!("they cross later in the mean for {one} than for {other}");
+        row(&claim, [0, 1].map(|at| minus(&mean(one, at), &mean(other, at))))?;
+    }
+    Ok(page)
+}
+
+/// When the curve of *exclude* comes below that of *include*.
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Crossing {
+    level: String,
+    round: u32,
+    seed: u32,
+    first: Option<f64>,
+    for_good: Option<f64>,
+}
+
+fn read_crossings() -> Result<Vec<Crossing>, Box<dyn Error>> {
+    let path = workspace().join(CROSSINGS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(csv::Reader::from_path(path)?.deserialize().collect::<Result<_, _>>()?)
+}
+
+/// Takes the crossings from the records of the grids, in a folder that holds one a grid.
+pub(super) fn look_at_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
+    let mut found = Vec::new();
+    for (level, grid, _) in LEVELS {
+        let cells = runs.join(grid).join("cells");
+        if !cells.exists() {
+            return Ok(());
+        }
+        let mut losses: BTreeMap<(u32, u32, bool), Vec<f64>> = BTreeMap::new();
+        for entry in std::fs::read_dir(&cells)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // METHOD_ROUND_sSEED_DIGEST
+            let parts: Vec<_> = name.split('_').collect();
+            let [method, round, seed, _] = parts[..] else { continue };
+            let (Ok(round), Some(Ok(seed))) = (round.parse(), seed.strip_prefix('s').map(str::parse)) else {
+                continue;
+            };
+            if entry.path().join("summary.json").is_file() {
+                let curve = curve(&entry.path().join("rounds.csv"), "note_oracle_set_loss_stay")?;
+                losses.insert((round, seed, method == "exclude"), curve);
+            }
+        }
+        for ((round, seed, _), excluded) in losses.iter().filter(|((_, _, excluded), _)| *excluded) {
+            if let Some(included) = losses.get(&(*round, *seed, false)) {
+                let (first, for_good) = crossing(included, excluded, *round as usize);
+                found.push(Crossing { level: level.to_owned(), round: *round, seed: *seed, first, for_good });
+            }
+        }
+    }
+    let mut table = csv::Writer::from_path(workspace().join(CROSSINGS))?;
+    for row in found {
+        table.serialize(row)?;
+    }
+    Ok(table.flush()?)
+}
+
+/// A column of a record, round by round.
+fn curve(path: &Path, column: &str) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut reader = csv::Reader::from_path(path)?;
+    let at = reader.headers()?.iter().position(|name| name == column);
+    let at = at.ok_or_else(|| format!("{} has no column {column}", path.display()))?;
+    let values = reader.records().map(|record| Ok(record?.get(at).unwrap_or_default().parse()?));
+    values.collect()
+}
+
+/// After how many rounds without the client the second curve is below the first: for the first time, and from when on for good.
+fn crossing(included: &[f64], excluded: &[f64], left: usize) -> (Option<f64>, Option<f64>) {
+    let below: Vec<_> =
+        included.iter().zip(excluded).skip(left).map(|(included, excluded)| excluded < included).collect();
+    let first = below.iter().position(|below| *below).map(|at| (at + 1) as f64);
+    let last_above = below.iter().rposition(|below| !below);
+    let for_good = match last_above {
+        None => Some(1.0),
+        Some(at) if at + 1 < below.len() => Some((at + 2) as f64),
+        Some(_) => None,
+    };
+    (first, for_good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_are_what_the_figures_say() {
+        for (name, write) in PAGES {
+            let page = std::fs::read_to_string(workspace().join(format!("docs/results/{name}.md"))).unwrap();
+            assert!(page == write().unwrap(), "run cargo xtask results flex");
+        }
+    }
+
+    #[test]
+    fn every_grid_is_there() {
+        for grid in GRIDS {
+            assert!(workspace().join(format!("experiments/flex/{grid}.toml")).is_file(), "{grid}");
+        }
+    }
+
+    #[test]
+    fn curves_cross_for_the_first_time_and_for_good() {
+        let included = [9.0, 5.0, 5.0, 5.0, 5.0, 5.0];
+        let check = |excluded: [f64; 6], expected| assert_eq!(crossing(&included, &excluded, 1), expected);
+        check([8.0, 6.0, 4.0, 6.0, 4.0, 4.0], (Some(2.0), Some(4.0)));
+        check([8.0, 4.0, 4.0, 4.0, 4.0, 4.0], (Some(1.0), Some(1.0)));
+        check([8.0, 6.0, 6.0, 6.0, 6.0, 6.0], (None, None));
+        check([8.0, 6.0, 4.0, 4.0, 4.0, 5.0], (Some(2.0), None));
+    }
+}
