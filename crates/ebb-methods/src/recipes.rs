@@ -205,6 +205,36 @@ pub const STANDARD: &[Recipe] = &[
         only_participation: true,
     },
     Recipe {
+        name: "fast-reboot",
+        about: "scheme C whose newcomers count for more at first, and the rate starts anew when they come (Ruan et al. 2021)",
+        settings: r#"
+            [objective.arrivals]
+            kind = "fast-reboot"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "scheme-c"
+            [server]
+            clock = "shift"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "departures",
+        about: "scheme C that goes on without a leaver if enough rounds are left to make up for it (Ruan et al. 2021)",
+        settings: r#"
+            [objective.departures]
+            kind = "estimate"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "scheme-c"
+            [server]
+            clock = "shift"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
         name: "fednova",
         about: "asks everybody and divides each update by how far its steps reach (Wang et al. 2020)",
         settings: r#"

@@ -234,7 +234,7 @@ mod tests {
     fn every_recipe_builds_from_its_name_and_a_rate() {
         for recipe in recipes::STANDARD {
             let cohort = if recipe.settings.contains("everyone") { "" } else { "[select]\ncohort = 3" };
-            build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 1", recipe.name))
+            build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 2", recipe.name))
                 .unwrap();
         }
     }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn every_example_builds() {
         for Method { role, name, example, .. } in Registry::standard().methods() {
-            let local = if role == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 1\n" };
+            let local = if role == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 2\n" };
             let select = if role == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
             build(&format!("{local}{select}[{role}]\nkind = \"{name}\"\n{example}")).unwrap();
         }
@@ -253,7 +253,7 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fednova, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
             ),
             (
                 "[select]\nkind = \"unifrom\"",

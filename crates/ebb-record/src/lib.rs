@@ -40,7 +40,7 @@ pub use reader::{Header, Rows, RunFolder, Wall};
 pub use row::{Judged, Row};
 pub use selection::{Selection, SelectionTally};
 pub use summary::{Answers, Diverged, Summary};
-pub use table::{write_csv, write_parquet};
+pub use table::{note_names, write_csv, write_parquet};
 pub use writer::RunWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.

@@ -1,5 +1,6 @@
 //! Rows as tables: CSV with the scalars, Parquet with all that a row holds.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,20 +12,16 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::error::{Doing, RecordError};
-use crate::{Row, disk};
+use crate::{Judged, Row, disk};
 
-/// Writes the scalars of the rows and how long their lists are, and a column for each note of the first row. What was not
-/// measured is an empty cell.
+/// Writes the scalars of the rows and how long their lists are, and a column for each of these notes: those that any row has. What was
+/// not measured is an empty cell.
 pub fn write_csv(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
+    notes: &BTreeSet<String>,
     to: &Path,
 ) -> Result<(), RecordError> {
-    let mut rows = rows.into_iter().peekable();
     disk::replace(to, |file| {
-        let notes: Vec<_> = match rows.peek() {
-            Some(Ok(first)) => first.notes.keys().cloned().collect(),
-            _ => Vec::new(),
-        };
         let mut names: Vec<_> = SCALARS.iter().map(|(name, _)| (*name).to_owned()).collect();
         names.extend(notes.iter().map(|name| format!("note_{name}")));
         writeln!(file, "{}", names.join(",")).doing("writing", to)?;
@@ -36,6 +33,17 @@ pub fn write_csv(
         }
         Ok(())
     })
+}
+
+/// The names of all notes that any of the rows has.
+pub fn note_names(
+    rows: impl IntoIterator<Item = Result<Row, RecordError>>,
+) -> Result<BTreeSet<String>, RecordError> {
+    let mut names = BTreeSet::new();
+    for row in rows {
+        names.extend(row?.notes.into_keys());
+    }
+    Ok(names)
 }
 
 /// Writes all that the rows hold, sets of clients as lists; `chances` goes with `asked`.
@@ -141,21 +149,28 @@ const COUNT_LISTS: [CountList; 21] = [
 /// A column with a list of other numbers a round, and where they are found.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
-const NUMBER_LISTS: [NumberList; 5] = [
+const NUMBER_LISTS: [NumberList; 6] = [
     ("class_accuracy", |row| row.class_accuracy.clone()),
     ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
     ("stand_in_part", Row::stand_in_parts),
     ("friend_similarity", |row| row.friend_similarity.clone()),
     ("note_values", |row| row.notes.values().copied().collect()),
+    ("judged_figures", |row| row.judged.iter().flat_map(|one| one.figures.values().copied()).collect()),
 ];
 
 /// A column with a list of words a round, and where they are found.
 type WordList = (&'static str, fn(&Row) -> Vec<String>);
 
-const WORD_LISTS: [WordList; 3] = [
+const WORD_LISTS: [WordList; 4] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
     ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
+    ("judged_figure_names", |row| {
+        let named = |one: &Judged| {
+            one.figures.keys().map(|name| format!("{}.{name}", one.client)).collect::<Vec<_>>()
+        };
+        row.judged.iter().flat_map(named).collect()
+    }),
 ];
 
 /// The clients of stretches that are given by their first and last.
@@ -375,7 +390,7 @@ mod tests {
     fn the_csv_by_hand() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.csv");
-        write_csv(rows().into_iter().map(Ok), &path).unwrap();
+        write_csv(rows().into_iter().map(Ok), &BTreeSet::new(), &path).unwrap();
         let expected = "\
             round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,n_stand_ins,chance,rate,\
             train_loss,train_accuracy,step_norm,loss,accuracy,oracle_client_mean,oracle_client_worst_tenth,\
@@ -389,19 +404,20 @@ mod tests {
     }
 
     #[test]
-    fn the_notes_of_the_first_row_are_columns_of_the_csv() {
+    fn the_notes_of_all_rows_are_columns_of_the_csv() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.csv");
         let mut fewer = befriended(1);
         fewer.notes = [("beta".to_owned(), 9.0), ("by_friend".to_owned(), 0.5)].into();
-        write_csv([befriended(0), fewer].map(Ok), &path).unwrap();
+        let all = || [befriended(0), fewer.clone()].map(Ok);
+        write_csv(all(), &note_names(all()).unwrap(), &path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();
         let column = |name: &str| {
             let at = lines[0].iter().position(|found| *found == name).unwrap();
             [lines[1][at], lines[2][at]]
         };
-        assert_eq!(lines[0][33..], ["note_by_friend", "note_theta"]);
+        assert_eq!(lines[0][33..], ["note_beta", "note_by_friend", "note_theta"]);
         assert_eq!((column("note_by_friend"), column("note_theta")), (["2.0", "0.5"], ["inf", ""]));
         assert_eq!((column("n_stand_ins"), column("oracle_hits_of")), (["4"; 2], ["3"; 2]));
         assert_eq!((column("oracle_bound_f2"), column("oracle_psi")), (["1.0"; 2], ["0.625"; 2]));
@@ -412,7 +428,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.csv");
         fs::write(&path, "before").unwrap();
-        for write in [|rows, to: &Path| write_csv(rows, to), |rows, to: &Path| write_parquet(rows, to)] {
+        for write in [
+            |rows, to: &Path| write_csv(rows, &BTreeSet::new(), to),
+            |rows, to: &Path| write_parquet(rows, to),
+        ] {
             let broken = RecordError::damaged(Path::new("rounds.jsonl"), "torn");
             let rows: Vec<Result<Row, RecordError>> = vec![Ok(row(0, 1.0, None)), Err(broken)];
             assert_eq!(write(rows, &path).unwrap_err().to_string(), "rounds.jsonl: damaged: torn");
@@ -493,7 +512,7 @@ mod tests {
         check_last("oracle_bound_f2", "null", "1.0");
         check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 64));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 66));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::error::{Doing, RecordError};
 use crate::reader::{Header, HeaderFile, Rows, Wall, read_walls};
 use crate::summary::{Summary, Tally};
 use crate::{
-    CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, write_csv,
-    write_model,
+    CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, note_names,
+    write_csv, write_model,
 };
 
 /// A run that is being written. Only one can exist for a folder, across all processes.
@@ -142,7 +142,8 @@ impl RunWriter {
         write_model(&self.folder.join(MODEL), layout, model)?;
         let mut tally = Tally::new(target_accuracy);
         let rows = Rows::open(&rounds)?.inspect(|row| row.iter().for_each(|row| tally.add(row)));
-        write_csv(rows, &self.folder.join(TABLE))?;
+        let notes = note_names(rows)?;
+        write_csv(Rows::open(&rounds)?, &notes, &self.folder.join(TABLE))?;
         let summary = tally.summary(ending);
         disk::replace_with(&self.folder.join(SUMMARY), &summary.to_json())?;
         // There is nothing left to go on with; if it cannot be removed it does no harm.

@@ -354,8 +354,9 @@ impl Returns {
     /// Who in the objective did not answer on time, asked or not, ascending.
     pub fn missing(&self, round: &Round<'_>) -> Vec<ClientId> {
         let mut answered = self.fresh.iter().map(|answer| answer.client).peekable();
-        let enrolled = round.census.enrolled().iter().map(ClientId::new);
-        let silent = enrolled.filter(|client| answered.next_if_eq(client).is_none());
+        // Clients that left may still be in the objective, and those that answered may have no share.
+        let all = (0..round.census.len()).map(ClientId::new);
+        let silent = all.filter(|client| answered.next_if_eq(client).is_none());
         silent.filter(|&client| round.share(client) > 0.0).collect()
     }
 }

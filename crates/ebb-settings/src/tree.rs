@@ -91,7 +91,7 @@ impl Tree {
             _ => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
         if path.contains('[') && !self.has(path) {
-            return Err(wrong("there is nothing in the list at this place"));
+            return Err(wrong("there is nothing in the list at this place; write it in the file first"));
         }
         self.put(path, value, place);
         Ok(())
@@ -628,7 +628,10 @@ mod tests {
             ["world.departures[1].round=7", "world.departures[0].rond=7", "world.arrivals[0].round=2"]
         {
             let error = tree.set(missing).unwrap_err().to_string();
-            assert!(error.ends_with("there is nothing in the list at this place"), "{error}");
+            assert!(
+                error.ends_with("there is nothing in the list at this place; write it in the file first"),
+                "{error}"
+            );
         }
     }
 

@@ -349,6 +349,58 @@ mod tests {
         assert_eq!((broken.accuracy, broken.top_k), (Some(0.0), vec![(1, 0.0), (3, 0.0), (10, 0.0)]));
     }
 
+    fn build(text: &str) -> Result<(Arc<dyn Task>, Evaluation), String> {
+        let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
+        let facts = ebb_settings::Facts { seed: 4, ..ebb_settings::Facts::default() };
+        let task = crate::data::build(&tree.table("data", facts)).unwrap();
+        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref());
+        evaluation.map(|evaluation| (task, evaluation)).map_err(|error| error.to_string())
+    }
+
+    /// Parabolas around 1, 2 and 3 with weights 1, 1 and 2, judged at 0: losses .5, 2 and 4.5.
+    #[test]
+    fn sets_of_clients_are_judged_together() {
+        let text = "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\nsamples = [1, 1, 2]\n\
+                    [evaluate.oracle_sets]\nnow = \"objective\"\nin_run = \"enrolled\"\never = \"ever\"\nlast = \"1-2\"";
+        let (task, evaluation) = build(text).unwrap();
+        let mut census = Census::new();
+        (0..2).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));
+        census.leave(ClientId::new(0), 1);
+        let mut members = census.enrolled().clone();
+        members.set(0, true);
+        let shares = Shares::over(1, &members, |_| 1.0);
+        for threads in [1, 3] {
+            let threads = NonZeroUsize::new(threads).unwrap();
+            let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation.clone(), 1, threads);
+            let score = evaluator.judge_now(&[0.0], &census, &shares);
+            let found: Vec<_> =
+                score.oracle_sets.iter().map(|(name, score)| (name.as_str(), score.loss)).collect();
+            assert_eq!(found, [("ever", 1.25), ("in_run", 2.0), ("last", 11.0 / 3.0), ("now", 1.25)]);
+            assert!(score.oracle_sets.iter().all(|(_, score)| score.accuracy.is_none()));
+            // Nobody is in: there is nothing to say.
+            let nobody = evaluator.judge_now(&[0.0], &Census::new(), &Shares::default());
+            assert_eq!(nobody.oracle_sets.len(), 1);
+        }
+    }
+
+    #[test]
+    fn sets_that_cannot_be_judged_are_refused() {
+        let data = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 20\n[evaluate.oracle_sets]\n";
+        let refused = |line: &str| build(&format!("{data}{line}")).err().unwrap();
+        assert_eq!(
+            refused("all = \"0-3\""),
+            "a.toml:6:1: evaluate.oracle_sets.all = \"0-3\": there is no client 3; the last of 3 is 2"
+        );
+        assert!(refused("\"of all\" = \"ever\"").ends_with("name it with letters, digits and underscores"));
+        let digits = "[data]\nkind = \"digits\"\nclients = 2\ntrain_samples = 40\ntest_samples = 10\n[evaluate.oracle_sets]\nall = \"ever\"";
+        assert!(
+            build(digits)
+                .err()
+                .unwrap()
+                .contains("no client has test data of its own; give data.split.held_out")
+        );
+    }
+
     #[test]
     fn results_keep_their_order() {
         let four = NonZeroUsize::new(4).unwrap();

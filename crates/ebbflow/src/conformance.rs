@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use ebb_cli::assemble::Assembled;
+use ebb_methods::objective::{arrivals, departures};
 use ebb_methods::{Method, Registry};
 use ebb_record::Row;
 use ebb_settings::{Facts, Place, Tree};
@@ -130,6 +131,22 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         let mut settings = Tree::of_recipe("conformance", "[select]\nkind = \"everyone\"");
         settings.lay_over(example(role, name, text));
         subjects.push(Subject { name: format!("{role} {name}"), settings, only_participation: false });
+    }
+    // What the objective does with those that come and go, with every role that looks at updates.
+    let kinds = arrivals::ALL.iter().map(|entry| ("arrivals", entry.name, entry.example));
+    let kinds = kinds.chain(departures::ALL.iter().map(|entry| ("departures", entry.name, entry.example)));
+    for (part, name, text) in kinds {
+        for (with, around) in [
+            ("scheme-c", "[aggregate]\nkind = \"scheme-c\"\n[server]\nclock = \"shift\""),
+            ("friend", "[substitute]\nkind = \"friend\""),
+            ("last-update", "[substitute]\nkind = \"last-update\"\n[aggregate]\nkind = \"share\""),
+        ] {
+            let around = format!("[select]\nkind = \"everyone\"\n{around}");
+            let mut settings = Tree::of_recipe("conformance", &around);
+            settings.lay_over(example(&format!("objective.{part}"), name, text));
+            let name = format!("objective.{part} {name} with {with}");
+            subjects.push(Subject { name, settings, only_participation: false });
+        }
     }
     subjects
 }

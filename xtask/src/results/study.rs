@@ -1,6 +1,6 @@
 //! The figures of a finished grid, and what they say of a claim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::Path;
 
@@ -39,6 +39,11 @@ impl Study {
             }
         }
         methods
+    }
+
+    /// The digests of the settings of all rows.
+    pub(super) fn settings(&self) -> BTreeSet<String> {
+        self.rows.iter().filter_map(|row| row.get("settings").cloned()).collect()
     }
 
     /// A column, by seed.

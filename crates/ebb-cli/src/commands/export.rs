@@ -7,15 +7,16 @@ use crate::args::Export;
 use crate::output::{make_folder_of, say};
 
 pub(crate) fn run(args: &Export) -> Result<(), CliError> {
-    let rows = RunFolder::open(&args.run)?.each_row()?;
+    let run = RunFolder::open(&args.run)?;
     match args.to.extension().and_then(|ending| ending.to_str()) {
         Some("csv") => {
             make_folder_of(&args.to)?;
-            ebb_record::write_csv(rows, &args.to)?;
+            let notes = ebb_record::note_names(run.each_row()?)?;
+            ebb_record::write_csv(run.each_row()?, &notes, &args.to)?;
         }
         Some("parquet") => {
             make_folder_of(&args.to)?;
-            ebb_record::write_parquet(rows, &args.to)?;
+            ebb_record::write_parquet(run.each_row()?, &args.to)?;
         }
         _ => {
             let file = args.to.display();

@@ -91,7 +91,7 @@ pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, C
             if let Some(value) = record.get(column).and_then(|cell| cell.parse::<f64>().ok())
                 && (one.first..=one.last).contains(&round)
             {
-                mean.add(one.of, round, value);
+                mean.add(one, round, value);
             }
         }
     }
@@ -109,16 +109,18 @@ struct Mean {
 }
 
 impl Mean {
-    fn add(&mut self, of: Of, round: u64, value: f64) {
+    fn add(&mut self, one: &Also, round: u64, value: f64) {
+        let (of, first) = (one.of, one.first);
         let before = self.before.replace(value);
-        let start = self.start.get_or_insert((round, value));
+        let start = *self.start.get_or_insert((round, value));
         let taken = match of {
             Of::Values => Some(value),
             Of::Changes => before.map(|before| (value - before).abs()),
             Of::First(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
+            // Where it was not taken in the round itself, it cannot be said when it is back.
             Of::Regain => {
-                let regained = self.n_values == 0 && round > start.0 && value >= start.1;
-                regained.then(|| (round - start.0) as f64)
+                let regained = self.n_values == 0 && start.0 == first && round > first && value >= start.1;
+                regained.then(|| (round - first) as f64)
             }
         };
         if let Some(taken) = taken {
@@ -175,10 +177,11 @@ mod tests {
             .map(|text| Also::parse(text).unwrap())
             .to_vec();
         assert_eq!(look_up(&also, &table).unwrap(), [Some(1.0), Some(4.0), None]);
-        let also: Vec<_> = ["regain(accuracy)@1", "regain(accuracy)@2", "regain(accuracy)@4"]
-            .map(|text| Also::parse(text).unwrap())
-            .to_vec();
-        assert_eq!(look_up(&also, &table).unwrap(), [Some(3.0), Some(2.0), None]);
+        let also: Vec<_> =
+            ["regain(accuracy)@1", "regain(accuracy)@2", "regain(accuracy)@3", "regain(accuracy)@4"]
+                .map(|text| Also::parse(text).unwrap())
+                .to_vec();
+        assert_eq!(look_up(&also, &table).unwrap(), [Some(3.0), Some(2.0), None, None]);
         std::fs::write(&table, "round,accuracy\n").unwrap();
         let error = look_up(&[Also::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");

@@ -132,7 +132,7 @@ impl Grid {
                 return wrong("give at least one value");
             }
             if key.contains('[') && !common.has(key) {
-                return wrong("there is nothing in the list at this place");
+                return wrong("there is nothing in the list at this place; write it in the file first");
             }
             if repeated(values) {
                 return wrong("a value stands twice");

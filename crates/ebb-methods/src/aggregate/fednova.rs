@@ -9,6 +9,8 @@ use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
 use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
+use crate::local::reach::Reach;
+
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fednova",
@@ -35,60 +37,35 @@ fn yes() -> bool {
 #[derive(Debug, Default)]
 struct FedNova {
     renormalise: bool,
-    momentum: f64,
-    nesterov: bool,
-    mu: f64,
+    reach: Reach,
 }
 
 impl FedNova {
     fn build(settings: &Settings<'_>) -> Result<FedNova, SettingsError> {
         let table: Table = settings.parse()?;
-        let local = settings.elsewhere("local");
-        if local.text("optimiser") == Some("adam") {
-            let message = "\"fednova\" counts gradients, and steps of Adam are none; use local.optimiser = \"sgd\", or aggregate by \"mean\"";
-            return Err(settings.error("kind", message));
-        }
-        if local.text("kind") == Some("scaffold") {
-            let message = "\"fednova\" counts gradients, and SCAFFOLD adds to them; use local.kind = \"sgd\" or \"fedprox\"";
-            return Err(settings.error("kind", message));
-        }
-        let own = |key: &str, given: Option<f64>| -> Result<f64, SettingsError> {
-            let written = local.number(key).unwrap_or(0.0);
-            match given {
-                Some(given) if given != written => {
-                    let message = format!("local.{key} is {written}; leave it out, it is taken from there");
-                    Err(settings.error(key, message))
-                }
-                _ => {
-                    settings.resolve(key, written);
-                    Ok(written)
-                }
-            }
+        let reach = Reach::of_local(settings)?;
+        let differs = |key: &str, there: &dyn std::fmt::Display| {
+            settings.error(key, format!("local.{key} is {there}; leave it out, it is taken from there"))
         };
-        let momentum = own("momentum", table.momentum.map(Chance::get))?;
-        let mu = own("mu", table.mu.map(NonNegative::get))?;
-        let nesterov = local.flag("nesterov").unwrap_or(false);
-        if table.nesterov.is_some_and(|given| given != nesterov) {
-            let message = format!("local.nesterov is {nesterov}; leave it out, it is taken from there");
-            return Err(settings.error("nesterov", message));
+        if table.momentum.is_some_and(|given| given.get() != reach.momentum) {
+            return Err(differs("momentum", &reach.momentum));
         }
-        settings.resolve("nesterov", nesterov);
-        Ok(FedNova { renormalise: table.renormalise, momentum, nesterov, mu })
+        if table.mu.is_some_and(|given| given.get() != reach.mu) {
+            return Err(differs("mu", &reach.mu));
+        }
+        if table.nesterov.is_some_and(|given| given != reach.nesterov) {
+            return Err(differs("nesterov", &reach.nesterov));
+        }
+        settings.resolve("momentum", reach.momentum);
+        settings.resolve("nesterov", reach.nesterov);
+        settings.resolve("mu", reach.mu);
+        Ok(FedNova { renormalise: table.renormalise, reach })
     }
 
-    /// What the gradients of so many steps at a rate count in an update, added up.
-    fn reach(&self, steps: u32, rate: f64) -> f64 {
-        let (mut reach, mut speed) = (0.0, 0.0);
-        for _ in 0..steps {
-            let slope = 1.0 - rate * self.mu * reach;
-            speed = self.momentum * speed + slope;
-            reach += if self.nesterov { slope + self.momentum * speed } else { speed };
-        }
-        reach
-    }
-
-    fn reach_of(&self, one: &Contribution) -> f64 {
-        self.reach(one.update.steps.get(), f64::from(one.update.rate))
+    /// How far a contribution's steps reach; `None` if nowhere, and then it cannot be stretched.
+    fn reach_of(&self, one: &Contribution) -> Option<f64> {
+        let reach = self.reach.steps(one.update.steps.get(), f64::from(one.update.rate));
+        Some(reach).filter(|reach| *reach > 0.0)
     }
 }
 
@@ -98,16 +75,17 @@ impl Aggregator for FedNova {
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client) / self.reach_of(contribution)
+        self.reach_of(contribution).map_or(0.0, |reach| round.weight(contribution.client) / reach)
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
         let (mut answered, mut reached) = (0.0, 0.0);
         for one in contributions {
+            let Some(reach) = self.reach_of(one) else { continue };
             let weight = one.part * round.weight(one.client);
             answered += weight;
-            reached +=
-                weight * if self.mu > 0.0 { f64::from(one.update.steps.get()) } else { self.reach_of(one) };
+            let far = if self.reach.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
+            reached += weight * far;
         }
         match (answered > 0.0, self.renormalise) {
             (false, _) => 0.0,
@@ -155,22 +133,6 @@ mod tests {
         // Without it the silent shorten the step: seven tenths are there.
         let all = coefficients(ENTRY, "", &world, [5, 3, 0, 5]);
         check("renormalise = false", [5, 3, 0, 5], all.map(|weight| 0.7 * weight));
-    }
-
-    #[test]
-    fn how_far_steps_reach() {
-        let reach = |momentum, nesterov, mu, steps| {
-            FedNova { renormalise: true, momentum, nesterov, mu }.reach(steps, 0.1)
-        };
-        assert_eq!(reach(0.0, false, 0.0, 7), 7.0);
-        // 1, then 1.9, then 2.71.
-        assert!((reach(0.9, false, 0.0, 3) - 5.61).abs() < 1e-12);
-        // Half of the last way is left each time: 1, 1.5, 1.75.
-        assert!((reach(0.0, false, 5.0, 3) - 1.75).abs() < 1e-12);
-        // One more momentum ahead: 1 + .9, 1 + .9 * 1.9.
-        assert!((reach(0.9, true, 0.0, 2) - (1.9 + 2.71)).abs() < 1e-12);
-        // Two steps by hand: v = 1, x = 1; s = 1 - .1, v = .5 + .9 = 1.4, x = 2.4.
-        assert!((reach(0.5, false, 1.0, 2) - 2.4).abs() < 1e-12);
     }
 
     #[test]

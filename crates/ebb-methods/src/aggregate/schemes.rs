@@ -166,6 +166,13 @@ mod tests {
             let work: f64 = (0..4).map(|idx| weights[idx] * f64::from(steps[idx])).sum();
             assert!((work - 5.0).abs() < 1e-6);
         }
+        // Without the second and the third, half of the objective is there.
+        for steps in [[1, 0, 0, 4], [5, 0, 0, 2]] {
+            let weights = weights(C, "", steps);
+            let work: f64 = (0..4).map(|idx| weights[idx] * f64::from(steps[idx])).sum();
+            assert!((work - 5.0 * 0.5).abs() < 1e-6);
+            assert!((moved(C, steps) - 5.0 * (0.1 * 3.0 + 0.4 * 0.5)).abs() < 1e-6);
+        }
     }
 
     #[test]

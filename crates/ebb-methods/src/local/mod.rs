@@ -2,5 +2,6 @@
 
 pub mod fedprox;
 pub mod plan;
+pub(crate) mod reach;
 pub mod scaffold;
 pub mod sgd;

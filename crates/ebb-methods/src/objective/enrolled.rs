@@ -88,15 +88,10 @@ impl Enrolled {
 
     /// Takes in who came and who went.
     fn look_at(&mut self, number: RoundNo, census: &Census) {
-        let first = self.seen.is_none();
         self.seen = Some(census.changes());
         let enrolled = census.enrolled();
-        let is_in = |bits: &Bits, idx: usize| idx < bits.len() && bits.get(idx);
-        for idx in self
-            .members
-            .iter()
-            .filter(|&idx| !enrolled.get(idx) && !is_in(&self.kept, idx))
-            .collect::<Vec<_>>()
+        for idx in
+            self.members.iter().filter(|&idx| !enrolled.get(idx) && !self.kept.get(idx)).collect::<Vec<_>>()
         {
             let client = ClientId::new(idx);
             let fall = self.falls.get(idx).copied().filter(|fall| !fall.is_nan());
@@ -109,8 +104,9 @@ impl Enrolled {
         self.kept.take_out(enrolled);
         let mut members = enrolled.clone();
         self.kept.iter().for_each(|idx| members.set(idx, true));
-        if !first {
-            let new = members.iter().filter(|&idx| !is_in(&self.members, idx)).map(ClientId::new);
+        // The first there are have nobody to catch up with.
+        if self.members.count() > 0 {
+            let new = members.iter().filter(|&idx| !self.members.get(idx)).map(ClientId::new);
             self.newcomers.extend(new.map(|client| (client, number)));
         }
         self.newcomers.retain(|client, _| members.get(client.idx()));
@@ -148,10 +144,15 @@ impl Objective for Enrolled {
     }
 
     fn recount(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
-        let gradients = Gradients::of(round, contributions, |client| self.newcomers.contains_key(&client));
+        // Updates may be held for other reasons; and most of the time nobody is new.
+        if !self.arrivals.judges() || self.newcomers.is_empty() {
+            return None;
+        }
+        let reach = |steps, rate| self.arrivals.reach(steps, rate).unwrap_or(0.0);
+        let gradients = Gradients::of(round, contributions, reach);
         let mut plain = Vec::new();
         for &client in self.newcomers.keys() {
-            let Some(found) = gradients.judge(round, contributions, client) else { continue };
+            let Some(found) = gradients.judge(round, client) else { continue };
             if found.verdict != arrivals::BOOSTED {
                 plain.push(client);
             }
@@ -175,7 +176,8 @@ impl Objective for Enrolled {
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         if self.departures.asks_for_losses() {
             self.falls.resize(round.census.len(), f64::NAN);
-            for answer in &report.returns.fresh {
+            // One step says nothing of how far a loss falls.
+            for answer in report.returns.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
                 self.falls[answer.client.idx()] = f64::from(answer.update.loss_fall);
             }
         }
@@ -290,7 +292,10 @@ mod tests {
         let close = |found: [f64; 4], expected: [f64; 3]| {
             assert!((found[0] - 1.0).abs() < 1e-12, "who was there from the start is no newcomer");
             for (found, expected) in found[1..].iter().zip(expected) {
-                assert!(found.is_nan() || (found - expected).abs() < 1e-9, "{found}, expected {expected}");
+                assert!(
+                    expected.is_nan() && found.is_nan() || (found - expected).abs() < 1e-9,
+                    "{found}, expected {expected}"
+                );
             }
         };
         assert_eq!(factors(0, &census).1, 0);
@@ -373,7 +378,8 @@ mod tests {
         shares(&mut objective, &mut held, 0, &census);
         for (number, fall) in [(0, 50.0), (1, 0.5)] {
             let mut said = answer(1, number, 0.0);
-            Arc::make_mut(&mut said.update).loss_fall = fall;
+            let update = Arc::make_mut(&mut said.update);
+            (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(9).unwrap());
             let returns = Returns { fresh: vec![said], ..Returns::default() };
             let cohort = Cohort::by_deadline([]);
             objective.observe(&round(number, &census, &held), &Report { cohort: &cohort, returns: &returns });
@@ -417,7 +423,7 @@ mod tests {
         // The old gradients cancel out but for 0.25, and half of the new one is 2.5.
         let (judged, weight) = play(4, &[1.1, -0.9, 2.0], false);
         assert_eq!((judged.len(), judged[0].client, judged[0].verdict), (1, client(2), "boosted"));
-        for (name, expected) in [("gradient_old", 0.25), ("gradient_new", 5.0), ("share_ratio", 0.5)] {
+        for (name, expected) in [("gradient_others", 0.25), ("gradient_own", 5.0), ("share_ratio", 0.5)] {
             assert!((judged[0].figures[name] - expected).abs() < 1e-6, "{name}");
         }
         assert!((weight - 3.0).abs() < 1e-9);
@@ -430,6 +436,75 @@ mod tests {
         assert!((weight - 1.0).abs() < 1e-9);
         let (judged, weight) = play(7, &[0.0, 0.0, 1.9], false);
         assert!(judged.is_empty() && (weight - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn only_auto_judges_though_others_hold_updates_too() {
+        let mut census = census(&[1, 1]);
+        let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
+        assert_eq!(objective.hold(), Hold::Fold);
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        census.enrol(client(2), 1, 1);
+        shares(&mut objective, &mut held, 1, &census);
+        let contributions: Vec<_> = (0..3).map(|idx| partial(idx, 1.0, 4, 5)).collect();
+        assert_eq!(objective.recount(&round(1, &census, &held), &contributions), None);
+        assert!(objective.judged().is_empty());
+    }
+
+    #[test]
+    fn the_first_there_are_are_no_newcomers_whenever_they_come() {
+        let mut census = Census::new();
+        let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
+        let none = objective.shares(0, &census).unwrap();
+        assert_eq!(none.n_clients(), 0);
+        census.enrol(client(0), 1, 3);
+        assert!(objective.shares(3, &census).unwrap().boosts().is_empty());
+        census.enrol(client(1), 1, 4);
+        assert_eq!(objective.shares(4, &census).unwrap().boosts(), [(client(1), 3.0)]);
+    }
+
+    /// Two come at once, with two fifths each, to one with a fifth: each is judged against both others.
+    #[test]
+    fn newcomers_are_judged_against_everybody_else() {
+        let mut census = census(&[1]);
+        let mut objective = objective("[objective.arrivals]\nkind = \"auto\"");
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        census.enrol(client(1), 2, 1);
+        census.enrol(client(2), 2, 1);
+        shares(&mut objective, &mut held, 1, &census);
+        // Gradients 0, 5 and -5: against client 1 stand 0 and -5 with 1 and 2 of 3.
+        let contributions = [partial(0, 0.0, 4, 5), partial(1, 2.0, 4, 5), partial(2, -2.0, 4, 5)];
+        assert_eq!(
+            objective.recount(&round(1, &census, &held), &contributions).map(|one| one.boosts().len()),
+            Some(0)
+        );
+        for judged in objective.judged() {
+            assert_eq!(judged.verdict, "plain");
+            for (name, expected) in
+                [("gradient_others", 10.0 / 3.0), ("gradient_own", 5.0), ("share_ratio", 2.0 / 3.0)]
+            {
+                assert!((judged.figures[name] - expected).abs() < 1e-6, "{name}: {judged:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_step_does_not_tell_how_far_a_loss_falls() {
+        let census = census(&[1, 1]);
+        let mut objective = objective("[objective.departures]\nkind = \"estimate\"");
+        let mut held = Shares::default();
+        shares(&mut objective, &mut held, 0, &census);
+        for (steps, fall) in [(4, 0.5), (1, 0.0)] {
+            let mut said = answer(1, 0, 0.0);
+            let update = Arc::make_mut(&mut said.update);
+            (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(steps).unwrap());
+            let returns = Returns { fresh: vec![said], ..Returns::default() };
+            let cohort = Cohort::by_deadline([]);
+            objective.observe(&round(0, &census, &held), &Report { cohort: &cohort, returns: &returns });
+        }
+        assert_eq!(objective.falls[1], 0.5);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Parcel, Returns, Round, Substitution, Update, stateless};
+use ebb_round::{Contribution, Hold, Returns, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Cover, by_mean};
+use super::{Cover, by_mean, made_up};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
@@ -33,7 +33,7 @@ impl Substitution for ZeroModel {
         // A round without answers is skipped: it would set the model to zero.
         let Some(first) = returns.fresh.first() else { return Vec::new() };
         let back = round.global.model.iter().map(|&value| -value).collect();
-        let update = Arc::new(Update { delta: Parcel::of(back), ..*first.update });
+        let update = Arc::new(made_up(back, &first.update));
         self.cover.silent(round, returns).into_iter().map(|client| by_mean(client, &update)).collect()
     }
 }

@@ -42,8 +42,8 @@ test_share = 0.1
         if synthetic.clusters.is_some_and(|clusters| clusters > synthetic.clients) {
             return Err(settings.error("clusters", format!("more than the {} clients", synthetic.clients)));
         }
-        if synthetic.samples_max.is_some_and(|most| most < synthetic.samples_min) {
-            let least = synthetic.samples_min;
+        if synthetic.samples_max.is_some_and(|most| most < synthetic.least()) {
+            let least = synthetic.least();
             return Err(settings.error("samples_max", format!("below samples_min = {least}")));
         }
         if synthetic.test_share.get() == 1.0 {
@@ -90,8 +90,7 @@ struct Synthetic {
     classes: NonZeroU32,
     /// The same number for every client, instead of the power law.
     samples: Option<NonZeroU32>,
-    #[serde(default = "fifty")]
-    samples_min: NonZeroU32,
+    samples_min: Option<NonZeroU32>,
     samples_max: Option<NonZeroU32>,
     #[serde(default = "tenth")]
     test_share: Chance,
@@ -210,7 +209,7 @@ impl Synthetic {
     /// What the samples and one labelling a client take in memory, on average.
     fn expected_bytes(&self) -> f64 {
         // The mean of LogNormal(4, 2) is e^6.
-        let drawn = f64::from(self.samples_min.get()) + 403.0;
+        let drawn = f64::from(self.least().get()) + 403.0;
         let most = self.samples_max.map_or(f64::INFINITY, |most| f64::from(most.get()));
         let per_client = self.samples.map_or(drawn.min(most), |samples| f64::from(samples.get()));
         let width = f64::from(self.features.get());
@@ -242,12 +241,16 @@ impl Synthetic {
         (0..width).map(|_| centre + stream.normal()).collect()
     }
 
+    fn least(&self) -> NonZeroU32 {
+        self.samples_min.unwrap_or(fifty())
+    }
+
     fn n_samples(&self, stream: &mut Stream) -> usize {
         if let Some(samples) = self.samples {
             return samples.get() as usize;
         }
         let log_normal = libm::exp(4.0 + 2.0 * stream.normal());
-        let drawn = log_normal.floor().min(f64::from(u32::MAX / 2)) as u32 + self.samples_min.get();
+        let drawn = log_normal.floor().min(f64::from(u32::MAX / 2)) as u32 + self.least().get();
         drawn.min(self.samples_max.map_or(u32::MAX, NonZeroU32::get)) as usize
     }
 }

@@ -7,6 +7,7 @@ use ebb_settings::Entry;
 
 use super::Arrivals;
 use super::fast_reboot::FastReboot;
+use crate::local::reach::Reach;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {
@@ -14,18 +15,23 @@ pub const ENTRY: Entry<dyn Arrivals> = Entry {
     about: "as fast-reboot, while gradients taken from the answers say that the model is near its old optimum",
     example: "factor = 3.0
 exponent = 2.0",
-    build: |settings| Ok(Box::new(Auto(FastReboot::build(settings)?))),
+    build: |settings| {
+        Ok(Box::new(Auto { boost: FastReboot::build(settings)?, reach: Reach::of_local(settings)? }))
+    },
 };
 
 #[derive(Debug)]
-struct Auto(FastReboot);
+struct Auto {
+    boost: FastReboot,
+    reach: Reach,
+}
 
 impl Arrivals for Auto {
     fn factor(&self, round: u32) -> f64 {
-        self.0.factor(round)
+        self.boost.factor(round)
     }
 
-    fn judges(&self) -> bool {
-        true
+    fn reach(&self, steps: u32, rate: f64) -> Option<f64> {
+        Some(self.reach.steps(steps, rate))
     }
 }

@@ -10,9 +10,14 @@ use ebb_settings::Entry;
 pub trait Arrivals: Send {
     /// The factor of a newcomer's updates in its first round in the objective, 1, and after it; at least 1 and never growing.
     fn factor(&self, round: u32) -> f64;
-    /// Whether the factor is dropped once the answers say that it does not help any more.
+    /// If the factor is dropped once the answers say that it does not help any more: how far so many local steps at a rate reach,
+    /// in gradients.
+    fn reach(&self, _steps: u32, _rate: f64) -> Option<f64> {
+        None
+    }
+    /// Whether it is.
     fn judges(&self) -> bool {
-        false
+        self.reach(1, 1.0).is_some()
     }
 }
 

@@ -38,6 +38,11 @@ struct Estimate {
 impl Estimate {
     fn build(settings: &Settings<'_>) -> Result<Estimate, SettingsError> {
         let Table { c } = settings.parse()?;
+        if settings.elsewhere("local").number("steps") == Some(1.0) {
+            let message =
+                "one local step does not tell how far a loss falls; give local.steps more, or another kind";
+            return Err(settings.error("kind", message));
+        }
         Ok(Estimate { c: c.get(), n_rounds: super::n_rounds(settings)? })
     }
 }

@@ -1,0 +1,62 @@
+//! How far local steps reach: what the gradients of a client's steps count in its update, added up.
+
+use ebb_settings::{Settings, SettingsError};
+
+/// What makes a step more or less than its gradient, as `[local]` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reach {
+    pub(crate) momentum: f64,
+    pub(crate) nesterov: bool,
+    pub(crate) mu: f64,
+}
+
+impl Reach {
+    /// Of the run's local rule, for a method that must know and whose table this is.
+    pub(crate) fn of_local(settings: &Settings<'_>) -> Result<Reach, SettingsError> {
+        let local = settings.elsewhere("local");
+        let refuse = |why: &str| Err(settings.error("kind", format!("it counts gradients, and {why}")));
+        if local.text("optimiser") == Some("adam") {
+            return refuse("steps of Adam are none; use local.optimiser = \"sgd\", or another kind");
+        }
+        if local.text("kind") == Some("scaffold") {
+            return refuse("SCAFFOLD adds to them; use local.kind = \"sgd\" or \"fedprox\", or another kind");
+        }
+        Ok(Reach {
+            momentum: local.number("momentum").unwrap_or(0.0),
+            nesterov: local.flag("nesterov").unwrap_or(false),
+            mu: local.number("mu").unwrap_or(0.0),
+        })
+    }
+
+    /// Of so many steps at a rate, in steps; not above 0 where the pull throws the client about.
+    pub(crate) fn steps(&self, steps: u32, rate: f64) -> f64 {
+        let (mut reach, mut speed) = (0.0, 0.0);
+        for _ in 0..steps {
+            let slope = 1.0 - rate * self.mu * reach;
+            speed = self.momentum * speed + slope;
+            reach += if self.nesterov { slope + self.momentum * speed } else { speed };
+        }
+        reach
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_steps_reach() {
+        let reach = |momentum, nesterov, mu, steps| Reach { momentum, nesterov, mu }.steps(steps, 0.1);
+        assert_eq!(reach(0.0, false, 0.0, 7), 7.0);
+        // 1, then 1.9, then 2.71.
+        assert!((reach(0.9, false, 0.0, 3) - 5.61).abs() < 1e-12);
+        // Half of the last way is left each time: 1, 1.5, 1.75.
+        assert!((reach(0.0, false, 5.0, 3) - 1.75).abs() < 1e-12);
+        // One more momentum ahead: 1 + .9, 1 + .9 * 1.9.
+        assert!((reach(0.9, true, 0.0, 2) - (1.9 + 2.71)).abs() < 1e-12);
+        // Two steps by hand: v = 1, x = 1; s = 1 - .1, v = .5 + .9 = 1.4, x = 2.4.
+        assert!((reach(0.5, false, 1.0, 2) - 2.4).abs() < 1e-12);
+        // Twice the pull that brings it back: there and back again.
+        assert_eq!(reach(0.0, false, 20.0, 2), 0.0);
+    }
+}
