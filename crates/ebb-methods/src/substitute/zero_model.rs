@@ -53,6 +53,11 @@ mod tests {
         let found = zero.stand_ins(&world.round(0), &returns(&world, 0, &[(1, 1.0)]));
         let found: Vec<_> = found.iter().map(|one| (one.client.idx(), one.update.delta.model[0])).collect();
         assert_eq!(found, [(0, -4.0), (2, -4.0)]);
+        // All the work was done, however little the one did that answered.
+        let mut half = returns(&world, 0, &[(1, 1.0)]);
+        Arc::make_mut(&mut half.fresh[0].update).steps_asked = std::num::NonZeroU32::new(10).unwrap();
+        let found = zero.stand_ins(&world.round(0), &half);
+        assert!(found.iter().all(|one| one.update.whole()) && !half.fresh[0].update.whole());
         assert!(zero.stand_ins(&world.round(1), &returns(&world, 1, &[])).is_empty());
     }
 }

@@ -322,6 +322,16 @@ mod tests {
             let task = (ENTRY.build)(&tree.table("data", Facts { seed: 3, ..Facts::default() }));
             task.map_err(|error| error.to_string())
         };
+        // What the record keeps of it builds the same again.
+        let text = "[data]\nkind = \"synthetic\"\nclients = 3\n[data.sizes]\nkind = \"pareto\"";
+        let tree = Tree::parse(text, "a.toml").unwrap();
+        let facts = Facts { seed: 3, ..Facts::default() };
+        let first = (ENTRY.build)(&tree.table("data", facts)).unwrap();
+        let again = Tree::parse(&tree.resolved(), "settings.toml").unwrap();
+        let again = (ENTRY.build)(&again.table("data", facts)).map_err(|error| error.to_string()).unwrap();
+        for client in (0..3).map(ClientId::new) {
+            assert_eq!(again.samples(client), first.samples(client));
+        }
         let task = build("clients = 3\n[data.sizes]\nkind = \"given\"\nsamples = [10, 20, 100]").unwrap();
         assert_eq!([0, 1, 2].map(|idx| task.samples(ClientId::new(idx))), [9, 18, 90]);
         let task = build("clients = 400\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 300").unwrap();
