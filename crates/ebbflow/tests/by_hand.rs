@@ -51,6 +51,19 @@ fn stale_model() {
 }
 
 #[test]
+fn half_done_work() {
+    check("scheme-a", &[1.392334]);
+    check("scheme-b", &[0.804567]);
+    check("scheme-c", &[0.876834]);
+    check("fednova", &[1.109463]);
+}
+
+#[test]
+fn fast_reboot() {
+    check("fast-reboot", &[8.385, 7.7137125, 6.601036875, 6.240168930]);
+}
+
+#[test]
 fn fedprox() {
     check("fedprox", &[8.74, 7.1668, 6.146776, 6.12035632]);
 }

@@ -6,7 +6,7 @@
 //! where all shares are alike. `renormalise` makes them.
 
 use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
-use ebb_settings::Entry;
+use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 /// The registry's line of scheme A.
@@ -14,7 +14,7 @@ pub const A: Entry<dyn Aggregator> = Entry {
     name: "scheme-a",
     about: "whole answers only, by shares times the number of clients over that of whole answers",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
-    build: |settings| Ok(Box::new(SchemeA(settings.parse()?))),
+    build: |settings| Scheme::build(Kind::A, settings),
 };
 
 /// The registry's line of scheme B.
@@ -22,7 +22,7 @@ pub const B: Entry<dyn Aggregator> = Entry {
     name: "scheme-b",
     about: "whole and partial answers as they are, by shares; the silent shorten the step",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
-    build: |settings| Ok(Box::new(SchemeB(settings.parse()?))),
+    build: |settings| Scheme::build(Kind::B, settings),
 };
 
 /// The registry's line of scheme C.
@@ -30,7 +30,7 @@ pub const C: Entry<dyn Aggregator> = Entry {
     name: "scheme-c",
     about: "partial answers are scaled up to all the work, then by shares; the silent shorten the step",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
-    build: |settings| Ok(Box::new(SchemeC(settings.parse()?))),
+    build: |settings| Scheme::build(Kind::C, settings),
 };
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -40,77 +40,57 @@ struct Table {
     renormalise: bool,
 }
 
-impl Table {
-    /// The factor of a sum whose weights total so much, that would be `printed` in the paper.
-    fn scale(&self, total: f64, printed: f64) -> f64 {
-        match (self.renormalise, total > 0.0) {
-            (_, false) => 0.0,
-            (true, true) => 1.0 / total,
-            (false, true) => printed,
-        }
-    }
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    A,
+    B,
+    C,
 }
 
 #[derive(Debug)]
-struct SchemeA(Table);
+struct Scheme {
+    kind: Kind,
+    renormalise: bool,
+}
 
-impl Aggregator for SchemeA {
-    fn hold(&self) -> Hold {
-        Hold::Fold
-    }
-
-    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        if contribution.update.whole() { round.weight(contribution.client) } else { 0.0 }
-    }
-
-    fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64 {
-        let whole = contributions.iter().filter(|one| one.update.whole());
-        let n_whole: f64 = whole.map(|one| one.part).sum();
-        self.0.scale(total, round.shares.n_clients() as f64 / n_whole)
+impl Scheme {
+    fn build(kind: Kind, settings: &Settings<'_>) -> Result<Box<dyn Aggregator>, SettingsError> {
+        let Table { renormalise } = settings.parse()?;
+        Ok(Box::new(Scheme { kind, renormalise }))
     }
 }
 
-stateless!(SchemeA);
-
-#[derive(Debug)]
-struct SchemeB(Table);
-
-impl Aggregator for SchemeB {
-    fn hold(&self) -> Hold {
-        Hold::Fold
-    }
-
-    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client)
-    }
-
-    fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {
-        self.0.scale(total, 1.0)
-    }
-}
-
-stateless!(SchemeB);
-
-#[derive(Debug)]
-struct SchemeC(Table);
-
-impl Aggregator for SchemeC {
+impl Aggregator for Scheme {
     fn hold(&self) -> Hold {
         Hold::Fold
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         let update = &contribution.update;
-        let undone = f64::from(update.steps_asked.get()) / f64::from(update.steps.get());
-        round.weight(contribution.client) * undone
+        let factor = match self.kind {
+            Kind::A => f64::from(u8::from(update.whole())),
+            Kind::B => 1.0,
+            Kind::C => f64::from(update.steps_asked.get()) / f64::from(update.steps.get()),
+        };
+        round.weight(contribution.client) * factor
     }
 
-    fn scale(&mut self, _round: &Round<'_>, total: f64, _contributions: &[Contribution]) -> f64 {
-        self.0.scale(total, 1.0)
+    fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64 {
+        if total <= 0.0 {
+            return 0.0;
+        }
+        match self.kind {
+            _ if self.renormalise => 1.0 / total,
+            Kind::A => {
+                let whole = contributions.iter().filter(|one| one.update.whole());
+                round.shares.n_clients() as f64 / whole.map(|one| one.part).sum::<f64>()
+            }
+            Kind::B | Kind::C => 1.0,
+        }
     }
 }
 
-stateless!(SchemeC);
+stateless!(Scheme);
 
 #[cfg(test)]
 mod tests {
@@ -208,8 +188,8 @@ mod tests {
     fn a_stand_in_that_counts_in_part_is_part_of_a_whole_answer() {
         let world = World::of(4);
         let half = |client: usize| Contribution { part: 0.5, ..partial(client, 2.0, 5, 5) };
-        let moved =
-            SchemeA(Table::default()).aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)]);
+        let moved = Scheme { kind: Kind::A, renormalise: false }
+            .aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)]);
         // Two of four are whole: each counts with a half.
         assert!((moved[0] - (0.5 + 0.5 * 2.0)).abs() < 1e-6, "{moved:?}");
     }
