@@ -245,6 +245,58 @@ fn a_closer_look_is_recorded_and_shown_and_changes_nothing_else() {
     assert_eq!(cells, [class.to_string(), samples.to_string(), figure(accuracy)]);
 }
 
+/// Two parabolas around 0 and one around 8: the third leaves after two rounds, having fallen by far, and a fourth comes.
+const COMING_AND_GOING: &str = r#"
+recipe = "departures"
+[run]
+rounds = 6
+[data]
+kind = "quadratic"
+centres = [[0.0], [0.0], [8.0], [1.0]]
+[world]
+arrivals = [{ round = 4, clients = [3] }]
+departures = [{ round = 2, clients = [2] }]
+[local]
+rate = 0.1
+steps = 5
+[evaluate.oracle_sets]
+objective = "objective"
+"#;
+
+#[test]
+fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
+    let place = tempfile::tempdir().unwrap();
+    let run = record(place.path(), "a", COMING_AND_GOING, &["--set", "objective.arrivals.kind=auto"]);
+    let rows = rows(&run);
+    let judged: Vec<_> = rows.iter().map(|row| row["judged"].as_array().map_or(0, Vec::len)).collect();
+    assert_eq!(judged[..4], [0, 0, 1, 0]);
+    let left = &rows[2]["judged"][0];
+    // Four rounds are left, and more than the root of twice its fall are needed: it is kept, and nothing shifts.
+    assert_eq!((left["client"].as_u64(), left["verdict"].as_str()), (Some(2), Some("kept")));
+    let gamma = left["figures"]["gamma_l"].as_f64().unwrap();
+    assert!(gamma > 8.0 && left["figures"]["rounds_needed"].as_f64() == Some((2.0 * gamma).sqrt()), "{left}");
+    let came = &rows[4]["judged"][0];
+    assert_eq!(came["client"].as_u64(), Some(3));
+    for row in &rows {
+        assert!(row["notes"]["oracle_set_loss_objective"].is_number(), "{row}");
+    }
+    let shown = succeed(&["show", run.to_str().unwrap()]);
+    assert!(shown.contains("decisions about newcomers and leavers: "), "{shown}");
+    assert!(shown.contains("  round 2, client 2: kept; c 1.0000, gamma_l "), "{shown}");
+    let out = place.path().join("a.csv");
+    succeed(&["export", run.to_str().unwrap(), "--to", out.to_str().unwrap()]);
+    assert!(
+        std::fs::read_to_string(out)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .ends_with("note_oracle_set_loss_objective")
+    );
+    let again = record(place.path(), "b", COMING_AND_GOING, &["--set", "objective.departures.c=0.1"]);
+    assert_eq!(common::rows(&again)[2]["judged"][0]["verdict"].as_str(), Some("excluded"));
+}
+
 #[test]
 fn a_run_that_diverges_says_so() {
     let place = tempfile::tempdir().unwrap();

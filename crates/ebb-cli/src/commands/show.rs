@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     }
     print_participation(&rows)?;
     print_selection(&rows)?;
-    print_stand_ins(&rows)
+    print_stand_ins(&rows)?;
+    print_judged(&rows)
 }
 
 /// A grid has many curves, of which none is its own.
@@ -242,6 +243,28 @@ fn print_selection(rows: &[Row]) -> Result<(), CliError> {
     });
     let bounds = bounds.unwrap_or_default();
     say(&format!("oracle: regret {regret:.1} against the best fixed allocation{bounds}"))
+}
+
+/// As many decisions are shown, the latest.
+const SHOWN_DECISIONS: usize = 5;
+
+/// What was decided about single clients: how often, and the latest with what they were decided by.
+fn print_judged(rows: &[Row]) -> Result<(), CliError> {
+    let all: Vec<_> =
+        rows.iter().flat_map(|row| row.judged.iter().map(move |one| (row.round, one))).collect();
+    let mut times = BTreeMap::<&str, u64>::new();
+    all.iter().for_each(|(_, one)| *times.entry(&one.verdict).or_default() += 1);
+    if all.is_empty() {
+        return Ok(());
+    }
+    let times: Vec<_> = times.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
+    say(&format!("decisions about newcomers and leavers: {}; the latest:", times.join(", ")))?;
+    for (round, one) in &all[all.len().saturating_sub(SHOWN_DECISIONS)..] {
+        let figures: Vec<_> =
+            one.figures.iter().map(|(name, figure)| format!("{name} {figure:.4}")).collect();
+        say(&format!("  round {round}, client {}: {}; {}", one.client, one.verdict, figures.join(", ")))?;
+    }
+    Ok(())
 }
 
 /// How often somebody stood in, and what an oracle has to say about it.
