@@ -391,7 +391,7 @@ fn write_often(page: &mut String) -> Result<(), Box<dyn Error>> {
         page,
         "\n### Fashion-MNIST judged five times as often\n
 The end above is the mean of three models a run, and one model of Dropout is points above or below the next: the interval of the
-difference is wider than the difference that is published. `fashion-often` repeats the runs of the same seeds, judging every second round: the
+difference is wider than the difference that is published. Once that was seen, `fashion-often` was added: the runs of the same seeds again, judging every second round. The
 models are the same to the bit. The mean over a stretch of rounds, in points.\n
 | silent | claim | published, last rounds | {} |\n|---|---|---|{}",
         headings.join(" | | ") + " |",
