@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use ebb_round::roles::Probes;
 use ebb_round::{
     Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet, FleetError, Hold,
-    Job, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome, Parcel, Report, Returns, Roles,
-    Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares, Sink, Spent, State, StateError,
-    Substitution, Update, Wait, Work, stateless, vectors,
+    Job, Judgement, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome, Parcel, Report,
+    Returns, Roles, Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares, Sink, Spent, State,
+    StateError, Substitution, Update, Wait, Work, stateless, vectors,
 };
 
 /// Passes on, in each round, the answers it was given: (client, update).
@@ -50,6 +50,9 @@ impl Fleet for Told {
         }
         Ok(Spent { elapsed_s: 5.0, bytes_down: 10, bytes_up: 20 })
     }
+    fn oracle_silent(&self, job: &Arc<Job>, _wait: Wait) -> Option<Vec<ClientId>> {
+        Some(vec![ClientId::new(job.round as usize)])
+    }
 }
 
 stateless!(Told);
@@ -75,6 +78,30 @@ impl Objective for BySamples {
     }
 }
 stateless!(BySamples);
+
+/// The same, but once the answers are there client 0 counts for all, and that is told.
+struct Recounting {
+    hold: Hold,
+    judged: Vec<Judgement>,
+}
+impl Objective for Recounting {
+    fn hold(&self) -> Hold {
+        self.hold
+    }
+    fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
+        BySamples.shares(number, census)
+    }
+    fn recount(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
+        let client = ClientId::new(0);
+        let figures = [("answers", contributions.len() as f64)].into();
+        self.judged.push(Judgement { client, verdict: "alone", figures });
+        Some(Shares::in_proportion(0, round.census, |one| if one == client { 1.0 } else { 0.0 }))
+    }
+    fn judged(&mut self) -> Vec<Judgement> {
+        std::mem::take(&mut self.judged)
+    }
+}
+stateless!(Recounting);
 
 /// Asks clients 0, 1 and 2, never 3, and notes the order in which it was asked things.
 struct FirstThree(Arc<Mutex<Vec<String>>>);
@@ -167,11 +194,19 @@ impl Evaluator for NoJudge {
 }
 
 fn engine(hold: Hold, n_params: usize) -> (Engine, Arc<Mutex<Vec<String>>>) {
+    engine_for(Box::new(BySamples), hold, n_params)
+}
+
+fn engine_for(
+    objective: Box<dyn Objective>,
+    hold: Hold,
+    n_params: usize,
+) -> (Engine, Arc<Mutex<Vec<String>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
     let mut server = Server::default();
     server.start_from(vec![0.0; n_params]);
     let roles = Roles {
-        objective: Box::new(BySamples),
+        objective,
         selector: Box::new(FirstThree(Arc::clone(&log))),
         local: Arc::new(OneStep),
         substitution: Box::new(Nobody),
@@ -305,6 +340,27 @@ fn folding_and_keeping_give_the_same_bits() {
     let ((folded, folded_kept), (kept, kept_kept)) = (model(Hold::Fold), model(Hold::All));
     assert!(folded == kept);
     assert!(!folded_kept && kept_kept, "folded updates are let go, the others are not");
+}
+
+/// Client 0 moves by 6, client 1 by 3, with one and two of three shares: the mean is 4.
+#[test]
+fn the_objective_may_recount_where_updates_are_held() {
+    let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
+    for (hold, model, judged) in [(Hold::Fold, 4.0, 0), (Hold::All, 6.0, 1)] {
+        let objective = Box::new(Recounting { hold, judged: Vec::new() });
+        let (mut engine, _) = engine_for(objective, Hold::Fold, 1);
+        let mut fleet = Told { rounds: vec![answers(), vec![]], ..Told::default() };
+        let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
+        assert_eq!((engine.model().model[0], outcome.judged.len()), (model, judged), "{hold:?}");
+        assert!(outcome.judged.iter().all(|one| one.verdict == "alone" && one.figures["answers"] == 2.0));
+        // It was for this round's aggregate only.
+        assert_eq!(engine.shares().as_slice(), [0.1, 0.2, 0.3, 0.4]);
+        assert_eq!(
+            outcome.oracle_silent,
+            Some(vec![ClientId::new(0)]),
+            "the fleet is asked about this round's job"
+        );
+    }
 }
 
 #[test]
