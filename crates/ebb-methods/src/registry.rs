@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_round::{Aggregator, LocalRule, Objective, Roles, Selector, ServerRule, Substitution};
-use ebb_settings::{Entry, Facts, SettingsError, Tree, find, nearest};
+use ebb_settings::{Entry, Facts, SettingsError, Tree, nearest};
 
 use crate::recipes::{self, Recipe};
 use crate::{aggregate, local, objective, select, server, substitute};
@@ -174,10 +174,7 @@ fn role<R: ?Sized>(
     (table, default): (&str, &str),
     facts: Facts,
 ) -> Result<Box<R>, SettingsError> {
-    let settings = tree.table(table, facts);
-    let entry = find(entries, &settings, Some(default))?;
-    settings.resolve_kind(entry.name);
-    (entry.build)(&settings)
+    ebb_settings::build(entries, &tree.table(table, facts), Some(default))
 }
 
 /// Something to add to a registry.

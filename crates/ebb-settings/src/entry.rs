@@ -38,6 +38,17 @@ pub fn find<'e, R: ?Sized>(
     })
 }
 
+/// Builds what the table's `kind` names and notes the kind; a table without one gets `default`.
+pub fn build<R: ?Sized>(
+    entries: &[Entry<R>],
+    settings: &Settings<'_>,
+    default: Option<&str>,
+) -> Result<Box<R>, SettingsError> {
+    let entry = find(entries, settings, default)?;
+    settings.resolve_kind(entry.name);
+    (entry.build)(settings)
+}
+
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }

@@ -14,6 +14,6 @@ mod tree;
 
 pub use checked::{Chance, NonNegative, Positive, Share};
 pub use data_folder::{DATA_VARIABLE, DataFolder};
-pub use entry::{Entry, find};
+pub use entry::{Entry, build, find};
 pub use error::{Place, SettingsError, nearest};
 pub use tree::{Facts, Settings, Tree};

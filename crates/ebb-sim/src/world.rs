@@ -1,7 +1,7 @@
 //! The `[world]` table: availability, speeds, deadline, membership, or a script.
 
 use ebb_round::{Census, ClientId, RoundNo};
-use ebb_settings::{NonNegative, Positive, Settings, SettingsError, find};
+use ebb_settings::{NonNegative, Positive, Settings, SettingsError, build};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -163,11 +163,7 @@ impl World {
         };
         let mut availability: Box<dyn Availability> = match &script {
             Some(script) => Box::new(script.clone()),
-            None => {
-                let entry = find(availability::ALL, &inner, Some("always"))?;
-                inner.resolve_kind(entry.name);
-                (entry.build)(&inner)?
-            }
+            None => build(availability::ALL, &inner, Some("always"))?,
         };
         availability.meet(task)?;
         let churn = Churn::build(&settings.inner("churn"))?;
@@ -186,12 +182,7 @@ impl World {
             );
         }
         outage::check(&table.outages, settings)?;
-        let work = {
-            let inner = settings.inner("work");
-            let entry = find(work::ALL, &inner, Some("complete"))?;
-            inner.resolve_kind(entry.name);
-            (entry.build)(&inner)?
-        };
+        let work = build(work::ALL, &settings.inner("work"), Some("complete"))?;
         let inner = settings.inner("link");
         let link: Box<dyn Link> = match table.upload_s {
             Some(_) if inner.written() => {
@@ -199,11 +190,7 @@ impl World {
                 return Err(settings.error("upload_s", message));
             }
             Some(upload_s) => Box::new(Constant::new(settings, upload_s)?),
-            None if inner.written() => {
-                let entry = find(link::ALL, &inner, Some("constant"))?;
-                inner.resolve_kind(entry.name);
-                (entry.build)(&inner)?
-            }
+            None if inner.written() => build(link::ALL, &inner, Some("constant"))?,
             None => {
                 settings.resolve("upload_s", 1.0);
                 Box::new(Constant { upload_s: 1.0 })

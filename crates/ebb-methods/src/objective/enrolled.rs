@@ -9,7 +9,7 @@ use ebb_round::{
     Bits, Census, ClientId, Contribution, Hold, Judgement, Loader, Objective, Report, Round, RoundNo, Saver,
     Shares, State, StateError,
 };
-use ebb_settings::{Entry, Settings, SettingsError, find};
+use ebb_settings::{Entry, Settings, SettingsError, build};
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::{self, Arrivals};
@@ -64,18 +64,10 @@ struct Enrolled {
 impl Enrolled {
     fn build(settings: &Settings<'_>) -> Result<Enrolled, SettingsError> {
         let Table { by } = settings.parse_without(&["kind", "arrivals", "departures"])?;
-        let inner = settings.inner("arrivals");
-        let entry = find(arrivals::ALL, &inner, Some("vanilla"))?;
-        inner.resolve_kind(entry.name);
-        let arrivals = (entry.build)(&inner)?;
-        let inner = settings.inner("departures");
-        let entry = find(departures::ALL, &inner, Some("drop"))?;
-        inner.resolve_kind(entry.name);
-        let departures = (entry.build)(&inner)?;
         Ok(Enrolled {
             by,
-            arrivals,
-            departures,
+            arrivals: build(arrivals::ALL, &settings.inner("arrivals"), Some("vanilla"))?,
+            departures: build(departures::ALL, &settings.inner("departures"), Some("drop"))?,
             seen: None,
             members: Bits::default(),
             kept: Bits::default(),
@@ -90,17 +82,15 @@ impl Enrolled {
     fn look_at(&mut self, number: RoundNo, census: &Census) {
         self.seen = Some(census.changes());
         let enrolled = census.enrolled();
-        for idx in
-            self.members.iter().filter(|&idx| !enrolled.get(idx) && !self.kept.get(idx)).collect::<Vec<_>>()
-        {
+        self.kept.grow(census.len());
+        let gone = self.members.iter().filter(|&idx| !enrolled.get(idx) && !self.kept.get(idx));
+        for idx in gone.collect::<Vec<_>>() {
             let client = ClientId::new(idx);
             let fall = self.falls.get(idx).copied().filter(|fall| !fall.is_nan());
             let judgement = self.departures.judge(&Leaving { client, number, fall });
-            self.kept.grow(census.len());
             self.kept.set(idx, judgement.verdict == departures::KEPT);
             self.judged.extend(Some(judgement).filter(|one| !one.figures.is_empty()));
         }
-        self.kept.grow(census.len());
         self.kept.take_out(enrolled);
         let mut members = enrolled.clone();
         self.kept.iter().for_each(|idx| members.set(idx, true));

@@ -15,7 +15,7 @@ pub mod table;
 
 use std::sync::Arc;
 
-use ebb_settings::{Entry, Settings, SettingsError, find};
+use ebb_settings::{Entry, Settings, SettingsError};
 
 use crate::Task;
 use crate::read::Roles;
@@ -39,9 +39,7 @@ pub const ALL: &[Entry<dyn Task>] = &[
 
 /// The task that the `[data]` table names.
 pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
-    let entry = find(ALL, settings, None)?;
-    settings.resolve_kind(entry.name);
-    Ok(Arc::from((entry.build)(settings)?))
+    Ok(Arc::from(ebb_settings::build(ALL, settings, None)?))
 }
 
 /// What the classes of a data set are called: as published, or by their numbers.
