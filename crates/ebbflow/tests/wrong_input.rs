@@ -33,12 +33,13 @@ fn unknown_recipe() {
 /// What is said of a table counts for the kind that is named for it, in whatever order the two are typed.
 #[test]
 fn a_kind_may_be_named_after_its_settings() {
+    let text = format!("{SMALL}[select]\nkind = \"uniform\"\ncohort = 3\n");
     let missing = "--set select.kind=pow-d: select.cohort: missing; it has no default";
-    refused(SMALL, &["select.kind=pow-d"], missing);
+    refused(&text, &["select.kind=pow-d"], missing);
     let more =
         "--set select.cohort=900: select.cohort = 900: larger than the fleet; give at most its 12 clients";
-    refused(SMALL, &["select.cohort=900", "select.kind=pow-d"], more);
-    refused(SMALL, &["select.kind=pow-d", "select.cohort=900"], more);
+    refused(&text, &["select.cohort=900", "select.kind=pow-d"], more);
+    refused(&text, &["select.kind=pow-d", "select.cohort=900"], more);
 }
 
 #[test]
