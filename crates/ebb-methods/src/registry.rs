@@ -61,8 +61,17 @@ impl Registry {
                 aggregate::schemes::B,
                 aggregate::schemes::C,
                 aggregate::fednova::ENTRY,
+                aggregate::fedau::ENTRY,
             ],
-            servers: vec![server::plain::ENTRY, server::scaffold::ENTRY],
+            servers: vec![
+                server::plain::ENTRY,
+                server::scaffold::ENTRY,
+                server::fedavgm::ENTRY,
+                server::adaptive::ADAGRAD,
+                server::adaptive::YOGI,
+                server::adaptive::ADAM,
+                server::amplified::ENTRY,
+            ],
             recipes: recipes::STANDARD.to_vec(),
         }
     }

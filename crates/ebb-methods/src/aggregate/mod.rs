@@ -1,5 +1,6 @@
 //! With what weight does each contribution count?
 
+pub mod fedau;
 pub mod fednova;
 pub mod mean;
 pub mod schemes;

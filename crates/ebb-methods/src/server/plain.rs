@@ -7,6 +7,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::one;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -26,10 +27,6 @@ struct Plain {
     clock: Clock,
     #[serde(skip)]
     model: Arc<Parcel>,
-}
-
-fn one() -> Positive {
-    Positive::new(1.0).expect("1 is above 0")
 }
 
 impl ServerRule for Plain {

@@ -14,6 +14,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::one;
 use crate::local::scaffold::CONTROL;
 
 /// The registry's line.
@@ -37,10 +38,6 @@ struct Scaffold {
     /// In f64: rounded every round, it would drift from the mean that it stands for.
     #[serde(skip)]
     control: Vec<f64>,
-}
-
-fn one() -> Positive {
-    Positive::new(1.0).expect("1 is above 0")
 }
 
 impl ServerRule for Scaffold {

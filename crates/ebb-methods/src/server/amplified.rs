@@ -1,0 +1,150 @@
+//! Adds the aggregate, and every so many rounds lengthens what they came to together.
+//!
+//! Wang and Ji, "A Unified Analysis of Federated Learning with Arbitrary Client Participation" (2022): every P rounds `x = a + gamma (x - a)`, a being the model at
+//! the end of the last P; with other groups of clients there in turn, one step of them all.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::one;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "amplified",
+    about: "as plain, and every so many rounds what the model has moved since the last time is lengthened",
+    example: "rate = 1.0
+clock = \"run\"
+every = 500                # rounds: P
+factor = 10.0              # gamma",
+    build: |settings| Ok(Box::new(settings.parse::<Amplified>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Amplified {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(default)]
+    clock: Clock,
+    every: NonZeroU32,
+    #[serde(default = "ten")]
+    factor: Positive,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    #[serde(skip)]
+    anchor: Vec<f32>,
+}
+
+fn ten() -> Positive {
+    Positive::new(10.0).expect("10 is above 0")
+}
+
+impl ServerRule for Amplified {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+        let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
+        if (round.number + 1).is_multiple_of(self.every.get()) {
+            // Running statistics are no direction in which to go on.
+            for at in round.trained.iter().cloned().flatten() {
+                let (from, to) = (f64::from(self.anchor[at]), f64::from(model[at]));
+                model[at] = (from + self.factor.get() * (to - from)) as f32;
+            }
+            self.anchor.clone_from(&model);
+        }
+        self.model = Arc::new(Parcel::of(model));
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.anchor.clone_from(&model);
+        self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+impl State for Amplified {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.f32s("anchor", &self.anchor);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        self.anchor = from.f32s("anchor")?;
+        if self.anchor.len() != self.model.model.len() {
+            return Err(from.error("anchor", "has another length than the model"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+
+    fn server(every: u32, factor: f64) -> Amplified {
+        let mut server = Amplified {
+            rate: one(),
+            clock: Clock::Run,
+            every: NonZeroU32::new(every).unwrap(),
+            factor: Positive::new(factor).unwrap(),
+            model: Arc::default(),
+            anchor: Vec::new(),
+        };
+        server.start_from(vec![10.0, 10.0]);
+        server
+    }
+
+    /// Moves by these, round by round; only the first number is trained.
+    fn play(server: &mut Amplified, moves: &[f32]) -> Vec<[f32; 2]> {
+        let mut world = World::of(2);
+        let mut models = Vec::new();
+        for (number, &by) in (0..).zip(moves) {
+            world.set_model(&server.model().model);
+            world.train_only(0..1);
+            server.absorb(&world.round(number), &[], &[by, by]);
+            models.push([server.model().model[0], server.model().model[1]]);
+        }
+        models
+    }
+
+    #[test]
+    fn what_two_rounds_came_to_is_lengthened() {
+        let models = play(&mut server(2, 1.5), &[-1.0, -1.0, 2.0, 0.0, 1.0]);
+        // 9, then 8 and half of 2 more; 9, and half of 2 more.
+        assert_eq!(models.iter().map(|model| model[0]).collect::<Vec<_>>(), [9.0, 7.0, 9.0, 10.0, 11.0]);
+        assert_eq!(models.iter().map(|model| model[1]).collect::<Vec<_>>(), [9.0, 8.0, 10.0, 10.0, 11.0]);
+    }
+
+    #[test]
+    fn a_factor_of_one_changes_nothing() {
+        let moves = [0.5, -0.25, 3.0, 1.0];
+        assert_eq!(play(&mut server(2, 1.0), &moves), play(&mut server(9, 7.0), &moves));
+    }
+
+    #[test]
+    fn the_anchor_is_saved() {
+        let mut whole = server(3, 2.0);
+        play(&mut whole, &[1.0]);
+        let mut saver = Saver::new();
+        whole.save(&mut saver);
+        let mut again = server(3, 2.0);
+        again.load(&mut Loader::new(&saver.finish())).unwrap();
+        assert_eq!((again.anchor, again.model), (whole.anchor, whole.model));
+    }
+}

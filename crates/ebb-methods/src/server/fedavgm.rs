@@ -1,0 +1,127 @@
+//! Adds the aggregate and what is left of the earlier ones.
+//!
+//! Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (2019): `v = beta v + d`,
+//! `w = w + rate v`. Running statistics, which are no gradients, move by the aggregate.
+
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_settings::{Chance, Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::one;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "fedavgm",
+    about: "as plain, with momentum: part of the earlier aggregates is added again",
+    example: "rate = 1.0
+momentum = 0.9
+clock = \"run\"",
+    build: |settings| {
+        let parsed = settings.parse::<FedAvgM>()?;
+        if parsed.momentum.get() >= 1.0 {
+            return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
+        }
+        Ok(Box::new(parsed))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FedAvgM {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(default = "nine_tenths")]
+    momentum: Chance,
+    #[serde(default)]
+    clock: Clock,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    #[serde(skip)]
+    velocity: Vec<f64>,
+}
+
+fn nine_tenths() -> Chance {
+    Chance::new(0.9).expect("a chance")
+}
+
+impl ServerRule for FedAvgM {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
+        // Without an answer there is no gradient, not one of zero.
+        if contributions.is_empty() {
+            return;
+        }
+        let mut model = vectors::moved(&round.global.model, 1.0, aggregate);
+        for at in round.trained.iter().cloned().flatten() {
+            let velocity = &mut self.velocity[at];
+            *velocity = self.momentum.get() * *velocity + f64::from(aggregate[at]);
+            model[at] = (f64::from(round.global.model[at]) + self.rate.get() * *velocity) as f32;
+        }
+        self.model = Arc::new(Parcel::of(model));
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.velocity = vec![0.0; model.len()];
+        self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+impl State for FedAvgM {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.f64s("velocity", &self.velocity);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        self.velocity = from.f64s("velocity")?;
+        if self.velocity.len() != self.model.model.len() {
+            return Err(from.error("velocity", "has another length than the model"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, contribution};
+
+    #[test]
+    fn part_of_the_earlier_aggregates_is_added_again() {
+        let (momentum, rate) = (Chance::new(0.5).unwrap(), Positive::new(2.0).unwrap());
+        let mut server =
+            FedAvgM { rate, momentum, clock: Clock::Run, model: Arc::default(), velocity: Vec::new() };
+        server.start_from(vec![0.0, 0.0]);
+        let mut world = World::of(2);
+        // Velocities 1, 2.5, and the same after a round without answers, then 0.25.
+        for (by, expected) in [(1.0, 2.0), (2.0, 7.0), (0.0, 7.0), (-1.0, 7.5)] {
+            world.set_model(&server.model().model);
+            world.train_only(0..1);
+            let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
+            server.absorb(&world.round(0), &answered, &[by, by]);
+            assert_eq!(server.model().model[0], expected);
+        }
+        assert_eq!(server.model().model[1], 2.0, "running statistics move by the aggregate");
+        let mut saver = Saver::new();
+        server.save(&mut saver);
+        let mut again =
+            FedAvgM { rate, momentum, clock: Clock::Run, model: Arc::default(), velocity: Vec::new() };
+        again.load(&mut Loader::new(&saver.finish())).unwrap();
+        assert_eq!((again.velocity, again.model), (server.velocity, server.model));
+    }
+}
