@@ -62,6 +62,9 @@ impl Registry {
                 aggregate::schemes::C,
                 aggregate::fednova::ENTRY,
                 aggregate::fedau::ENTRY,
+                aggregate::mifa::ENTRY,
+                aggregate::fedvarp::ENTRY,
+                aggregate::mimic::ENTRY,
             ],
             servers: vec![
                 server::plain::ENTRY,

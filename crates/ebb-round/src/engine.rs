@@ -201,6 +201,7 @@ impl Engine {
         let judged = objective.judged();
         let mut notes = substitution.notes();
         notes.extend(selector.notes());
+        notes.extend(aggregator.notes());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
         // for no role took its part in it.
         for answer in &returns.fresh {

@@ -212,6 +212,10 @@ pub trait Aggregator: State + Send {
         let scale = self.scale(round, weights.iter().sum(), contributions);
         scaled(&weighted_sum(round, contributions, &weights), scale)
     }
+    /// Figures of the round that just ended, for the record.
+    fn notes(&self) -> Notes {
+        Notes::new()
+    }
 }
 
 /// How does the model move, and what is sent next?

@@ -6,9 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{
-    Aggregator, ClientId, Contribution, Hold, Loader, Round, RoundNo, Saver, State, StateError,
-};
+use ebb_round::{Aggregator, ClientId, Contribution, Hold, Loader, Round, RoundNo, Saver, State, StateError};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 

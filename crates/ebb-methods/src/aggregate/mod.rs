@@ -2,6 +2,10 @@
 
 pub mod fedau;
 pub mod fednova;
+pub mod fedvarp;
 pub mod mean;
+pub mod mifa;
+pub mod mimic;
+mod remembered;
 pub mod schemes;
 pub mod share;

@@ -184,7 +184,8 @@ mod tests {
 
     fn server(entry: Entry<dyn ServerRule>, text: &str) -> Result<Box<dyn ServerRule>, String> {
         let tree = Tree::parse(&format!("[server]\n{text}"), "a.toml").unwrap();
-        let mut server = (entry.build)(&tree.table("server", Facts::default())).map_err(|error| error.to_string())?;
+        let mut server =
+            (entry.build)(&tree.table("server", Facts::default())).map_err(|error| error.to_string())?;
         server.start_from(vec![1.0, 1.0]);
         Ok(server)
     }
@@ -206,7 +207,11 @@ mod tests {
     fn check(entry: Entry<dyn ServerRule>, text: &str, moves: &[f32], expected: &[f64]) {
         let mut server = server(entry, text).unwrap();
         for (found, expected) in play(server.as_mut(), moves).into_iter().zip(expected) {
-            assert!((f64::from(found) - expected).abs() < 1e-6, "{}: {found}, expected {expected}", entry.name);
+            assert!(
+                (f64::from(found) - expected).abs() < 1e-6,
+                "{}: {found}, expected {expected}",
+                entry.name
+            );
         }
         let plain: f32 = 1.0 + moves.iter().sum::<f32>();
         assert!((server.model().model[1] - plain).abs() < 1e-6, "running statistics move by the aggregate");

@@ -1,0 +1,88 @@
+//! Everybody's last update counts, however old, each as it would be at today's rate.
+//!
+//! MIFA (Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability"): `y_i` is a client's last update over the rate it was made with,
+//! and the aggregate is `rate * sum of p_i y_i` over everybody. `wait` makes no step until all were heard, as the paper has it; without it the unheard count
+//! as zero. A round without answers steps from memory, at the last rate there was.
+
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::remembered::{self, Remembered, rounded};
+use crate::memory::Precision;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "mifa",
+    about: "the sum by shares of everybody's last update, however old, at today's rate",
+    example: "wait = false                # or true: no step until everybody was heard
+precision = \"f32\"           # of what is remembered; or f16
+# memory_mb = 1000          # beyond it, on disk",
+    build: |settings| {
+        let Table { wait, precision, memory_mb } = settings.parse()?;
+        let past = Remembered::new(remembered::Table { precision, memory_mb });
+        Ok(Box::new(Mifa { wait, rate: 0.0, past }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    wait: bool,
+    #[serde(default)]
+    precision: Precision,
+    memory_mb: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Mifa {
+    wait: bool,
+    /// The last that was seen.
+    rate: f64,
+    past: Remembered,
+}
+
+impl Aggregator for Mifa {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        self.past.begin(round);
+        for (one, _) in remembered::own(round, contributions) {
+            self.rate = f64::from(one.update.rate);
+            let per_rate: Vec<_> =
+                one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();
+            self.past.replace(round, one.client, &per_rate);
+        }
+        let all_heard =
+            || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
+        let rate = if self.wait && !all_heard() { 0.0 } else { self.rate };
+        rounded(self.past.sum(), rate)
+    }
+
+    fn notes(&self) -> Notes {
+        self.past.notes()
+    }
+}
+
+impl State for Mifa {
+    fn save(&self, to: &mut Saver) {
+        to.f64("rate", self.rate);
+        self.past.save(to);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.rate = from.f64("rate")?;
+        self.past.load(from)
+    }
+}

@@ -1,0 +1,73 @@
+//! Each answer is corrected by how far the client was from the aggregate when it answered last.
+//!
+//! MimiC (Sun, Mao and Zhang 2024, "MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates"): the aggregate u is the mean of `d_i + c_i`
+//! over those that answered, by shares, and then `c_i = u - d_i` for them. Corrections are zero for those never heard; the paper has everybody answer
+//! in the first round. A round without answers makes no step.
+
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_settings::Entry;
+
+use super::remembered::{self, Remembered, rounded};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "mimic",
+    about: "the mean of the answers, each corrected by how far the client was from the aggregate last time",
+    example: "precision = \"f32\"           # of what is remembered; or f16
+# memory_mb = 1000          # beyond it, on disk",
+    build: |settings| Ok(Box::new(Mimic { corrections: Remembered::new(settings.parse()?) })),
+};
+
+#[derive(Debug)]
+struct Mimic {
+    corrections: Remembered,
+}
+
+impl Aggregator for Mimic {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        self.corrections.begin(round);
+        let own = remembered::own(round, contributions);
+        let mut sum = vec![0.0; round.global.model.len()];
+        for (one, part) in &own {
+            let correction = self.corrections.of(one.client);
+            for (at, by) in one.update.delta.model.iter().enumerate() {
+                sum[at] += part * (f64::from(*by) + correction.get(at).map_or(0.0, |by| f64::from(*by)));
+            }
+        }
+        for (one, _) in own {
+            let off: Vec<_> = sum
+                .iter()
+                .zip(&one.update.delta.model)
+                .map(|(sum, by)| (sum - f64::from(*by)) as f32)
+                .collect();
+            self.corrections.replace(round, one.client, &off);
+        }
+        rounded(&sum, 1.0)
+    }
+
+    fn notes(&self) -> Notes {
+        self.corrections.notes()
+    }
+}
+
+impl State for Mimic {
+    fn save(&self, to: &mut Saver) {
+        self.corrections.save(to);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.corrections.load(from)
+    }
+}

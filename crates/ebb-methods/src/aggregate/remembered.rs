@@ -1,0 +1,113 @@
+//! What clients sent last and its sum by shares: what the methods that go by it have in common.
+
+use ebb_round::roles::scaled;
+use ebb_round::{Bits, ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{Memory, Precision};
+
+/// The keys that these methods share.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    #[serde(default)]
+    pub(super) precision: Precision,
+    pub(super) memory_mb: Option<u64>,
+}
+
+/// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    memory: Memory,
+    sum: Vec<f64>,
+    /// The shift of the objective that the sum goes by.
+    shift: Option<RoundNo>,
+}
+
+impl Remembered {
+    pub(super) fn new(table: Table) -> Remembered {
+        Remembered { memory: Memory::new(table.precision, table.memory_mb), ..Remembered::default() }
+    }
+
+    /// Before a round's answers: forgets those that are not in the objective any more, and goes by its shares.
+    pub(super) fn begin(&mut self, round: &Round<'_>) {
+        if self.shift == Some(round.shares.changed()) {
+            return;
+        }
+        self.shift = Some(round.shares.changed());
+        let mut members = Bits::new(round.census.len());
+        let shares = round.shares.as_slice().iter().enumerate();
+        shares.filter(|(_, share)| **share > 0.0).for_each(|(idx, _)| members.set(idx, true));
+        self.memory.keep_only(&members);
+        self.sum = vec![0.0; round.global.model.len()];
+        for client in self.memory.clients() {
+            let vector = self.of(client);
+            add(&mut self.sum, round.share(client), &vector);
+        }
+    }
+
+    /// The sum over everybody, by shares.
+    pub(super) fn sum(&self) -> &[f64] {
+        &self.sum
+    }
+
+    /// What a client sent last; empty if it was never heard.
+    pub(super) fn of(&self, client: ClientId) -> Vec<f32> {
+        self.memory.get(client).unwrap_or_default()
+    }
+
+    /// Whether anything is known of a client.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.memory.get(client).is_some()
+    }
+
+    /// Remembers what a client of the objective sent.
+    pub(super) fn replace(&mut self, round: &Round<'_>, client: ClientId, vector: &[f32]) {
+        let share = round.share(client);
+        if share <= 0.0 {
+            return;
+        }
+        let old = self.of(client);
+        add(&mut self.sum, -share, &old);
+        self.memory.put(client, vector);
+        // What is kept may be rounded, and it is that which will be taken out again.
+        let kept = self.of(client);
+        add(&mut self.sum, share, &kept);
+    }
+
+    pub(super) fn notes(&self) -> Notes {
+        self.memory.notes()
+    }
+}
+
+fn add(sum: &mut [f64], weight: f64, vector: &[f32]) {
+    sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += weight * f64::from(*value));
+}
+
+/// The updates that clients sent themselves, each with its share of those that did.
+pub(super) fn own<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
+    let own: Vec<_> =
+        contributions.iter().filter(|one| one.is_own() && round.share(one.client) > 0.0).collect();
+    let answered: f64 = own.iter().map(|one| round.share(one.client)).sum();
+    own.into_iter().map(|one| (one, round.share(one.client) / answered)).collect()
+}
+
+/// A sum as an aggregate.
+pub(super) fn rounded(sum: &[f64], scale: f64) -> Vec<f32> {
+    scaled(sum, scale)
+}
+
+impl State for Remembered {
+    fn save(&self, to: &mut Saver) {
+        to.section("memory", |to| self.memory.save(to));
+        to.f64s("sum", &self.sum);
+        to.u32s("shift", self.shift.as_slice());
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        from.section("memory", |from| self.memory.load(from))?;
+        self.sum = from.f64s("sum")?;
+        self.shift = from.u32s("shift")?.first().copied();
+        Ok(())
+    }
+}

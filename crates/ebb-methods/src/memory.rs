@@ -1,0 +1,286 @@
+//! What clients sent last, one vector each: in single or half precision, beyond a limit on disk.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use ebb_round::{Bits, ClientId, Loader, Notes, Saver, State, StateError};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use serde::{Deserialize, Serialize};
+
+/// How vectors are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Precision {
+    /// As they came.
+    #[default]
+    F32,
+    /// In half the space, to eleven bits; what is too large for that counts as the largest number there is.
+    F16,
+}
+
+impl Precision {
+    fn bytes(self) -> u64 {
+        match self {
+            Precision::F32 => 4,
+            Precision::F16 => 2,
+        }
+    }
+}
+
+/// One vector a client.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    precision: Precision,
+    /// Megabytes that may stay in memory.
+    limit_mb: Option<u64>,
+    kept: BTreeMap<ClientId, Kept>,
+    here_bytes: u64,
+    spill: Option<Spill>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Here(Vec<u8>),
+    /// At this place of the file, so long.
+    There(u64, usize),
+}
+
+/// A file that nobody else sees.
+#[derive(Debug)]
+struct Spill {
+    file: File,
+    end: u64,
+    /// Places that nobody needs any more, all of one length.
+    free: Vec<u64>,
+}
+
+impl Spill {
+    fn write(&mut self, bytes: &[u8], at: Option<u64>) -> io::Result<u64> {
+        let at = at.or_else(|| self.free.pop()).unwrap_or(self.end);
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.write_all(bytes)?;
+        self.end = self.end.max(at + bytes.len() as u64);
+        Ok(at)
+    }
+
+    fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Memory {
+    /// Nothing yet.
+    pub(crate) fn new(precision: Precision, limit_mb: Option<u64>) -> Memory {
+        Memory { precision, limit_mb, ..Memory::default() }
+    }
+
+    /// What a client sent last, as it was kept.
+    ///
+    /// # Panics
+    /// When what was written to disk cannot be read again.
+    pub(crate) fn get(&self, client: ClientId) -> Option<Vec<f32>> {
+        self.kept.get(&client).map(|kept| self.decode(&self.bytes(kept)))
+    }
+
+    fn bytes<'k>(&self, kept: &'k Kept) -> Cow<'k, [u8]> {
+        match kept {
+            Kept::Here(bytes) => Cow::Borrowed(bytes),
+            Kept::There(at, len) => {
+                let spill = self.spill.as_ref().expect("what is there is in a file");
+                Cow::Owned(spill.read(*at, *len).expect("what was written to disk can be read again"))
+            }
+        }
+    }
+
+    /// Keeps a vector instead of the last.
+    pub(crate) fn put(&mut self, client: ClientId, vector: &[f32]) {
+        self.put_bytes(client, self.encode(vector));
+    }
+
+    fn put_bytes(&mut self, client: ClientId, bytes: Vec<u8>) {
+        let n_bytes = bytes.len() as u64;
+        let place = match self.kept.remove(&client) {
+            Some(Kept::Here(old)) => {
+                self.here_bytes -= old.len() as u64;
+                None
+            }
+            Some(Kept::There(at, _)) => Some(at),
+            None => None,
+        };
+        let fits = self.limit_mb.is_none_or(|limit| self.here_bytes + n_bytes <= limit << 20);
+        if !fits && let Some(at) = self.write(&bytes, place) {
+            self.kept.insert(client, Kept::There(at, bytes.len()));
+            return;
+        }
+        if let (Some(at), Some(spill)) = (place, &mut self.spill) {
+            spill.free.push(at);
+        }
+        self.here_bytes += n_bytes;
+        self.kept.insert(client, Kept::Here(bytes));
+    }
+
+    /// Where it was written; `None` if the disk does not take it, which then stays in memory.
+    fn write(&mut self, bytes: &[u8], place: Option<u64>) -> Option<u64> {
+        if self.spill.is_none() {
+            let file = tempfile::tempfile().ok()?;
+            self.spill = Some(Spill { file, end: 0, free: Vec::new() });
+        }
+        self.spill.as_mut()?.write(bytes, place).ok()
+    }
+
+    /// Forgets everybody who is not among these.
+    pub(crate) fn keep_only(&mut self, members: &Bits) {
+        let gone: Vec<_> = self.kept.keys().filter(|client| !members.get(client.idx())).copied().collect();
+        for client in gone {
+            match self.kept.remove(&client) {
+                Some(Kept::Here(bytes)) => self.here_bytes -= bytes.len() as u64,
+                Some(Kept::There(at, _)) => self.spill.iter_mut().for_each(|spill| spill.free.push(at)),
+                None => {}
+            }
+        }
+    }
+
+    /// Whose vectors are kept, ascending.
+    pub(crate) fn clients(&self) -> Vec<ClientId> {
+        self.kept.keys().copied().collect()
+    }
+
+    /// Bytes in memory and on disk, for the record.
+    pub(crate) fn notes(&self) -> Notes {
+        let there = self.kept.values().filter_map(|kept| match kept {
+            Kept::There(_, len) => Some(*len as f64),
+            Kept::Here(_) => None,
+        });
+        [("memory_bytes", self.here_bytes as f64), ("memory_disk_bytes", there.sum())].into()
+    }
+
+    fn encode(&self, vector: &[f32]) -> Vec<u8> {
+        match self.precision {
+            Precision::F32 => vector.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Precision::F16 => {
+                let largest = f16::MAX.to_f32();
+                let fitting: Vec<_> = vector.iter().map(|value| value.clamp(-largest, largest)).collect();
+                let mut halves = vec![f16::ZERO; vector.len()];
+                halves.convert_from_f32_slice(&fitting);
+                halves.iter().flat_map(|value| value.to_le_bytes()).collect()
+            }
+        }
+    }
+
+    fn decode(&self, bytes: &[u8]) -> Vec<f32> {
+        let (fours, _) = bytes.as_chunks::<4>();
+        let (twos, _) = bytes.as_chunks::<2>();
+        match self.precision {
+            Precision::F32 => fours.iter().map(|four| f32::from_le_bytes(*four)).collect(),
+            Precision::F16 => twos.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
+        }
+    }
+}
+
+impl State for Memory {
+    fn save(&self, to: &mut Saver) {
+        to.u64("clients", self.kept.len() as u64);
+        for (client, kept) in &self.kept {
+            to.u64("client", u64::from(client.number()));
+            to.bytes("vector", &self.bytes(kept));
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        *self = Memory::new(self.precision, self.limit_mb);
+        for _ in 0..from.u64("clients")? {
+            let client = ClientId::new(from.u32("client")? as usize);
+            let bytes = from.bytes("vector")?.to_vec();
+            if !(bytes.len() as u64).is_multiple_of(self.precision.bytes()) {
+                return Err(from.error("vector", "is cut off"));
+            }
+            self.put_bytes(client, bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(idx: usize) -> ClientId {
+        ClientId::new(idx)
+    }
+
+    /// Ten clients with a quarter of a megabyte each, of which one fits.
+    fn filled(precision: Precision) -> Memory {
+        let mut memory = Memory::new(precision, Some(1));
+        let len = (1 << 18) / precision.bytes() as usize * 3;
+        for idx in 0..10 {
+            memory.put(client(idx), &vec![idx as f32 + 0.5; len]);
+        }
+        memory
+    }
+
+    #[test]
+    fn what_does_not_fit_is_on_disk_and_reads_the_same() {
+        for precision in [Precision::F32, Precision::F16] {
+            let mut memory = filled(precision);
+            let notes = memory.notes();
+            assert_eq!((notes["memory_bytes"], notes["memory_disk_bytes"]), (786_432.0, 9.0 * 786_432.0));
+            for idx in 0..10 {
+                let vector = memory.get(client(idx)).unwrap();
+                assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
+            }
+            // Put again, it takes the same place; whoever is gone leaves its own to the next.
+            let len = memory.get(client(3)).unwrap().len();
+            memory.put(client(3), &vec![-1.0; len]);
+            let mut members = Bits::new(12);
+            [0, 3, 4, 11].iter().for_each(|&idx| members.set(idx, true));
+            memory.keep_only(&members);
+            memory.put(client(11), &vec![7.0; len]);
+            assert_eq!(memory.spill.as_ref().unwrap().end, 9 * 786_432);
+            assert_eq!(memory.clients(), [0, 3, 4, 11].map(client));
+            for (idx, expected) in [(0, 0.5), (3, -1.0), (4, 4.5), (11, 7.0)] {
+                assert_eq!(memory.get(client(idx)).unwrap()[len - 1], expected);
+            }
+            assert_eq!(memory.get(client(5)), None);
+        }
+    }
+
+    #[test]
+    fn halves_keep_eleven_bits_and_stay_finite() {
+        let mut memory = Memory::new(Precision::F16, None);
+        let vector = [0.1, -3.333_333, 1e9, -1e9, 0.0];
+        memory.put(client(0), &vector);
+        let found = memory.get(client(0)).unwrap();
+        for (found, expected) in found.iter().zip([0.1, -3.333_333, 65504.0, -65504.0, 0.0]) {
+            assert!((found - expected).abs() <= expected.abs() / 2048.0, "{found}");
+        }
+        let mut whole = Memory::new(Precision::F32, None);
+        whole.put(client(0), &vector);
+        assert_eq!(whole.get(client(0)).unwrap(), vector);
+        assert_eq!((memory.notes()["memory_bytes"], whole.notes()["memory_bytes"]), (10.0, 20.0));
+    }
+
+    #[test]
+    fn what_is_saved_loads_again_wherever_it_was() {
+        let memory = filled(Precision::F16);
+        let mut saver = Saver::new();
+        memory.save(&mut saver);
+        let saved = saver.finish();
+        let mut again = Memory::new(Precision::F16, None);
+        let mut loader = Loader::new(&saved);
+        again.load(&mut loader).unwrap();
+        assert!(loader.at_end());
+        for idx in 0..10 {
+            assert_eq!(again.get(client(idx)), memory.get(client(idx)));
+        }
+        let mut saver = Saver::new();
+        again.save(&mut saver);
+        assert_eq!(saver.finish(), saved);
+    }
+}
