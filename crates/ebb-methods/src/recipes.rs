@@ -246,6 +246,115 @@ pub const STANDARD: &[Recipe] = &[
         only_participation: true,
     },
     Recipe {
+        name: "mifa",
+        about: "asks everybody and counts everybody's last update, however old (Gu et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "mifa"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fedvarp",
+        about: "asks a cohort and corrects its mean by what everybody sent last (Jhunjhunwala et al. 2022)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "fedvarp"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "mimic",
+        about: "asks everybody and corrects each answer by how far it was from the aggregate last time (Sun et al. 2024)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "mimic"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "fedau",
+        about: "asks everybody and counts each answer for the rounds between answers (Wang and Ji 2024)",
+        settings: r#"
+            [select]
+            kind = "everyone"
+            [aggregate]
+            kind = "fedau"
+        "#,
+        only_participation: true,
+    },
+    Recipe {
+        name: "amplified-fedavg",
+        about: "FedAvg that lengthens what several rounds came to together (Wang and Ji 2022)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "amplified"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "fedavgm",
+        about: "FedAvg with momentum at the server (Hsu et al. 2019)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "fedavgm"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "fedadagrad",
+        about: "FedAvg with Adagrad at the server (Reddi et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "fedadagrad"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "fedyogi",
+        about: "FedAvg with Yogi at the server (Reddi et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "fedyogi"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "fedadam",
+        about: "FedAvg with Adam at the server (Reddi et al. 2021)",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "mean"
+            [server]
+            kind = "fedadam"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
         name: "fedcs",
         about: "asks as many as fit into the round, of a random share that says how fast it is (Nishio and Yonetani 2019)",
         settings: r#"

@@ -51,6 +51,19 @@ fn stale_model() {
 }
 
 #[test]
+fn memory() {
+    check("mifa", &[8.67, 7.424233333, 6.420497111, 5.643462739]);
+    check("fedvarp", &[8.67, 7.5927, 6.677970333, 6.284080637]);
+    check("mimic", &[8.67, 7.5927, 6.720087, 6.01327047]);
+}
+
+#[test]
+fn reweighting_and_amplification() {
+    check("fedau", &[8.67, 8.1209, 7.282252667, 7.201043331]);
+    check("amplified-fedavg", &[8.67, 5.53405, 4.7675805, 4.735585308]);
+}
+
+#[test]
 fn half_done_work() {
     check("scheme-a", &[1.392334]);
     check("scheme-b", &[0.804567]);
