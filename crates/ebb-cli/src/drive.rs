@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ebb_record::{RecordError, Row, RunWriter, Summary};
+use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
 use ebb_round::vectors;
 
 use crate::CliError;
@@ -42,6 +42,7 @@ pub fn drive(
         folder: folder.clone(),
         source: Box::new(CliError::Record(error)),
     };
+    run.engine.lend(Box::new(FileShelf::new(&folder)));
     let mut ending = "rounds";
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();

@@ -1,8 +1,7 @@
 //! Published methods for unreliable clients, one file each, in one folder per question of the round.
 //!
 //! A method is a file with an `ENTRY` and one line in [`Registry::standard`]; a published name is a
-//! combination of methods, a line in [`mod@recipes`]. Methods do no I/O, but for what is remembered
-//! beyond a limit, and read no clock.
+//! combination of methods, a line in [`mod@recipes`]. Methods do no I/O and read no clock.
 
 pub mod aggregate;
 pub mod local;

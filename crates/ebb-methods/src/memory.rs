@@ -1,11 +1,9 @@
-//! What clients sent last, one vector each: in single or half precision, beyond a limit on disk.
+//! What clients sent last, one vector each: in single or half precision, beyond a limit on a shelf that is lent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use ebb_round::{Bits, ClientId, Loader, Notes, Saver, State, StateError};
+use ebb_round::{Bits, ClientId, Loader, Notes, Saver, Shelf, State, StateError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde::{Deserialize, Serialize};
@@ -48,30 +46,26 @@ enum Kept {
     There(u64, usize),
 }
 
-/// A file that nobody else sees.
+/// A shelf, and what of it is taken.
 #[derive(Debug)]
 struct Spill {
-    file: File,
+    shelf: Box<dyn Shelf>,
     end: u64,
     /// Places that nobody needs any more, all of one length.
     free: Vec<u64>,
 }
 
 impl Spill {
-    fn write(&mut self, bytes: &[u8], at: Option<u64>) -> io::Result<u64> {
+    /// Where it was put; `None` if the shelf does not take it.
+    fn put(&mut self, bytes: &[u8], at: Option<u64>) -> Option<u64> {
         let at = at.or_else(|| self.free.pop()).unwrap_or(self.end);
-        self.file.seek(SeekFrom::Start(at))?;
-        self.file.write_all(bytes)?;
-        self.end = self.end.max(at + bytes.len() as u64);
-        Ok(at)
-    }
-
-    fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        let mut file = &self.file;
-        file.seek(SeekFrom::Start(at))?;
-        file.read_exact(&mut bytes)?;
-        Ok(bytes)
+        let taken = self.shelf.put(at, bytes);
+        if taken {
+            self.end = self.end.max(at + bytes.len() as u64);
+        } else if at < self.end {
+            self.free.push(at);
+        }
+        taken.then_some(at)
     }
 }
 
@@ -81,20 +75,38 @@ impl Memory {
         Memory { precision, limit_mb, ..Memory::default() }
     }
 
+    /// Takes a shelf, and puts there what is beyond the limit already.
+    pub(crate) fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.spill = Some(Spill { shelf, end: 0, free: Vec::new() });
+        for client in self.clients().into_iter().rev() {
+            if self.fits(0) {
+                break;
+            }
+            if let Some(Kept::Here(bytes)) = self.kept.remove(&client) {
+                self.here_bytes -= bytes.len() as u64;
+                self.put_bytes(client, bytes);
+            }
+        }
+    }
+
     /// What a client sent last, as it was kept.
-    ///
-    /// # Panics
-    /// When what was written to disk cannot be read again.
     pub(crate) fn get(&self, client: ClientId) -> Option<Vec<f32>> {
         self.kept.get(&client).map(|kept| self.decode(&self.bytes(kept)))
+    }
+
+    /// Whether anything is kept of a client.
+    pub(crate) fn knows(&self, client: ClientId) -> bool {
+        self.kept.contains_key(&client)
     }
 
     fn bytes<'k>(&self, kept: &'k Kept) -> Cow<'k, [u8]> {
         match kept {
             Kept::Here(bytes) => Cow::Borrowed(bytes),
             Kept::There(at, len) => {
-                let spill = self.spill.as_ref().expect("what is there is in a file");
-                Cow::Owned(spill.read(*at, *len).expect("what was written to disk can be read again"))
+                let spill = self.spill.as_ref().expect("what is there is on a shelf");
+                let mut bytes = vec![0; *len];
+                spill.shelf.get(*at, &mut bytes);
+                Cow::Owned(bytes)
             }
         }
     }
@@ -114,25 +126,22 @@ impl Memory {
             Some(Kept::There(at, _)) => Some(at),
             None => None,
         };
-        let fits = self.limit_mb.is_none_or(|limit| self.here_bytes + n_bytes <= limit << 20);
-        if !fits && let Some(at) = self.write(&bytes, place) {
-            self.kept.insert(client, Kept::There(at, bytes.len()));
-            return;
-        }
-        if let (Some(at), Some(spill)) = (place, &mut self.spill) {
-            spill.free.push(at);
+        let fits = self.fits(n_bytes);
+        if let Some(spill) = &mut self.spill {
+            if fits {
+                spill.free.extend(place);
+            } else if let Some(at) = spill.put(&bytes, place) {
+                self.kept.insert(client, Kept::There(at, bytes.len()));
+                return;
+            }
         }
         self.here_bytes += n_bytes;
         self.kept.insert(client, Kept::Here(bytes));
     }
 
-    /// Where it was written; `None` if the disk does not take it, which then stays in memory.
-    fn write(&mut self, bytes: &[u8], place: Option<u64>) -> Option<u64> {
-        if self.spill.is_none() {
-            let file = tempfile::tempfile().ok()?;
-            self.spill = Some(Spill { file, end: 0, free: Vec::new() });
-        }
-        self.spill.as_mut()?.write(bytes, place).ok()
+    /// Whether so many bytes more stay within the limit.
+    fn fits(&self, n_bytes: u64) -> bool {
+        self.limit_mb.is_none_or(|limit| self.here_bytes + n_bytes <= limit.saturating_mul(1 << 20))
     }
 
     /// Forgets everybody who is not among these.
@@ -152,13 +161,13 @@ impl Memory {
         self.kept.keys().copied().collect()
     }
 
-    /// Bytes in memory and on disk, for the record.
+    /// Bytes in memory and on the shelf, for the record.
     pub(crate) fn notes(&self) -> Notes {
         let there = self.kept.values().filter_map(|kept| match kept {
             Kept::There(_, len) => Some(*len as f64),
             Kept::Here(_) => None,
         });
-        [("memory_bytes", self.here_bytes as f64), ("memory_disk_bytes", there.sum())].into()
+        [("memory_bytes", self.here_bytes as f64), ("memory_shelf_bytes", there.sum())].into()
     }
 
     fn encode(&self, vector: &[f32]) -> Vec<u8> {
@@ -194,7 +203,8 @@ impl State for Memory {
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        *self = Memory::new(self.precision, self.limit_mb);
+        let spill = self.spill.take().map(|spill| Spill { end: 0, free: Vec::new(), ..spill });
+        *self = Memory { spill, ..Memory::new(self.precision, self.limit_mb) };
         for _ in 0..from.u64("clients")? {
             let client = ClientId::new(from.u32("client")? as usize);
             let bytes = from.bytes("vector")?.to_vec();
@@ -215,9 +225,39 @@ mod tests {
         ClientId::new(idx)
     }
 
+    /// A shelf that takes so much and no more.
+    #[derive(Debug)]
+    struct Heap {
+        bytes: Vec<u8>,
+        most: usize,
+    }
+
+    impl Default for Heap {
+        fn default() -> Heap {
+            Heap { bytes: Vec::new(), most: usize::MAX }
+        }
+    }
+
+    impl Shelf for Heap {
+        fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
+            let end = at as usize + bytes.len();
+            if end > self.most {
+                return false;
+            }
+            self.bytes.resize(self.bytes.len().max(end), 0);
+            self.bytes[at as usize..end].copy_from_slice(bytes);
+            true
+        }
+
+        fn get(&self, at: u64, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.bytes[at as usize..][..bytes.len()]);
+        }
+    }
+
     /// Ten clients with a quarter of a megabyte each, of which one fits.
     fn filled(precision: Precision) -> Memory {
         let mut memory = Memory::new(precision, Some(1));
+        memory.lend(Box::new(Heap::default()));
         let len = (1 << 18) / precision.bytes() as usize * 3;
         for idx in 0..10 {
             memory.put(client(idx), &vec![idx as f32 + 0.5; len]);
@@ -226,11 +266,11 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_on_disk_and_reads_the_same() {
+    fn what_does_not_fit_is_on_the_shelf_and_reads_the_same() {
         for precision in [Precision::F32, Precision::F16] {
             let mut memory = filled(precision);
             let notes = memory.notes();
-            assert_eq!((notes["memory_bytes"], notes["memory_disk_bytes"]), (786_432.0, 9.0 * 786_432.0));
+            assert_eq!((notes["memory_bytes"], notes["memory_shelf_bytes"]), (786_432.0, 9.0 * 786_432.0));
             for idx in 0..10 {
                 let vector = memory.get(client(idx)).unwrap();
                 assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
@@ -264,6 +304,42 @@ mod tests {
         whole.put(client(0), &vector);
         assert_eq!(whole.get(client(0)).unwrap(), vector);
         assert_eq!((memory.notes()["memory_bytes"], whole.notes()["memory_bytes"]), (10.0, 20.0));
+    }
+
+    #[test]
+    fn a_full_shelf_loses_nothing() {
+        let mut memory = Memory::new(Precision::F32, Some(1));
+        memory.lend(Box::new(Heap { most: 2 << 20, ..Heap::default() }));
+        let len = 1 << 18;
+        for round in 0..3 {
+            for idx in 0..5 {
+                memory.put(client(idx), &vec![(round * 10 + idx) as f32; len]);
+            }
+        }
+        let notes = memory.notes();
+        assert_eq!(
+            (notes["memory_bytes"], notes["memory_shelf_bytes"]),
+            (f64::from(3 << 20), f64::from(2 << 20))
+        );
+        for idx in 0..5 {
+            assert!(memory.get(client(idx)).unwrap().iter().all(|value| *value == (20 + idx) as f32));
+        }
+    }
+
+    #[test]
+    fn a_shelf_that_comes_later_takes_what_is_beyond_the_limit() {
+        let mut memory = Memory::new(Precision::F32, Some(1));
+        (0..4).for_each(|idx| memory.put(client(idx), &vec![idx as f32; 1 << 17]));
+        assert_eq!(memory.notes()["memory_bytes"], f64::from(2 << 20));
+        memory.lend(Box::new(Heap::default()));
+        let notes = memory.notes();
+        assert_eq!(
+            (notes["memory_bytes"], notes["memory_shelf_bytes"]),
+            (f64::from(1 << 20), f64::from(1 << 20))
+        );
+        for idx in 0..4 {
+            assert_eq!(memory.get(client(idx)).unwrap()[7], idx as f32);
+        }
     }
 
     #[test]

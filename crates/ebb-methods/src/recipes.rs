@@ -299,6 +299,8 @@ pub const STANDARD: &[Recipe] = &[
             kind = "mean"
             [server]
             kind = "amplified"
+            every = 500
+            factor = 10.0
         "#,
         only_participation: false,
     },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_round::{Aggregator, LocalRule, Objective, Roles, Selector, ServerRule, Substitution};
-use ebb_settings::{Entry, Facts, SettingsError, Tree, nearest};
+use ebb_settings::{Entry, Facts, Settings, SettingsError, Tree, nearest};
 
 use crate::recipes::{self, Recipe};
 use crate::{aggregate, local, objective, select, server, substitute};
@@ -44,6 +44,7 @@ impl Registry {
                 select::oort::ENTRY,
                 select::round_robin::ENTRY,
                 select::oldest_first::ENTRY,
+                select::fast::ENTRY,
             ],
             locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
             substitutions: vec![
@@ -147,13 +148,34 @@ impl Registry {
     /// Builds the six roles; a role that the settings do not name gets its default.
     pub fn build(&self, tree: &Tree, facts: Facts) -> Result<Roles, SettingsError> {
         Ok(Roles {
-            objective: role(&self.objectives, tree, ROLES[0], facts)?,
-            selector: role(&self.selectors, tree, ROLES[1], facts)?,
-            local: Arc::from(role(&self.locals, tree, ROLES[2], facts)?),
-            substitution: role(&self.substitutions, tree, ROLES[3], facts)?,
-            aggregator: role(&self.aggregators, tree, ROLES[4], facts)?,
-            server: role(&self.servers, tree, ROLES[5], facts)?,
+            objective: self.role(&self.objectives, tree, ROLES[0], facts)?,
+            selector: self.role(&self.selectors, tree, ROLES[1], facts)?,
+            local: Arc::from(self.role(&self.locals, tree, ROLES[2], facts)?),
+            substitution: self.role(&self.substitutions, tree, ROLES[3], facts)?,
+            aggregator: self.role(&self.aggregators, tree, ROLES[4], facts)?,
+            server: self.role(&self.servers, tree, ROLES[5], facts)?,
         })
+    }
+
+    fn role<R: ?Sized>(
+        &self,
+        entries: &[Entry<R>],
+        tree: &Tree,
+        (table, default): (&str, &str),
+        facts: Facts,
+    ) -> Result<Box<R>, SettingsError> {
+        ebb_settings::build(entries, &tree.table(table, facts).with_catalogue(self), Some(default))
+    }
+
+    /// The selector that a method goes around, from the registry that it is built from itself.
+    pub(crate) fn inner_selector(
+        settings: &Settings<'_>,
+        default: &str,
+    ) -> Result<Box<dyn Selector>, SettingsError> {
+        match settings.catalogue::<Registry>() {
+            Some(registry) => ebb_settings::build(&registry.selectors, settings, Some(default)),
+            None => ebb_settings::build(&Registry::standard().selectors, settings, Some(default)),
+        }
     }
 }
 
@@ -179,15 +201,6 @@ pub const ROLES: [(&str, &str); 6] = [
     ("aggregate", "mean"),
     ("server", "plain"),
 ];
-
-fn role<R: ?Sized>(
-    entries: &[Entry<R>],
-    tree: &Tree,
-    (table, default): (&str, &str),
-    facts: Facts,
-) -> Result<Box<R>, SettingsError> {
-    ebb_settings::build(entries, &tree.table(table, facts), Some(default))
-}
 
 /// Something to add to a registry.
 pub enum Addition {

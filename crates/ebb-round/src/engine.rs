@@ -11,7 +11,7 @@ use crate::roles::{
     Report, Returns, Round, Selector, ServerRule, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
-use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, vectors};
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, vectors};
 
 /// One answer to each of the six questions.
 pub struct Roles {
@@ -254,6 +254,11 @@ impl Engine {
     /// Who is how alike, as far as the substitution knows.
     pub fn acquaintance(&self) -> Option<Acquaintance> {
         self.roles.substitution.acquaintance()
+    }
+
+    /// Lends the roles a shelf for what they remember beyond the limit they were given.
+    pub fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.roles.aggregator.lend(shelf);
     }
 
     /// What all rounds took so far.

@@ -17,6 +17,7 @@ pub mod parcel;
 pub mod rng;
 pub mod roles;
 pub mod shares;
+pub mod shelf;
 pub mod sketch;
 pub mod state;
 pub mod vectors;
@@ -37,4 +38,5 @@ pub use roles::{
     Substitution, Wait,
 };
 pub use shares::Shares;
+pub use shelf::Shelf;
 pub use state::{Loader, Saver, State, StateError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::inbox::Refused;
 use crate::state::State;
-use crate::{Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Stream, Update, Work, vectors};
+use crate::{Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Shelf, Stream, Update, Work, vectors};
 
 /// Read-only facts of this round.
 #[derive(Clone, Debug)]
@@ -212,6 +212,8 @@ pub trait Aggregator: State + Send {
         let scale = self.scale(round, weights.iter().sum(), contributions);
         scaled(&weighted_sum(round, contributions, &weights), scale)
     }
+    /// Takes a shelf for what it remembers beyond the limit it was given, if it remembers much.
+    fn lend(&mut self, _shelf: Box<dyn Shelf>) {}
     /// Figures of the round that just ended, for the record.
     fn notes(&self) -> Notes {
         Notes::new()
@@ -326,6 +328,23 @@ pub enum Wait {
     Everyone,
     /// When so many have answered, at the latest at the deadline.
     Answers(usize),
+    /// When so many have answered, at the latest when the run's patience ends.
+    First(usize),
+}
+
+impl Wait {
+    /// Whether clients that are down are waited for, as long as the run's patience lasts.
+    pub fn is_patient(self) -> bool {
+        matches!(self, Wait::Everyone | Wait::First(_))
+    }
+
+    /// After how many answers the round closes, if not after all.
+    pub fn wanted(self) -> Option<usize> {
+        match self {
+            Wait::Deadline | Wait::Everyone => None,
+            Wait::Answers(wanted) | Wait::First(wanted) => Some(wanted),
+        }
+    }
 }
 
 /// An accepted answer.

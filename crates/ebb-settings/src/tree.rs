@@ -1,5 +1,6 @@
 //! The tree of all settings of a run, and the view of one table of it.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -161,7 +162,7 @@ impl Tree {
 
     /// The view of the table at `path`, empty if nobody wrote it.
     pub fn table(&self, path: &str, facts: Facts) -> Settings<'_> {
-        Settings { tree: self, path: path.to_owned(), facts }
+        Settings { tree: self, path: path.to_owned(), facts, catalogue: None }
     }
 
     /// Text at the top level or below, such as `recipe`.
@@ -275,6 +276,7 @@ pub struct Settings<'t> {
     tree: &'t Tree,
     path: String,
     facts: Facts,
+    catalogue: Option<&'t dyn Any>,
 }
 
 impl<'t> Settings<'t> {
@@ -315,12 +317,22 @@ impl<'t> Settings<'t> {
     /// The table `name` inside this one, or beside it when this is the root.
     pub fn inner(&self, name: &str) -> Settings<'t> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
-        Settings { tree: self.tree, path, facts: self.facts }
+        Settings { path, ..self.clone() }
     }
 
     /// The table at `path` from the root.
     pub fn elsewhere(&self, path: &str) -> Settings<'t> {
-        Settings { tree: self.tree, path: path.to_owned(), facts: self.facts }
+        Settings { path: path.to_owned(), ..self.clone() }
+    }
+
+    /// The same table, for builders that may build others: from this catalogue of what there is.
+    pub fn with_catalogue(self, catalogue: &'t dyn Any) -> Settings<'t> {
+        Settings { catalogue: Some(catalogue), ..self }
+    }
+
+    /// What there is to build from, if that was said.
+    pub fn catalogue<C: 'static>(&self) -> Option<&'t C> {
+        self.catalogue?.downcast_ref()
     }
 
     /// Whether this table holds `key`.

@@ -142,22 +142,19 @@ impl SimFleet {
 
     /// Whether clients that are down answer when they are next up.
     fn will_come_when_up(&self, wait: Wait) -> bool {
-        wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::NextUp
+        wait.is_patient() && self.world.when_waited_for == WhenWaitedFor::NextUp
     }
 
     /// Whether a client gets the job in this round.
     fn reached(&self, client: ClientId, wait: Wait) -> bool {
-        let comes = wait == Wait::Everyone && self.world.when_waited_for == WhenWaitedFor::Always;
+        let comes = wait.is_patient() && self.world.when_waited_for == WhenWaitedFor::Always;
         let comes = comes && !self.world.is_away(self.number, client);
         !self.busy.get(client.idx()) && (self.up.get(client.idx()) || comes)
     }
 
     /// How long a round may be held open.
     fn window_s(&self, wait: Wait) -> f64 {
-        match wait {
-            Wait::Deadline | Wait::Answers(_) => self.world.deadline_s,
-            Wait::Everyone => self.world.patience_s,
-        }
+        if wait.is_patient() { self.world.patience_s } else { self.world.deadline_s }
     }
 
     /// How long the round is open; answers that would come after that are marked late.
@@ -172,7 +169,7 @@ impl SimFleet {
         let n_waited_for = orders.iter().filter(waited_for).count();
         times.sort_by(f64::total_cmp);
         let slowest_s = times.last().copied().unwrap_or(0.0);
-        if let Wait::Answers(wanted) = wait
+        if let Some(wanted) = wait.wanted()
             && let Some(&closes_s) = times.get(wanted.saturating_sub(1))
         {
             for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
@@ -390,7 +387,7 @@ impl Fleet for SimFleet {
     }
 
     fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
-        let others_come = wait == Wait::Everyone && self.world.when_waited_for != WhenWaitedFor::Never;
+        let others_come = wait.is_patient() && self.world.when_waited_for != WhenWaitedFor::Never;
         if others_come || self.up.len() > MOST_FORETOLD {
             return None;
         }

@@ -3,7 +3,7 @@
 //! FedVARP (Jhunjhunwala et al. 2022, "FedVARP: Tackling the Variance Due to Partial Client Participation in Federated Learning"): `sum over those that answered of p_i (d_i - y_i)`,
 //! shares taken over them, plus `sum of p_j y_j` over everybody, y being what each sent last, zero for the unheard. A round without answers makes no step.
 
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
 
 use super::remembered::{self, Remembered, rounded};
@@ -13,7 +13,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedvarp",
     about: "the mean of the answers less what the same sent last, plus the mean of what everybody did",
     example: "precision = \"f32\"           # of what is remembered; or f16
-# memory_mb = 1000          # beyond it, on disk",
+# memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| Ok(Box::new(FedVarp { past: Remembered::new(settings.parse()?) })),
 };
 
@@ -52,6 +52,10 @@ impl Aggregator for FedVarp {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
         rounded(&sum, 1.0)
+    }
+
+    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.past.lend(shelf);
     }
 
     fn notes(&self) -> Notes {

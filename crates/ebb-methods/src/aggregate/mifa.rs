@@ -4,7 +4,7 @@
 //! and the aggregate is `rate * sum of p_i y_i` over everybody. `wait` makes no step until all were heard, as the paper has it; without it the unheard count
 //! as zero. A round without answers steps from memory, at the last rate there was.
 
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     about: "the sum by shares of everybody's last update, however old, at today's rate",
     example: "wait = false                # or true: no step until everybody was heard
 precision = \"f32\"           # of what is remembered; or f16
-# memory_mb = 1000          # beyond it, on disk",
+# memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { wait, precision, memory_mb } = settings.parse()?;
         let past = Remembered::new(remembered::Table { precision, memory_mb });
@@ -68,6 +68,10 @@ impl Aggregator for Mifa {
             || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
         let rate = if self.wait && !all_heard() { 0.0 } else { self.rate };
         rounded(self.past.sum(), rate)
+    }
+
+    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.past.lend(shelf);
     }
 
     fn notes(&self) -> Notes {

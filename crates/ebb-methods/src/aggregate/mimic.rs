@@ -4,7 +4,7 @@
 //! over those that answered, by shares, and then `c_i = u - d_i` for them. Corrections are zero for those never heard; the paper has everybody answer
 //! in the first round. A round without answers makes no step.
 
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
 
 use super::remembered::{self, Remembered, rounded};
@@ -14,7 +14,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "mimic",
     about: "the mean of the answers, each corrected by how far the client was from the aggregate last time",
     example: "precision = \"f32\"           # of what is remembered; or f16
-# memory_mb = 1000          # beyond it, on disk",
+# memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| Ok(Box::new(Mimic { corrections: Remembered::new(settings.parse()?) })),
 };
 
@@ -55,6 +55,10 @@ impl Aggregator for Mimic {
             self.corrections.replace(round, one.client, &off);
         }
         rounded(&sum, 1.0)
+    }
+
+    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.corrections.lend(shelf);
     }
 
     fn notes(&self) -> Notes {

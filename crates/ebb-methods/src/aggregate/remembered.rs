@@ -1,7 +1,9 @@
 //! What clients sent last and its sum by shares: what the methods that go by it have in common.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Bits, ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use ebb_round::{
+    Bits, ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::memory::{Memory, Precision};
@@ -58,7 +60,7 @@ impl Remembered {
 
     /// Whether anything is known of a client.
     pub(super) fn knows(&self, client: ClientId) -> bool {
-        self.memory.get(client).is_some()
+        self.memory.knows(client)
     }
 
     /// Remembers what a client of the objective sent.
@@ -73,6 +75,11 @@ impl Remembered {
         // What is kept may be rounded, and it is that which will be taken out again.
         let kept = self.of(client);
         add(&mut self.sum, share, &kept);
+    }
+
+    /// Takes a shelf for what is beyond the limit.
+    pub(super) fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.memory.lend(shelf);
     }
 
     pub(super) fn notes(&self) -> Notes {

@@ -6,6 +6,7 @@ pub mod cpow_d;
 pub mod draw;
 pub mod e3cs;
 pub mod everyone;
+pub mod fast;
 pub mod fedcs;
 pub mod fedcs_oracle;
 mod last_losses;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use ebb_round::{Census, Cohort, Pick, Probes, Round, Selector, Wait, stateless};
+use ebb_round::{Bits, Census, Cohort, Pick, Probes, Round, Selector, Wait, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -47,11 +47,21 @@ impl Selector for Uniform {
             let Drawn { picks, approximate } = self.sampler.draw(&mut line, &mut round.rng("select"));
             return Cohort { picks, wait: Wait::Deadline, approximate };
         }
-        let clients = Census::draw(&among, self.cohort.get(), &mut round.rng("select"));
-        let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
-        let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
-        Cohort { picks, wait: Wait::Deadline, approximate: false }
+        drawn(round, &among, self.cohort.get())
     }
+}
+
+/// A cohort drawn among everybody enrolled, as this selector draws it.
+pub(super) fn of_enrolled(round: &Round<'_>, cohort: usize) -> Cohort {
+    drawn(round, round.census.enrolled(), cohort)
+}
+
+/// So many of these clients, all if there are no more.
+fn drawn(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
+    let clients = Census::draw(among, cohort, &mut round.rng("select"));
+    let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
+    let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
+    Cohort { picks, wait: Wait::Deadline, approximate: false }
 }
 
 stateless!(Uniform);

@@ -1,0 +1,407 @@
+//! Now and then a snapshot: a cohort drawn uniformly among all, waited for. In all other rounds, whomever another selector asks.
+//!
+//! FAST ("Federated Average with Snapshot", IJCAI 2025). A round is a snapshot
+//! with chance q, or every so many rounds, or with a q that follows the training accuracy: `q = q + lambda (a_before - a)`, kept from 0 to 1, which is lambda times
+//! how far the accuracy lies below its highest as long as q does not reach 1. Accuracies are what those that answered report, their mean over a round.
+//! One lucky accuracy keeps q high for ever; `smooth` and `window`, not of the paper, help against that.
+
+use std::collections::VecDeque;
+use std::num::{NonZeroU32, NonZeroUsize};
+
+use ebb_round::{
+    ClientId, Cohort, Loader, Notes, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
+};
+use ebb_settings::{Chance, Entry, NonNegative, Positive, Settings, SettingsError, Share};
+use serde::{Deserialize, Serialize};
+
+use super::{check_cohort, uniform};
+use crate::Registry;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "fast",
+    about: "whomever another selector asks, and in some rounds a uniform cohort of all, which is waited for",
+    example: "cohort = 10                # of a snapshot; required
+adaptive = 1.0             # lambda; or chance = 0.5, or every = 10 rounds
+# smooth = 0.9             # of adaptive: the share of the mean accuracy so far in the next
+# window = 50              # of adaptive: highest accuracy of so many rounds, instead of all
+over = 1.0                 # 1.3: asks more than it needs and takes the first; faster, but the fast then count for more
+around = { kind = \"everyone\" }",
+    build: |settings| Ok(Box::new(Fast::build(settings)?)),
+};
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    cohort: NonZeroUsize,
+    chance: Option<Chance>,
+    every: Option<NonZeroU32>,
+    adaptive: Option<NonNegative>,
+    smooth: Option<Share>,
+    window: Option<NonZeroU32>,
+    #[serde(default = "one")]
+    over: Positive,
+}
+
+fn one() -> Positive {
+    Positive::new(1.0).expect("1 is above 0")
+}
+
+/// When a round is a snapshot.
+#[derive(Debug)]
+enum When {
+    Chance(f64),
+    Every(u32),
+    Adaptive(Adaptive),
+}
+
+struct Fast {
+    cohort: usize,
+    invited: usize,
+    when: When,
+    around: Box<dyn Selector>,
+    /// Whether the last round was a snapshot, and whether too few were enrolled for it.
+    snapshot: bool,
+    short: bool,
+    rounds: u64,
+    snapshots: u64,
+}
+
+impl Fast {
+    fn build(settings: &Settings<'_>) -> Result<Fast, SettingsError> {
+        let table: Table = settings.parse_without(&["kind", "around"])?;
+        check_cohort(settings, table.cohort)?;
+        if table.over.get() < 1.0 {
+            return Err(settings.error("over", "below what is needed; give 1 or more"));
+        }
+        let adaptive = match (table.chance, table.every) {
+            (Some(_), Some(_)) => Err(settings.error("every", "give this or chance, not both")),
+            (chance, every) if table.adaptive.is_some() && (chance.is_some() || every.is_some()) => {
+                Err(settings.error("adaptive", "give one of chance, every and adaptive"))
+            }
+            (None, None) => Ok(Some(table.adaptive.map_or(1.0, NonNegative::get))),
+            _ => Ok(None),
+        }?;
+        for key in ["smooth", "window"] {
+            if adaptive.is_none() && settings.has(key) {
+                return Err(settings.error(key, "only means something with adaptive"));
+            }
+        }
+        if let (Some(lambda), None) = (adaptive, table.adaptive) {
+            settings.resolve("adaptive", lambda);
+        }
+        let when = match (table.chance, table.every, adaptive) {
+            (Some(chance), ..) => When::Chance(chance.get()),
+            (_, Some(every), _) => When::Every(every.get()),
+            (.., lambda) => When::Adaptive(Adaptive {
+                lambda: lambda.unwrap_or(1.0),
+                smooth: table.smooth.map(Share::get),
+                window: table.window.map(|window| window.get() as usize),
+                ..Adaptive::default()
+            }),
+        };
+        let invited = (table.over.get() * table.cohort.get() as f64).ceil() as usize;
+        Ok(Fast {
+            cohort: table.cohort.get(),
+            invited,
+            when,
+            around: Registry::inner_selector(&settings.inner("around"), "everyone")?,
+            snapshot: false,
+            short: false,
+            rounds: 0,
+            snapshots: 0,
+        })
+    }
+
+    /// The chance that a round is a snapshot.
+    fn q(&self, round: &Round<'_>) -> f64 {
+        match &self.when {
+            When::Chance(chance) => *chance,
+            When::Every(every) => f64::from(u8::from(round.number.is_multiple_of(*every))),
+            When::Adaptive(adaptive) => adaptive.q,
+        }
+    }
+
+    fn is_snapshot(&self, round: &Round<'_>) -> bool {
+        round.rng("snapshot").chance(self.q(round))
+    }
+}
+
+impl Selector for Fast {
+    fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
+        if self.is_snapshot(round) { Vec::new() } else { self.around.probe(round) }
+    }
+
+    fn probe_samples(&self) -> Option<NonZeroU32> {
+        self.around.probe_samples()
+    }
+
+    fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
+        self.snapshot = self.is_snapshot(round);
+        self.short = self.snapshot && round.census.n_enrolled() < self.cohort;
+        self.rounds += 1;
+        self.snapshots += u64::from(self.snapshot);
+        if !self.snapshot {
+            return self.around.select(round, probes);
+        }
+        let wait = if self.invited > self.cohort { Wait::First(self.cohort) } else { Wait::Everyone };
+        Cohort { wait, ..uniform::of_enrolled(round, self.invited) }
+    }
+
+    fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        // The other learns from those that it asked itself.
+        if !self.snapshot {
+            self.around.observe(round, report);
+        }
+        if let When::Adaptive(adaptive) = &mut self.when {
+            let told = report.returns.fresh.iter().filter_map(|answer| answer.update.accuracy);
+            let told: Vec<_> = told.map(f64::from).collect();
+            if !told.is_empty() {
+                adaptive.learn(told.iter().sum::<f64>() / told.len() as f64);
+            }
+        }
+    }
+
+    fn goes_by_losses(&self) -> bool {
+        matches!(self.when, When::Adaptive(_)) || self.around.goes_by_losses()
+    }
+
+    fn needs_oracle_chances(&self) -> bool {
+        self.around.needs_oracle_chances()
+    }
+
+    fn notes(&self) -> Notes {
+        let mut notes = if self.snapshot { Notes::new() } else { self.around.notes() };
+        let flag = |holds: bool| f64::from(u8::from(holds));
+        notes.insert("fast_snapshot", flag(self.snapshot));
+        notes.insert("fast_short", flag(self.short));
+        notes.insert("fast_arbitrary_share", 1.0 - self.snapshots as f64 / self.rounds.max(1) as f64);
+        if let When::Adaptive(adaptive) = &self.when {
+            notes.insert("fast_q_next", adaptive.q);
+        }
+        notes
+    }
+}
+
+/// A chance that follows how far the training accuracy has fallen.
+#[derive(Debug, Default)]
+struct Adaptive {
+    lambda: f64,
+    smooth: Option<f64>,
+    window: Option<usize>,
+    q: f64,
+    /// The last accuracy, smoothed if that is asked; 0 before the first.
+    before: f64,
+    /// With a window, the accuracies in it.
+    recent: VecDeque<f64>,
+}
+
+impl Adaptive {
+    fn learn(&mut self, accuracy: f64) {
+        let first = self.before == 0.0;
+        let accuracy = match self.smooth {
+            Some(kept) if !first => kept * self.before + (1.0 - kept) * accuracy,
+            _ => accuracy,
+        };
+        let wanted = match self.window {
+            None => self.q + self.lambda * (self.before - accuracy),
+            Some(window) => {
+                self.recent.push_back(accuracy);
+                while self.recent.len() > window {
+                    self.recent.pop_front();
+                }
+                let highest = self.recent.iter().copied().fold(0.0, f64::max);
+                self.lambda * (highest - accuracy)
+            }
+        };
+        self.q = wanted.clamp(0.0, 1.0);
+        self.before = accuracy;
+    }
+}
+
+impl State for Fast {
+    fn save(&self, to: &mut Saver) {
+        to.u64("snapshot", u64::from(self.snapshot));
+        to.u64("short", u64::from(self.short));
+        to.u64("rounds", self.rounds);
+        to.u64("snapshots", self.snapshots);
+        if let When::Adaptive(adaptive) = &self.when {
+            to.f64("q", adaptive.q);
+            to.f64("before", adaptive.before);
+            to.f64s("recent", &adaptive.recent.iter().copied().collect::<Vec<_>>());
+        }
+        to.section("around", |to| self.around.save(to));
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.snapshot = from.u64("snapshot")? != 0;
+        self.short = from.u64("short")? != 0;
+        self.rounds = from.u64("rounds")?;
+        self.snapshots = from.u64("snapshots")?;
+        if let When::Adaptive(adaptive) = &mut self.when {
+            adaptive.q = from.f64("q")?;
+            adaptive.before = from.f64("before")?;
+            adaptive.recent = from.f64s("recent")?.into();
+        }
+        from.section("around", |from| self.around.load(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ebb_round::{Answer, Returns, Update};
+
+    use super::*;
+    use crate::testing::{World, asked, reloaded, selector, update};
+
+    fn adaptive(lambda: f64) -> Adaptive {
+        Adaptive { lambda, ..Adaptive::default() }
+    }
+
+    const ACCURACIES: [f64; 8] = [0.10, 0.15, 0.12, 0.20, 0.18, 0.18, 0.05, 0.30];
+
+    #[track_caller]
+    fn check(mut adaptive: Adaptive, accuracies: &[f64], expected: &[f64]) {
+        for (accuracy, expected) in accuracies.iter().zip(expected) {
+            adaptive.learn(*accuracy);
+            assert!((adaptive.q - expected).abs() < 1e-12, "{} after {accuracy}, not {expected}", adaptive.q);
+        }
+    }
+
+    #[test]
+    fn the_worked_chances() {
+        check(adaptive(1.0), &ACCURACIES, &[0.0, 0.0, 0.03, 0.0, 0.02, 0.02, 0.15, 0.0]);
+        check(adaptive(7.0), &ACCURACIES, &[0.0, 0.0, 0.21, 0.0, 0.14, 0.14, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn the_chance_is_how_far_the_accuracy_fell_until_it_reaches_one() {
+        let world = World::of(1);
+        for lambda in [1.0, 7.0] {
+            let mut one = adaptive(lambda);
+            let (mut highest, mut clipped) = (0.0_f64, false);
+            for number in 0..500 {
+                let accuracy = 0.5 + 0.1 * world.round(number).rng("accuracy").unit();
+                one.learn(accuracy);
+                highest = highest.max(accuracy);
+                clipped |= lambda * (highest - accuracy) >= 1.0;
+                assert!((0.0..=1.0).contains(&one.q));
+                assert!(clipped || (one.q - lambda * (highest - accuracy)).abs() < 1e-9, "{number}");
+            }
+            assert!(!clipped, "the test sees no clip");
+        }
+    }
+
+    #[test]
+    fn a_lucky_round_is_forgotten_with_a_window_and_dampened_by_smoothing() {
+        let accuracies = [0.5, 1.0, 0.5, 0.5, 0.5];
+        check(adaptive(1.0), &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.5]);
+        check(Adaptive { window: Some(3), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.0]);
+        // .5, .6, .58, .564, .5512.
+        check(Adaptive { smooth: Some(0.8), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.02, 0.036, 0.0488]);
+    }
+
+    /// Rounds that were snapshots.
+    fn play(text: &str, rounds: u32) -> Vec<u32> {
+        let world = World::of(20).with_up(&[1, 2, 3]);
+        let mut fast = selector(ENTRY, text, 20).unwrap();
+        let mut snapshots = Vec::new();
+        for number in 0..rounds {
+            let cohort = fast.select(&world.round(number), &Probes::new());
+            if cohort.wait == Wait::Everyone {
+                snapshots.push(number);
+                assert!(cohort.picks.len() == 5 && cohort.picks.iter().all(|pick| pick.chance == Some(0.25)));
+            } else {
+                assert_eq!(asked(&cohort), [1, 2, 3]);
+            }
+        }
+        let ratio = fast.notes()["fast_arbitrary_share"];
+        assert!((ratio - (1.0 - snapshots.len() as f64 / f64::from(rounds))).abs() < 1e-12);
+        snapshots
+    }
+
+    const AROUND: &str = "cohort = 5\naround = { kind = \"uniform\", cohort = 3 }";
+
+    #[test]
+    fn snapshots_come_with_their_chance_or_by_the_clock() {
+        assert_eq!(play(&format!("{AROUND}\nchance = 0.0"), 100), []);
+        assert_eq!(play(&format!("{AROUND}\nchance = 1.0"), 100).len(), 100);
+        assert_eq!(play(&format!("{AROUND}\nevery = 7"), 30), [0, 7, 14, 21, 28]);
+        let found = play(&format!("{AROUND}\nchance = 0.3"), 10_000).len() as f64;
+        // 3000 expected, standard deviation 46.
+        assert!((found - 3000.0).abs() < 4.0 * 46.0, "{found}");
+    }
+
+    #[test]
+    fn everybody_is_in_as_many_snapshots() {
+        let world = World::of(20);
+        let mut fast = selector(ENTRY, &format!("{AROUND}\nchance = 1.0"), 20).unwrap();
+        let mut uniform = selector(uniform::ENTRY, "cohort = 5\namong = \"enrolled\"", 20).unwrap();
+        let mut counts = [0_i32; 20];
+        for number in 0..4000 {
+            let round = world.round(number);
+            let cohort = fast.select(&round, &Probes::new());
+            // The same stream as uniform's: with q = 1 the two are the same.
+            assert_eq!(cohort.picks, uniform.select(&round, &Probes::new()).picks);
+            asked(&cohort).into_iter().for_each(|idx| counts[idx] += 1);
+        }
+        // 1000 expected, standard deviation 27.
+        assert!(counts.iter().all(|count| (count - 1000).abs() < 4 * 28), "{counts:?}");
+    }
+
+    #[test]
+    fn more_can_be_asked_than_needed_and_too_few_are_flagged() {
+        let mut fast = selector(ENTRY, "cohort = 5\nchance = 1.0\nover = 1.3", 20).unwrap();
+        let cohort = fast.select(&World::of(20).round(0), &Probes::new());
+        assert!(
+            cohort.picks.len() == 7 && cohort.wait == Wait::First(5) && fast.notes()["fast_short"] == 0.0
+        );
+        let cohort = fast.select(&World::of(3).round(0), &Probes::new());
+        assert!(cohort.picks.len() == 3 && fast.notes()["fast_short"] == 1.0);
+    }
+
+    #[test]
+    fn accuracies_of_those_that_answered_count_and_all_of_it_is_saved() {
+        let world = World::of(10);
+        let text = "cohort = 5\nadaptive = 7.0\nwindow = 9";
+        let mut fast = selector(ENTRY, text, 10).unwrap();
+        for (number, accuracy) in (0..).zip([[0.5, 0.7], [0.4, 0.6]]) {
+            let round = world.round(number);
+            let cohort = fast.select(&round, &Probes::new());
+            let answer = |(client, accuracy)| Answer {
+                client: ClientId::new(client),
+                chance: None,
+                update: Arc::new(Update { accuracy: Some(accuracy), ..update(vec![0.0]) }),
+            };
+            let returns = Returns {
+                fresh: accuracy.into_iter().enumerate().map(answer).collect(),
+                ..Returns::default()
+            };
+            fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+        }
+        assert!((fast.notes()["fast_q_next"] - 0.7).abs() < 1e-6);
+        let again = reloaded(fast.as_ref(), ENTRY, text, 10);
+        assert_eq!(again.notes(), fast.notes());
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        for (text, part) in [
+            ("cohort = 5\nchance = 0.5\nevery = 3", "select.every = 3: give this or chance, not both"),
+            ("cohort = 5\nchance = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
+            (
+                "cohort = 5\nchance = 1.5",
+                "select.chance = 1.5: 1.5 is out of range; give a chance from 0 to 1",
+            ),
+            ("cohort = 5\nchance = 0.5\nwindow = 3", "select.window = 3: only means something with adaptive"),
+            ("cohort = 50", "larger than the fleet"),
+            ("cohort = 5\nover = 0.9", "give 1 or more"),
+            ("cohort = 5\naround = { kind = \"unifrom\" }", "did you mean \"uniform\"?"),
+        ] {
+            let error = selector(ENTRY, text, 20).err().unwrap();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A file without a name, for what does not fit in memory: the system takes it back when the process ends, however it ends.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use ebb_round::Shelf;
+
+/// A shelf in a folder; nothing is there until something is put on it.
+#[derive(Debug)]
+pub struct FileShelf {
+    folder: PathBuf,
+    file: Option<File>,
+}
+
+impl FileShelf {
+    /// In the folder of a run, whose disk is meant to hold much, while that of temporary files may be memory.
+    pub fn new(folder: &Path) -> FileShelf {
+        FileShelf { folder: folder.to_owned(), file: None }
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile_in(&self.folder)?),
+        };
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(bytes)
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(bytes)
+    }
+}
+
+impl Shelf for FileShelf {
+    fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
+        self.write(at, bytes).is_ok()
+    }
+
+    fn get(&self, at: u64, bytes: &mut [u8]) {
+        if let Err(error) = self.read(at, bytes) {
+            let folder = self.folder.display();
+            panic!(
+                "{folder}: what clients sent, put on disk here, cannot be read again: {error}; the last checkpoint is whole, resume from it"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_there_is_read_again_and_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut shelf = FileShelf::new(folder.path());
+        assert!(shelf.put(4, b"flow") && shelf.put(0, b"ebb ") && shelf.put(4, b"FLOW"));
+        let mut bytes = [0; 8];
+        shelf.get(0, &mut bytes);
+        assert_eq!(&bytes, b"ebb FLOW");
+        drop(shelf);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_takes_nothing() {
+        assert!(!FileShelf::new(Path::new("/nowhere/at/all")).put(0, b"x"));
+    }
+}
