@@ -268,12 +268,16 @@ impl Assembled {
     }
 }
 
-/// Refuses a selector that goes by true chances where nobody knows them.
+/// Refuses a method that goes by true chances where nobody knows them.
 pub(crate) fn check_oracle_chances(tree: &Tree, roles: &Roles, chances: &[f64]) -> Result<(), CliError> {
-    if roles.selector.needs_oracle_chances() && chances.is_empty() {
+    let asks = [
+        ("select", roles.selector.needs_oracle_chances()),
+        ("aggregate", roles.aggregator.needs_oracle_chances()),
+    ];
+    if let Some((role, _)) = asks.into_iter().find(|(_, asks)| *asks && chances.is_empty()) {
         let message = "nobody can know the chances of clients in this world; give it [world.availability] \
                        kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind";
-        return Err(tree.error("select.kind", message).into());
+        return Err(tree.error(&format!("{role}.kind"), message).into());
     }
     Ok(())
 }

@@ -169,7 +169,8 @@ pub(crate) fn partial(client: usize, value: f32, steps: u32, asked: u32) -> Cont
 pub(crate) fn aggregator(entry: Entry<dyn Aggregator>, text: &str) -> Result<Box<dyn Aggregator>, String> {
     let table = if text.contains("[aggregate]") { text.to_owned() } else { format!("[aggregate]\n{text}") };
     let tree = Tree::parse(&table, "a.toml").unwrap();
-    (entry.build)(&tree.table("aggregate", Facts::default())).map_err(|error| error.to_string())
+    let facts = Facts { n_clients: 4, ..Facts::default() };
+    (entry.build)(&tree.table("aggregate", facts)).map_err(|error| error.to_string())
 }
 
 /// The weight that each of four clients gets, of whom each did so many of five steps; none: it was silent.

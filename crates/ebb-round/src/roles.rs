@@ -212,6 +212,10 @@ pub trait Aggregator: State + Send {
         let scale = self.scale(round, weights.iter().sum(), contributions);
         scaled(&weighted_sum(round, contributions, &weights), scale)
     }
+    /// Whether it asks for true chances to be there, which only some worlds have.
+    fn needs_oracle_chances(&self) -> bool {
+        false
+    }
     /// Takes a shelf for what it remembers beyond the limit it was given, if it remembers much.
     fn lend(&mut self, _shelf: Box<dyn Shelf>) {}
     /// Figures of the round that just ended, for the record.

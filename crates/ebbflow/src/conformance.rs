@@ -94,7 +94,8 @@ fn needs_oracle_chances(registry: &Registry, subject: &Subject) -> bool {
     let tree = registry.with_recipe(trial.settings()).expect("subjects name recipes of the registry");
     let facts = Facts { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
     let roles = registry.build(&tree, facts);
-    roles.unwrap_or_else(|error| does_not_build(subject, &error)).selector.needs_oracle_chances()
+    let roles = roles.unwrap_or_else(|error| does_not_build(subject, &error));
+    roles.selector.needs_oracle_chances() || roles.aggregator.needs_oracle_chances()
 }
 
 fn does_not_build(subject: &Subject, error: &dyn std::fmt::Display) -> ! {

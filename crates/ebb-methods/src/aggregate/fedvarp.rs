@@ -3,22 +3,40 @@
 //! FedVARP (Jhunjhunwala et al. 2022, "FedVARP: Tackling the Variance Due to Partial Client Participation in Federated Learning"): `sum over those that answered of p_i (d_i - y_i)`,
 //! shares taken over them, plus `sum of p_j y_j` over everybody, y being what each sent last, zero for the unheard. A round without answers makes no step.
 
+use ebb_round::roles::scaled;
 use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, Remembered, rounded};
+use super::remembered::{self, EmptyRounds, Remembered, add_difference};
+use crate::memory::Precision;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedvarp",
     about: "the mean of the answers less what the same sent last, plus the mean of what everybody did",
-    example: "precision = \"f32\"           # of what is remembered; or f16
+    example: "empty_rounds = \"stay\"       # or step: by the mean of what everybody sent last
+precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
-    build: |settings| Ok(Box::new(FedVarp { past: Remembered::new(settings.parse()?) })),
+    build: |settings| {
+        let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
+        Ok(Box::new(FedVarp { empty_rounds, past: Remembered::new(precision, memory_mb) }))
+    },
 };
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    empty_rounds: EmptyRounds,
+    #[serde(default)]
+    precision: Precision,
+    memory_mb: Option<u64>,
+}
 
 #[derive(Debug)]
 struct FedVarp {
+    empty_rounds: EmptyRounds,
     past: Remembered,
 }
 
@@ -38,20 +56,17 @@ impl Aggregator for FedVarp {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
         let own = remembered::own(round, contributions);
-        if own.is_empty() {
+        if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return vec![0.0; round.global.model.len()];
         }
         let mut sum = self.past.sum().to_vec();
         for (one, part) in &own {
-            let last = self.past.of(one.client);
-            for (at, by) in one.update.delta.model.iter().enumerate() {
-                sum[at] += part * (f64::from(*by) - last.get(at).map_or(0.0, |last| f64::from(*last)));
-            }
+            add_difference(&mut sum, *part, &one.update.delta.model, 1.0, &self.past.of(one.client));
         }
         for (one, _) in own {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
-        rounded(&sum, 1.0)
+        scaled(&sum, 1.0)
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

@@ -2,13 +2,14 @@
 //!
 //! MIFA (Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability"): `y_i` is a client's last update over the rate it was made with,
 //! and the aggregate is `rate * sum of p_i y_i` over everybody. `wait` makes no step until all were heard, as the paper has it; without it the unheard count
-//! as zero. A round without answers steps from memory, at the last rate there was.
+//! as zero. A round without answers steps from memory too, at the last rate there was, unless told to stay.
 
+use ebb_round::roles::scaled;
 use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, Remembered, rounded};
+use super::remembered::{self, EmptyRounds, Remembered};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -16,12 +17,12 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "mifa",
     about: "the sum by shares of everybody's last update, however old, at today's rate",
     example: "wait = false                # or true: no step until everybody was heard
+empty_rounds = \"step\"       # from what is remembered; or stay
 precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
-        let Table { wait, precision, memory_mb } = settings.parse()?;
-        let past = Remembered::new(remembered::Table { precision, memory_mb });
-        Ok(Box::new(Mifa { wait, rate: 0.0, past }))
+        let Table { wait, empty_rounds, precision, memory_mb } = settings.parse()?;
+        Ok(Box::new(Mifa { wait, empty_rounds, rate: 0.0, past: Remembered::new(precision, memory_mb) }))
     },
 };
 
@@ -30,6 +31,8 @@ precision = \"f32\"           # of what is remembered; or f16
 struct Table {
     #[serde(default)]
     wait: bool,
+    #[serde(default = "EmptyRounds::step")]
+    empty_rounds: EmptyRounds,
     #[serde(default)]
     precision: Precision,
     memory_mb: Option<u64>,
@@ -38,6 +41,7 @@ struct Table {
 #[derive(Debug)]
 struct Mifa {
     wait: bool,
+    empty_rounds: EmptyRounds,
     /// The last that was seen.
     rate: f64,
     past: Remembered,
@@ -58,7 +62,8 @@ impl Aggregator for Mifa {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
-        for (one, _) in remembered::own(round, contributions) {
+        let own = remembered::own(round, contributions);
+        for (one, _) in &own {
             self.rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();
@@ -66,8 +71,8 @@ impl Aggregator for Mifa {
         }
         let all_heard =
             || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
-        let rate = if self.wait && !all_heard() { 0.0 } else { self.rate };
-        rounded(self.past.sum(), rate)
+        let stays = own.is_empty() && self.empty_rounds == EmptyRounds::Stay || self.wait && !all_heard();
+        scaled(self.past.sum(), if stays { 0.0 } else { self.rate })
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

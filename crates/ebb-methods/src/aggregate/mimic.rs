@@ -4,10 +4,13 @@
 //! over those that answered, by shares, and then `c_i = u - d_i` for them. Corrections are zero for those never heard; the paper has everybody answer
 //! in the first round. A round without answers makes no step.
 
+use ebb_round::roles::scaled;
 use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
 use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, Remembered, rounded};
+use super::remembered::{self, Remembered, add_difference};
+use crate::memory::Precision;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -15,8 +18,19 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     about: "the mean of the answers, each corrected by how far the client was from the aggregate last time",
     example: "precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
-    build: |settings| Ok(Box::new(Mimic { corrections: Remembered::new(settings.parse()?) })),
+    build: |settings| {
+        let Table { precision, memory_mb } = settings.parse()?;
+        Ok(Box::new(Mimic { corrections: Remembered::new(precision, memory_mb) }))
+    },
 };
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default)]
+    precision: Precision,
+    memory_mb: Option<u64>,
+}
 
 #[derive(Debug)]
 struct Mimic {
@@ -42,9 +56,7 @@ impl Aggregator for Mimic {
         let mut sum = vec![0.0; round.global.model.len()];
         for (one, part) in &own {
             let correction = self.corrections.of(one.client);
-            for (at, by) in one.update.delta.model.iter().enumerate() {
-                sum[at] += part * (f64::from(*by) + correction.get(at).map_or(0.0, |by| f64::from(*by)));
-            }
+            add_difference(&mut sum, *part, &one.update.delta.model, -1.0, &correction);
         }
         for (one, _) in own {
             let off: Vec<_> = sum
@@ -54,7 +66,7 @@ impl Aggregator for Mimic {
                 .collect();
             self.corrections.replace(round, one.client, &off);
         }
-        rounded(&sum, 1.0)
+        scaled(&sum, 1.0)
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

@@ -1,8 +1,12 @@
 //! With what weight does each contribution count?
 
-pub mod fedau;
+pub mod afl;
+mod chances;
+pub mod fedbuff;
 pub mod fednova;
+pub mod fedstale;
 pub mod fedvarp;
+pub mod inverse;
 pub mod mean;
 pub mod mifa;
 pub mod mimic;

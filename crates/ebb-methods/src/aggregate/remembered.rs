@@ -1,6 +1,5 @@
 //! What clients sent last and its sum by shares: what the methods that go by it have in common.
 
-use ebb_round::roles::scaled;
 use ebb_round::{
     Bits, ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError,
 };
@@ -8,13 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{Memory, Precision};
 
-/// The keys that these methods share.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    #[serde(default)]
-    pub(super) precision: Precision,
-    pub(super) memory_mb: Option<u64>,
+/// What to do in a round without answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum EmptyRounds {
+    /// The model stays as it is.
+    #[default]
+    Stay,
+    /// It moves by what is remembered.
+    Step,
+}
+
+impl EmptyRounds {
+    pub(super) fn step() -> EmptyRounds {
+        EmptyRounds::Step
+    }
 }
 
 /// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
@@ -27,8 +34,8 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
-    pub(super) fn new(table: Table) -> Remembered {
-        Remembered { memory: Memory::new(table.precision, table.memory_mb), ..Remembered::default() }
+    pub(super) fn new(precision: Precision, memory_mb: Option<u64>) -> Remembered {
+        Remembered { memory: Memory::new(precision, memory_mb), ..Remembered::default() }
     }
 
     /// Before a round's answers: forgets those that are not in the objective any more, and goes by its shares.
@@ -99,9 +106,12 @@ pub(super) fn own<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> V
     own.into_iter().map(|one| (one, round.share(one.client) / answered)).collect()
 }
 
-/// A sum as an aggregate.
-pub(super) fn rounded(sum: &[f64], scale: f64) -> Vec<f32> {
-    scaled(sum, scale)
+/// Adds `weight * (new - part * last)`; whoever was never heard has an empty `last`, which counts as zero.
+pub(super) fn add_difference(sum: &mut [f64], weight: f64, new: &[f32], part: f64, last: &[f32]) {
+    let last = last.iter().copied().chain(std::iter::repeat(0.0));
+    for ((sum, new), last) in sum.iter_mut().zip(new).zip(last) {
+        *sum += weight * (f64::from(*new) - part * f64::from(last));
+    }
 }
 
 impl State for Remembered {

@@ -3,9 +3,11 @@
 mod by_weight;
 mod candidates;
 pub mod cpow_d;
+pub mod cyclic;
 pub mod draw;
 pub mod e3cs;
 pub mod everyone;
+pub mod f3ast;
 pub mod fast;
 pub mod fedcs;
 pub mod fedcs_oracle;

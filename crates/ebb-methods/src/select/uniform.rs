@@ -57,7 +57,7 @@ pub(super) fn of_enrolled(round: &Round<'_>, cohort: usize) -> Cohort {
 }
 
 /// So many of these clients, all if there are no more.
-fn drawn(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
+pub(super) fn drawn(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
     let clients = Census::draw(among, cohort, &mut round.rng("select"));
     let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
     let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();

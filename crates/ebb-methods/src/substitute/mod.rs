@@ -3,6 +3,7 @@
 pub mod friend;
 pub mod friend_oracle;
 pub mod last;
+pub mod late;
 pub mod nobody;
 pub mod zero_model;
 

@@ -1,0 +1,176 @@
+//! Updates count by the step: the mean of those that came, or of everybody's last.
+//!
+//! Anarchic federated learning (Yang et al. 2022, "Anarchic Federated Learning"): clients choose when to come and how many steps to do, and return the mean gradient of
+//! their steps. `afl-cd` moves by the mean of what came in, `afl-cs` by the mean of the latest of everybody, zero for the unheard. The paper's
+//! server rate is here `server.rate` times the local rate times the steps that clients were asked for, so that 1 makes both FedAvg when everybody
+//! does all of its work. Late answers reach it through `substitute.kind = "late"`.
+
+use ebb_round::roles::scaled;
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::remembered::{EmptyRounds, Remembered, add_difference};
+use crate::memory::Precision;
+
+/// The registry's line for what came in.
+pub const CD: Entry<dyn Aggregator> = Entry {
+    name: "afl-cd",
+    about: "the mean step of those that answered, late or not, times the steps asked for",
+    example: "",
+    build: |settings| {
+        let Nothing {} = settings.parse()?;
+        Ok(Box::new(Cross::default()))
+    },
+};
+
+/// The registry's line for everybody's last.
+pub const CS: Entry<dyn Aggregator> = Entry {
+    name: "afl-cs",
+    about: "the mean over everybody of the client's last mean step, times the steps asked for",
+    example: "empty_rounds = \"step\"      # from what is remembered; or stay
+precision = \"f32\"          # of what is remembered; or f16
+# memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
+    build: |settings| {
+        let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
+        Ok(Box::new(Cross {
+            latest: Some(Remembered::new(precision, memory_mb)),
+            empty_rounds,
+            ..Cross::default()
+        }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "EmptyRounds::step")]
+    empty_rounds: EmptyRounds,
+    #[serde(default)]
+    precision: Precision,
+    memory_mb: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Cross {
+    /// Everybody's last mean step over its rate, if that is what counts.
+    latest: Option<Remembered>,
+    empty_rounds: EmptyRounds,
+    /// The last rate times the mean number of steps that were asked for.
+    reach: f64,
+}
+
+impl Aggregator for Cross {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
+        let worked = |one: &&Contribution| one.source == Some(one.client) && round.share(one.client) > 0.0;
+        let mut came: Vec<_> = contributions.iter().filter(worked).collect();
+        // The rate is that of the newest, and of two answers of one client the newer is its latest.
+        came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
+        let total: f64 = came.iter().map(|one| round.weight(one.client)).sum();
+        if let Some(newest) = came.last() {
+            let asked =
+                |one: &&Contribution| round.weight(one.client) * f64::from(one.update.steps_asked.get());
+            self.reach =
+                f64::from(newest.update.rate) * came.iter().map(|one| asked(&one)).sum::<f64>() / total;
+        }
+        let per_step =
+            |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));
+        let Some(latest) = &mut self.latest else {
+            let mut sum = vec![0.0; round.global.model.len()];
+            for one in came {
+                let weight = round.weight(one.client) / total * per_step(one);
+                add_difference(&mut sum, weight, &one.update.delta.model, 0.0, &[]);
+            }
+            return scaled(&sum, self.reach);
+        };
+        latest.begin(round);
+        for one in &came {
+            latest.replace(round, one.client, &scaled_down(&one.update.delta.model, per_step(one)));
+        }
+        let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
+        scaled(latest.sum(), if stays { 0.0 } else { self.reach })
+    }
+
+    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        if let Some(latest) = &mut self.latest {
+            latest.lend(shelf);
+        }
+    }
+
+    fn notes(&self) -> Notes {
+        self.latest.as_ref().map_or_else(Notes::new, Remembered::notes)
+    }
+}
+
+fn scaled_down(update: &[f32], by: f64) -> Vec<f32> {
+    update.iter().map(|value| (f64::from(*value) * by) as f32).collect()
+}
+
+impl State for Cross {
+    fn save(&self, to: &mut Saver) {
+        to.f64("reach", self.reach);
+        if let Some(latest) = &self.latest {
+            latest.save(to);
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.reach = from.f64("reach")?;
+        self.latest.as_mut().map_or(Ok(()), |latest| latest.load(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, partial};
+
+    /// The aggregates of rounds of (client, value, steps done of four, age), among four clients.
+    fn play(entry: Entry<dyn Aggregator>, text: &str, rounds: &[&[(usize, f32, u32, u32)]]) -> Vec<f32> {
+        let world = World::of(4);
+        let mut afl = aggregator(entry, text).unwrap();
+        let mut found = Vec::new();
+        for (number, came) in (9..).zip(rounds) {
+            let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| Contribution {
+                age,
+                ..partial(client, value, steps, 4)
+            };
+            let came: Vec<_> = came.iter().map(one).collect();
+            found.push(afl.aggregate(&world.round(number), &came)[0]);
+        }
+        found
+    }
+
+    #[test]
+    fn steps_are_averaged_not_updates() {
+        // Steps of 1 and of 3, four of them.
+        assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[]]), [8.0, 0.0]);
+        assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 8.0, 4, 0), (2, 8.0, 4, 0), (3, 4.0, 4, 0)]]), [6.0]);
+    }
+
+    #[test]
+    fn everybodys_latest_counts() {
+        let rounds: [&[_]; 4] =
+            [&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[(2, 8.0, 4, 0)], &[], &[(0, -4.0, 4, 0), (0, 40.0, 4, 2)]];
+        // A quarter of 4 + 12, then of 8 more, and again; then client 0's newer answer counts.
+        assert_eq!(play(CS, "", &rounds), [4.0, 6.0, 6.0, 4.0]);
+        assert_eq!(play(CS, "empty_rounds = \"stay\"", &rounds), [4.0, 6.0, 0.0, 4.0]);
+    }
+}

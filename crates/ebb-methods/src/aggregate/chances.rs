@@ -1,0 +1,175 @@
+//! With what chance a client takes part: as it was drawn, as it is known, or as its past suggests.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use ebb_settings::{Chance, Settings, SettingsError};
+use serde::{Deserialize, Serialize};
+
+/// Where chances come from, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Source {
+    /// The selector's: with what chance it asked. Whoever it asks may still be silent.
+    #[default]
+    Picks,
+    /// The selector's times the true chance to be there, which only a simulation knows.
+    Oracle,
+    /// A list, one a client.
+    Given,
+    /// One over the mean number of rounds from answer to answer (FedAU).
+    Intervals,
+    /// The share of rounds with an answer.
+    Counts,
+}
+
+/// Chances, and what is remembered to estimate them.
+#[derive(Debug)]
+pub(super) struct Chances {
+    source: Source,
+    given: Vec<f64>,
+    cut_off: Option<NonZeroU32>,
+    past: Vec<Past>,
+    /// Of this round: answers of clients whose chance nobody knew.
+    unknown: u32,
+    number: RoundNo,
+}
+
+impl Chances {
+    /// From a source that needs no settings but, for intervals, after how much silence one ends anyway.
+    pub(super) fn of(source: Source, cut_off: Option<NonZeroU32>) -> Chances {
+        Chances { source, given: Vec::new(), cut_off, past: Vec::new(), unknown: 0, number: 0 }
+    }
+
+    /// From the table of a method that lets its user choose: the key `chances`, and the list `given`.
+    pub(super) fn chosen(
+        settings: &Settings<'_>,
+        source: Source,
+        given: Option<Vec<Chance>>,
+    ) -> Result<Chances, SettingsError> {
+        match (source, &given) {
+            (Source::Given, None) => {
+                return Err(settings.error("given", "missing; one chance a client, as in [0.5, 0.9]"));
+            }
+            (Source::Given, Some(list)) => {
+                let n_clients = settings.facts().n_clients;
+                if list.len() != n_clients {
+                    let message =
+                        format!("{} chances for {n_clients} clients; give one a client", list.len());
+                    return Err(settings.error("given", message));
+                }
+                if let Some(at) = list.iter().position(|chance| chance.get() <= 0.0) {
+                    let message = "whoever is never there cannot be made up for; give a chance above 0";
+                    return Err(settings.error(&format!("given[{at}]"), message));
+                }
+            }
+            (_, Some(_)) => {
+                return Err(settings.error("given", "only means something with chances = \"given\""));
+            }
+            (_, None) => {}
+        }
+        let given = given.unwrap_or_default().into_iter().map(Chance::get).collect();
+        Ok(Chances { given, ..Chances::of(source, None) })
+    }
+
+    /// Whether true chances are asked for.
+    pub(super) fn needs_oracle(&self) -> bool {
+        self.source == Source::Oracle
+    }
+
+    /// The chance of a client that answered this round; 1 if nobody knows. It is noted that it answered.
+    pub(super) fn of_answer(&mut self, round: &Round<'_>, one: &Contribution) -> f64 {
+        self.begin(round);
+        let cut_off = self.cut_off;
+        let chance = match self.source {
+            Source::Picks => one.chance,
+            Source::Oracle => {
+                round.oracle_chance(one.client).map(|chance| chance * one.chance.unwrap_or(1.0))
+            }
+            Source::Given => self.given.get(one.client.idx()).copied(),
+            Source::Intervals => Some(1.0 / self.past(round, one.client).interval(round, cut_off)),
+            Source::Counts => Some(self.past(round, one.client).share(round)),
+        };
+        let chance = chance.filter(|chance| *chance > 0.0);
+        self.unknown += u32::from(chance.is_none());
+        chance.unwrap_or(1.0)
+    }
+
+    /// Once or more often in a round, before what is noted of it.
+    pub(super) fn begin(&mut self, round: &Round<'_>) {
+        if self.number != round.number {
+            (self.number, self.unknown) = (round.number, 0);
+        }
+    }
+
+    /// Answers whose chance nobody knew, if any, for the record.
+    pub(super) fn notes(&self) -> Notes {
+        let learns = matches!(self.source, Source::Intervals | Source::Counts);
+        if learns { Notes::new() } else { Notes::from([("chances_unknown", f64::from(self.unknown))]) }
+    }
+
+    fn past(&mut self, round: &Round<'_>, client: ClientId) -> &mut Past {
+        self.past.resize(self.past.len().max(round.census.len()), Past::default());
+        let past = &mut self.past[client.idx()];
+        // What is counted begins when the client joins.
+        past.since = past.since.max(round.census.joined(client).unwrap_or(0));
+        past
+    }
+}
+
+/// How often a client answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Past {
+    /// How many intervals ended, and how many rounds they had together.
+    count: u32,
+    rounds: u64,
+    /// The first round of the interval that has not ended.
+    since: RoundNo,
+}
+
+impl Past {
+    /// The mean interval before this answer, 1 if none has ended; then this one ends.
+    fn interval(&mut self, round: &Round<'_>, cut_off: Option<NonZeroU32>) -> f64 {
+        if let Some(cut_off) = cut_off {
+            let ended = round.number.saturating_sub(self.since) / cut_off;
+            self.end(ended, u64::from(ended) * u64::from(cut_off.get()));
+        }
+        let mean = if self.count == 0 { 1.0 } else { self.rounds as f64 / f64::from(self.count) };
+        self.end(1, u64::from(round.number.saturating_sub(self.since)) + 1);
+        mean
+    }
+
+    /// The share of rounds with an answer so far, this one among them.
+    fn share(&mut self, round: &Round<'_>) -> f64 {
+        self.end(1, u64::from(round.number.saturating_sub(self.since)) + 1);
+        f64::from(self.count) / self.rounds as f64
+    }
+
+    fn end(&mut self, count: u32, rounds: u64) {
+        self.count += count;
+        self.rounds += rounds;
+        self.since += rounds as u32;
+    }
+}
+
+impl State for Chances {
+    fn save(&self, to: &mut Saver) {
+        to.u64("unknown", u64::from(self.unknown));
+        to.u64("number", u64::from(self.number));
+        to.u32s("count", &self.past.iter().map(|one| one.count).collect::<Vec<_>>());
+        to.u64s("rounds", &self.past.iter().map(|one| one.rounds).collect::<Vec<_>>());
+        to.u32s("since", &self.past.iter().map(|one| one.since).collect::<Vec<_>>());
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.unknown = from.u32("unknown")?;
+        self.number = from.u32("number")?;
+        let (count, rounds, since) = (from.u32s("count")?, from.u64s("rounds")?, from.u32s("since")?);
+        if rounds.len() != count.len() || since.len() != count.len() {
+            return Err(from.error("count", "its lists differ in length"));
+        }
+        let all = count.into_iter().zip(rounds).zip(since);
+        self.past = all.map(|((count, rounds), since)| Past { count, rounds, since }).collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! The model moves whenever so many updates have come in, each counting for less the more it missed.
+//!
+//! FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation"): when B updates are in the buffer, the aggregate is `sum of update / sqrt(1 + staleness)` over B, staleness
+//! being how many times the model moved between the round that an update answers and its coming. FedScale divides by the sum of the factors instead (`normalise`)
+//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind = "late"`. All updates of a round come at once, by client.
+
+use std::num::NonZeroU32;
+
+use ebb_round::inbox::LATE_ROUNDS;
+use ebb_round::roles::scaled;
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::remembered::add_difference;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "fedbuff",
+    about: "the mean of every so many updates that come in, however late, the stale counting for less",
+    example: "buffer = 10                # updates
+normalise = false          # by the buffer's size; or true: by the sum of the factors
+# most_stale = 5           # what missed more moves of the model is thrown away",
+    build: |settings| {
+        Ok(Box::new(FedBuff { table: settings.parse()?, buffer: Buffer::default(), moved: Vec::new() }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "ten")]
+    buffer: NonZeroU32,
+    #[serde(default)]
+    normalise: bool,
+    most_stale: Option<u32>,
+}
+
+fn ten() -> NonZeroU32 {
+    NonZeroU32::new(10).expect("10 is not 0")
+}
+
+#[derive(Debug)]
+struct FedBuff {
+    table: Table,
+    buffer: Buffer,
+    /// The rounds at whose end the model moved, one for each time, as far back as an answer may be late.
+    moved: Vec<RoundNo>,
+}
+
+/// Updates that have come in since the model last moved, weighed and added up.
+#[derive(Debug, Default)]
+struct Buffer {
+    sum: Vec<f64>,
+    count: u32,
+    factors: f64,
+}
+
+impl FedBuff {
+    /// How many times the model moved since the round that an update answers began.
+    fn staleness(&self, round: &Round<'_>, one: &Contribution) -> u32 {
+        let base = round.number - one.age;
+        self.moved.iter().filter(|&&at| at >= base && at < round.number).count() as u32
+    }
+}
+
+impl Aggregator for FedBuff {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn weigh(&mut self, _round: &Round<'_>, _contribution: &Contribution) -> f64 {
+        1.0
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        let mut aggregate = vec![0.0; round.global.model.len()];
+        self.buffer.sum.resize(aggregate.len(), 0.0);
+        for one in contributions.iter().filter(|one| round.share(one.client) > 0.0) {
+            let staleness = self.staleness(round, one);
+            if self.table.most_stale.is_some_and(|most| staleness > most) {
+                continue;
+            }
+            let factor = one.part / (1.0 + f64::from(staleness)).sqrt();
+            add_difference(&mut self.buffer.sum, factor, &one.update.delta.model, 0.0, &[]);
+            self.buffer.count += 1;
+            self.buffer.factors += factor;
+            if self.buffer.count == self.table.buffer.get() {
+                let Buffer { sum, count, factors } = std::mem::take(&mut self.buffer);
+                let divisor = if self.table.normalise { factors } else { f64::from(count) };
+                aggregate.iter_mut().zip(&sum).for_each(|(to, sum)| *to += sum / divisor);
+                self.buffer.sum.resize(aggregate.len(), 0.0);
+                self.moved.push(round.number);
+            }
+        }
+        self.moved.retain(|at| at.saturating_add(LATE_ROUNDS) >= round.number);
+        scaled(&aggregate, 1.0)
+    }
+
+    fn notes(&self) -> Notes {
+        Notes::from([("buffered", f64::from(self.buffer.count))])
+    }
+}
+
+impl State for FedBuff {
+    fn save(&self, to: &mut Saver) {
+        to.f64s("sum", &self.buffer.sum);
+        to.u64("count", u64::from(self.buffer.count));
+        to.f64("factors", self.buffer.factors);
+        to.u32s("moved", &self.moved);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.buffer.sum = from.f64s("sum")?;
+        self.buffer.count = from.u32("count")?;
+        self.buffer.factors = from.f64("factors")?;
+        self.moved = from.u32s("moved")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, contribution};
+
+    /// The aggregates of rounds of (client, value, age), among ten clients.
+    #[track_caller]
+    fn check(text: &str, rounds: &[&[(usize, f32, u32)]], expected: &[f64]) {
+        let world = World::of(10);
+        let mut fedbuff = aggregator(ENTRY, text).unwrap();
+        for ((number, came), expected) in (0..).zip(rounds).zip(expected) {
+            let one = |&(client, value, age): &(usize, f32, u32)| Contribution {
+                age,
+                ..contribution(client, value)
+            };
+            let came: Vec<_> = came.iter().map(one).collect();
+            let found = f64::from(fedbuff.aggregate(&world.round(number), &came)[0]);
+            assert!((found - expected).abs() < 1e-6, "round {number}: {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn the_model_moves_when_the_buffer_is_full() {
+        let rounds: [&[_]; 4] = [
+            &[(0, 1.0, 0), (1, 2.0, 0)],
+            &[(2, 6.0, 0), (3, 5.0, 0)],
+            &[],
+            &[(4, 1.0, 0), (5, 3.0, 0), (6, 8.0, 0), (7, 8.0, 0), (8, 8.0, 0), (9, 2.0, 0)],
+        ];
+        // 1 + 2 + 6 over 3; then 5 + 1 + 3, and 8 + 8 + 8 in the same round, of which 2 is left.
+        check("buffer = 3", &rounds, &[0.0, 3.0, 0.0, 3.0 + 8.0]);
+    }
+
+    #[test]
+    fn what_missed_moves_counts_for_less() {
+        let rounds: [&[_]; 4] =
+            [&[(0, 2.0, 0)], &[(0, 2.0, 0)], &[(0, 2.0, 0)], &[(1, 6.0, 3), (2, 2.0, 1), (3, 2.0, 0)]];
+        // It moved three times since round 0 began, once since round 2 did.
+        let both = |normalise, expected: f64| {
+            check(&format!("buffer = 1\nnormalise = {normalise}"), &rounds, &[2.0, 2.0, 2.0, expected]);
+        };
+        both(false, 3.0 + 2.0_f64.sqrt() + 2.0);
+        both(true, 6.0 + 2.0 + 2.0);
+        check("buffer = 1\nmost_stale = 1", &rounds, &[2.0, 2.0, 2.0, 2.0_f64.sqrt() + 2.0]);
+    }
+}

@@ -1,0 +1,167 @@
+//! Answers over their chances to come, corrected by part of what everybody sent last.
+//!
+//! FedStale (Rodio and Neglia 2024, "FedStale: leveraging stale client updates in federated learning"):
+//! `sum of p_i d_i / chance_i + beta (sum of p_j y_j - sum of p_i y_i / chance_i)`, i being those that answered, j everybody, y what each sent last, zero for the unheard.
+//! With beta 0 it is FedAvg without bias, with beta 1 FedVARP for unequal chances.
+
+use ebb_round::roles::scaled;
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_settings::{Chance, Entry};
+use serde::{Deserialize, Serialize};
+
+use super::chances::{Chances, Source};
+use super::remembered::{self, EmptyRounds, Remembered, add_difference};
+use crate::memory::Precision;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "fedstale",
+    about: "answers over their chances to come, corrected by part of what everybody sent last",
+    example: "beta = 0.5                 # part of the correction: 0 none, 1 all of it
+chances = \"picks\"          # of the selector; or given, intervals (as fedau), counts, or oracle: times the true chance to be there
+# given = [0.5, 0.9]       # one a client
+empty_rounds = \"stay\"      # or step: from what is remembered
+precision = \"f32\"          # of what is remembered; or f16
+# memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
+    build: |settings| {
+        let table: Table = settings.parse()?;
+        Ok(Box::new(FedStale {
+            beta: table.beta.get(),
+            empty_rounds: table.empty_rounds,
+            chances: Chances::chosen(settings, table.chances, table.given)?,
+            past: Remembered::new(table.precision, table.memory_mb),
+        }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(default = "half")]
+    beta: Chance,
+    #[serde(default)]
+    chances: Source,
+    given: Option<Vec<Chance>>,
+    #[serde(default)]
+    empty_rounds: EmptyRounds,
+    #[serde(default)]
+    precision: Precision,
+    memory_mb: Option<u64>,
+}
+
+fn half() -> Chance {
+    Chance::new(0.5).expect("a half is a chance")
+}
+
+#[derive(Debug)]
+struct FedStale {
+    beta: f64,
+    empty_rounds: EmptyRounds,
+    chances: Chances,
+    past: Remembered,
+}
+
+impl Aggregator for FedStale {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+        self.past.begin(round);
+        self.chances.begin(round);
+        let own = remembered::own(round, contributions);
+        if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+            return vec![0.0; round.global.model.len()];
+        }
+        let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
+        for (one, _) in &own {
+            let weight = round.weight(one.client) / self.chances.of_answer(round, one);
+            let last = self.past.of(one.client);
+            add_difference(&mut sum, weight, &one.update.delta.model, self.beta, &last);
+        }
+        for (one, _) in own {
+            self.past.replace(round, one.client, &one.update.delta.model);
+        }
+        scaled(&sum, 1.0)
+    }
+
+    fn needs_oracle_chances(&self) -> bool {
+        self.chances.needs_oracle()
+    }
+
+    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        self.past.lend(shelf);
+    }
+
+    fn notes(&self) -> Notes {
+        let mut notes = self.past.notes();
+        notes.extend(self.chances.notes());
+        notes
+    }
+}
+
+impl State for FedStale {
+    fn save(&self, to: &mut Saver) {
+        to.section("chances", |to| self.chances.save(to));
+        self.past.save(to);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        from.section("chances", |from| self.chances.load(from))?;
+        self.past.load(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{fedvarp, mean};
+    use super::*;
+    use crate::testing::{World, aggregator, contribution};
+
+    /// The aggregates of rounds in which these of four clients answer, each sending its number times the round's, plus 1.
+    fn play(entry: Entry<dyn Aggregator>, text: &str, rounds: &[&[usize]]) -> Vec<f32> {
+        let world = World::of(4);
+        let mut aggregator = aggregator(entry, text).unwrap();
+        (0..)
+            .zip(rounds)
+            .map(|(number, answered)| {
+                let chance = Some(answered.len() as f64 / 4.0);
+                let send = |&client: &usize| Contribution {
+                    chance,
+                    ..contribution(client, client as f32 * number as f32 + 1.0)
+                };
+                let sent: Vec<_> = answered.iter().map(send).collect();
+                aggregator.aggregate(&world.round(number), &sent)[0]
+            })
+            .collect()
+    }
+
+    const ROUNDS: [&[usize]; 6] = [&[0, 1], &[2], &[0, 1, 2, 3], &[], &[1, 3], &[2, 3]];
+
+    #[test]
+    fn all_of_the_correction_is_fedvarp_and_none_is_fedavg() {
+        let close = |one: Vec<f32>, other: Vec<f32>| {
+            assert!(
+                one.iter().zip(&other).all(|(one, other)| (one - other).abs() < 1e-5),
+                "{one:?} {other:?}"
+            );
+        };
+        close(play(ENTRY, "beta = 1.0", &ROUNDS), play(fedvarp::ENTRY, "", &ROUNDS));
+        close(play(ENTRY, "beta = 0.0", &ROUNDS), play(mean::ENTRY, "", &ROUNDS));
+    }
+
+    #[test]
+    fn rounds_without_answers_step_from_memory_only_if_asked() {
+        let rounds: [&[usize]; 2] = [&[0, 1, 2, 3], &[]];
+        assert_eq!(play(ENTRY, "", &rounds), [1.0, 0.0]);
+        assert_eq!(play(ENTRY, "empty_rounds = \"step\"", &rounds), [1.0, 0.5]);
+    }
+}

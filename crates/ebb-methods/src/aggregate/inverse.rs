@@ -1,0 +1,211 @@
+//! Each update counts as many times as its client is heard seldom: one over its chance to take part.
+//!
+//! The aggregate is `sum of p_i update_i / chance_i` over those that answered, p being shares of the whole population. What is known of chances differs:
+//! - `ipw` takes them as given: by the selector, by a list, or, as an oracle, by the world;
+//! - `fedau` (Wang and Ji 2024, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging") multiplies by the mean interval between a client's
+//!   answers, 1 before the first is known; an interval ends when the client answers, or after `cut_off` rounds of silence;
+//! - `debias-count` (Sun et al. 2025, "Debiasing Federated Learning with Correlated Client Participation") by the rounds so far over those with an answer.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_settings::{Chance, Entry};
+use serde::{Deserialize, Serialize};
+
+use super::chances::{Chances, Source};
+
+/// The registry's line where chances are known.
+pub const IPW: Entry<dyn Aggregator> = Entry {
+    name: "ipw",
+    about: "the sum by shares of the population, each update over its client's known chance to take part",
+    example: "chances = \"picks\"          # of the selector; or given, or oracle: times the true chance to be there
+# given = [0.5, 0.9]       # one a client",
+    build: |settings| {
+        let table: Known = settings.parse()?;
+        if matches!(table.chances, Source::Intervals | Source::Counts) {
+            let remedy = "that is kind \"fedau\" and \"debias-count\"; give picks, given or oracle here";
+            return Err(settings.error("chances", remedy));
+        }
+        Ok(Box::new(Inverse { chances: Chances::chosen(settings, table.chances, table.given)? }))
+    },
+};
+
+/// The registry's line for mean intervals.
+pub const FEDAU: Entry<dyn Aggregator> = Entry {
+    name: "fedau",
+    about: "the sum by shares of the population, each update times the client's mean number of rounds between answers",
+    example: "cut_off = 50               # rounds of silence after which an interval ends anyway; without it, none",
+    build: |settings| {
+        let table: Intervals = settings.parse()?;
+        Ok(Box::new(Inverse { chances: Chances::of(Source::Intervals, table.cut_off) }))
+    },
+};
+
+/// The registry's line for counts.
+pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
+    name: "debias-count",
+    about: "the sum by shares of the population, each update over the share of rounds in which its client answered",
+    example: "",
+    build: |settings| {
+        let Counts {} = settings.parse()?;
+        Ok(Box::new(Inverse { chances: Chances::of(Source::Counts, None) }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    #[serde(default)]
+    chances: Source,
+    given: Option<Vec<Chance>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Intervals {
+    cut_off: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Counts {}
+
+#[derive(Debug)]
+struct Inverse {
+    chances: Chances,
+}
+
+impl Aggregator for Inverse {
+    fn hold(&self) -> Hold {
+        Hold::Fold
+    }
+
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        let weight = round.weight(contribution.client);
+        // Who stands in for somebody makes up for its silence already.
+        if contribution.is_own() { weight / self.chances.of_answer(round, contribution) } else { weight }
+    }
+
+    fn scale(&mut self, round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        self.chances.begin(round);
+        1.0
+    }
+
+    fn needs_oracle_chances(&self) -> bool {
+        self.chances.needs_oracle()
+    }
+
+    fn notes(&self) -> Notes {
+        self.chances.notes()
+    }
+}
+
+impl State for Inverse {
+    fn save(&self, to: &mut Saver) {
+        self.chances.save(to);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.chances.load(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, contribution};
+
+    /// The factors of the first of four clients, which answers in these rounds.
+    fn factors(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32]) -> Vec<f64> {
+        let world = World::of(4);
+        let mut inverse = aggregator(entry, text).unwrap();
+        let mut found = Vec::new();
+        for (number, answers) in (0..).zip(answers) {
+            if *answers == 1 {
+                found.push(4.0 * inverse.weigh(&world.round(number), &contribution(0, 1.0)));
+            }
+        }
+        found
+    }
+
+    #[track_caller]
+    fn check(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32], expected: &[f64]) {
+        let found = factors(entry, text, answers);
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-6, "{found}, expected {expected}");
+        }
+    }
+
+    const ANSWERS: [u32; 12] = [1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 1];
+
+    #[test]
+    fn the_worked_weights_of_fedau() {
+        check(FEDAU, "", &ANSWERS, &[1.0, 1.0, 2.0, 2.0, 1.75]);
+        check(FEDAU, "cut_off = 2", &ANSWERS, &[1.0, 1.5, 4.0 / 3.0, 1.5, 11.0 / 7.0]);
+    }
+
+    #[test]
+    fn a_regular_client_counts_for_its_period() {
+        let every_fourth: Vec<_> = (0..40).map(|number| u32::from(number % 4 == 3)).collect();
+        let expected: Vec<_> = (0..10).map(|at| if at == 0 { 1.0 } else { 4.0 }).collect();
+        check(FEDAU, "", &every_fourth, &expected);
+        check(FEDAU, "", &[1; 9], &[1.0; 9]);
+        assert!(factors(FEDAU, "cut_off = 3", &every_fourth).iter().all(|weight| *weight >= 1.0));
+        check(DEBIAS_COUNT, "", &every_fourth, &[4.0; 10]);
+        check(DEBIAS_COUNT, "", &[1; 9], &[1.0; 9]);
+    }
+
+    #[test]
+    fn counts_take_in_the_round_itself() {
+        check(DEBIAS_COUNT, "", &ANSWERS, &[1.0, 2.0, 2.0, 7.0 / 4.0, 12.0 / 5.0]);
+    }
+
+    #[test]
+    fn a_newcomers_rounds_begin_when_it_joins() {
+        let mut world = World::of(3);
+        world.join(3, 10);
+        for (entry, expected) in [(FEDAU, [1.0, 2.0, 1.5]), (DEBIAS_COUNT, [2.0, 1.5, 2.0])] {
+            let mut inverse = aggregator(entry, "").unwrap();
+            for (number, expected) in [11, 12, 15].into_iter().zip(expected) {
+                let found = 4.0 * inverse.weigh(&world.round(number), &contribution(3, 1.0));
+                assert!((found - expected).abs() < 1e-12, "{number}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn known_chances_are_divided_by() {
+        let mut world = World::of(4);
+        world.chances = vec![0.25; 4];
+        let asked = Contribution { chance: Some(0.5), ..contribution(1, 1.0) };
+        for (text, expected, unknown) in [
+            ("", 2.0, 0.0),
+            ("chances = \"oracle\"", 8.0, 0.0),
+            ("[aggregate]\nchances = \"given\"\ngiven = [1.0, 0.2, 1.0, 1.0]", 5.0, 0.0),
+        ] {
+            let mut ipw = aggregator(IPW, text).unwrap();
+            assert_eq!(4.0 * ipw.weigh(&world.round(0), &asked), expected);
+            assert_eq!(ipw.notes()["chances_unknown"], unknown);
+        }
+        let mut ipw = aggregator(IPW, "").unwrap();
+        assert_eq!(4.0 * ipw.weigh(&world.round(0), &contribution(1, 1.0)), 1.0);
+        assert_eq!(ipw.notes()["chances_unknown"], 1.0);
+        let stands_in = Contribution { source: None, ..asked };
+        assert_eq!(4.0 * ipw.weigh(&world.round(0), &stands_in), 1.0);
+    }
+
+    #[test]
+    fn wrong_chances_are_refused() {
+        for (text, part) in [
+            ("chances = \"given\"", "aggregate.given: missing; one chance a client"),
+            ("chances = \"given\"\ngiven = [0.5]", "1 chances for 4 clients"),
+            ("chances = \"given\"\ngiven = [0.5, 0.0, 1.0, 1.0]", "given[1]"),
+            ("given = [0.5, 0.1, 1.0, 1.0]", "only means something with chances = \"given\""),
+            ("chances = \"counts\"", "\"debias-count\""),
+        ] {
+            let error = aggregator(IPW, text).err().unwrap();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Asks those that were asked least often for what they count, among those that are up.
+//!
+//! F3AST (Ribero, Vikalo and de Veciana 2022, "Federated Learning Under Intermittent Client Availability and Time-Varying Communication Constraints"): `r_i` follows how often a client is asked,
+//! `r_i = (1 - b) r_i + b` if it was and `(1 - b) r_i` if not; those with the largest `p_i / r_i` are asked, p being shares. The `r_i`
+//! are the chances of the picks, near what they will be in the long run: `aggregate.kind = "ipw"` divides by them.
+
+use std::num::NonZeroUsize;
+
+use ebb_round::{ClientId, Cohort, Loader, Pick, Probes, Round, Saver, Selector, State, StateError, Wait};
+use ebb_settings::{Entry, Share};
+use serde::{Deserialize, Serialize};
+
+use super::{Among, check_cohort, first_in};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Selector> = Entry {
+    name: "f3ast",
+    about: "those that were asked least often for what they count; how often is the chance of the picks",
+    example: "cohort = 10                # required
+pace = 0.001               # b: how much of how often comes from the last round
+among = \"up\"               # or enrolled",
+    build: |settings| {
+        let table: Table = settings.parse()?;
+        check_cohort(settings, table.cohort)?;
+        if table.pace.get() <= 0.0 {
+            return Err(settings.error("pace", "nothing would ever be learnt; give a number above 0"));
+        }
+        Ok(Box::new(F3ast { table, often: Vec::new() }))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    cohort: NonZeroUsize,
+    #[serde(default = "thousandth")]
+    pace: Share,
+    #[serde(default)]
+    among: Among,
+}
+
+fn thousandth() -> Share {
+    Share::new(0.001).expect("a thousandth leaves a rest")
+}
+
+#[derive(Debug)]
+struct F3ast {
+    table: Table,
+    /// How often each client is asked; NaN before it is first seen.
+    often: Vec<f64>,
+}
+
+impl Selector for F3ast {
+    fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
+        let enrolled = round.census.enrolled();
+        let at_first = self.table.cohort.get().min(enrolled.count()) as f64 / enrolled.count().max(1) as f64;
+        self.often.resize(self.often.len().max(round.census.len()), f64::NAN);
+        for idx in enrolled.iter().filter(|&idx| self.often[idx].is_nan()).collect::<Vec<_>>() {
+            self.often[idx] = at_first;
+        }
+        let worth = |client: ClientId| round.share(client) / self.often[client.idx()];
+        let among = self.table.among.of(round.census).iter().map(ClientId::new).collect();
+        let asked = first_in(among, self.table.cohort.get(), |&one: &ClientId, &other| {
+            worth(other).total_cmp(&worth(one)).then(one.cmp(&other))
+        });
+        let pace = self.table.pace.get();
+        enrolled.iter().for_each(|idx| self.often[idx] *= 1.0 - pace);
+        asked.iter().for_each(|client| self.often[client.idx()] += pace);
+        let pick = |client: ClientId| Pick { client, chance: Some(self.often[client.idx()].min(1.0)) };
+        Cohort { picks: asked.into_iter().map(pick).collect(), wait: Wait::Deadline, approximate: true }
+    }
+}
+
+impl State for F3ast {
+    fn save(&self, to: &mut Saver) {
+        to.f64s("often", &self.often);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.often = from.f64s("often")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, asked, reloaded, selector};
+
+    #[test]
+    fn those_asked_least_often_for_what_they_count_come_first() {
+        let world = World::with_samples(&[1, 1, 2, 4]);
+        let text = "cohort = 2\npace = 0.5";
+        let mut f3ast = selector(ENTRY, text, 4).unwrap();
+        let mut play = |number| {
+            let cohort = f3ast.select(&world.round(number), &Probes::new());
+            let chance = |pick: &Pick| (pick.client.idx(), pick.chance.unwrap());
+            let mut chances: Vec<_> = cohort.picks.iter().map(chance).collect();
+            chances.sort_by_key(|(idx, _)| *idx);
+            chances
+        };
+        // All at 1/2: shares decide. Then 3/4 and 1/4: .33, .33, .33 and .67, where the lower id comes first.
+        assert_eq!(play(0), [(2, 0.75), (3, 0.75)]);
+        assert_eq!(play(1), [(0, 0.625), (3, 0.875)]);
+    }
+
+    #[test]
+    fn everybody_is_asked_when_all_are_needed_and_state_is_saved() {
+        let world = World::of(4);
+        let mut all = selector(ENTRY, "cohort = 4", 4).unwrap();
+        for number in 0..50 {
+            let picks = all.select(&world.round(number), &Probes::new()).picks;
+            assert!(picks.len() == 4 && picks.iter().all(|pick| (pick.chance.unwrap() - 1.0).abs() < 1e-12));
+        }
+        let text = "cohort = 2\npace = 0.1";
+        let mut some = selector(ENTRY, text, 4).unwrap();
+        some.select(&world.round(0), &Probes::new());
+        let mut again = reloaded(some.as_ref(), ENTRY, text, 4);
+        for number in 1..9 {
+            let round = world.round(number);
+            assert_eq!(some.select(&round, &Probes::new()), again.select(&round, &Probes::new()));
+        }
+    }
+
+    #[test]
+    fn among_those_that_are_up_and_a_newcomer_is_nobody_special() {
+        let mut world = World::of(4).with_up(&[1, 3]);
+        let mut f3ast = selector(ENTRY, "cohort = 2\npace = 0.5", 5).unwrap();
+        assert_eq!(asked(&f3ast.select(&world.round(0), &Probes::new())), [1, 3]);
+        world.join(4, 1);
+        let world = world.with_up(&[1, 3, 4]);
+        let cohort = f3ast.select(&world.round(1), &Probes::new());
+        assert_eq!(asked(&cohort), [1, 4], "2 of 5 for the newcomer, 3 of 4 for the others");
+        assert!(selector(ENTRY, "cohort = 2\npace = 0.0", 4).err().unwrap().contains("above 0"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Answers that come late count in the round in which they come.
+//!
+//! What asynchronous methods need (AFL, FedBuff), in worlds where answers come after the deadline at all:
+//! `world.after_deadline = "late"`. A client's late answer counts beside its answer to this round, if there are both.
+
+use ebb_round::{Contribution, Hold, Returns, Round, Substitution, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Substitution> = Entry {
+    name: "late",
+    about: "answers to earlier rounds, when they come",
+    example: "# most_age = 5             # older ones are thrown away",
+    build: |settings| Ok(Box::new(settings.parse::<Late>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Late {
+    most_age: Option<u32>,
+}
+
+impl Substitution for Late {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+        let late = returns.late.iter().filter(|answer| round.share(answer.client) > 0.0);
+        let late = late.map(|answer| Contribution {
+            age: round.number - answer.update.base,
+            ..Contribution::own(answer)
+        });
+        late.filter(|one| self.most_age.is_none_or(|most| one.age <= most)).collect()
+    }
+}
+
+stateless!(Late);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, answer, returns};
+
+    #[track_caller]
+    fn check(most_age: Option<u32>, expected: &[(usize, u32, f32)]) {
+        let mut world = World::of(3);
+        world.join(3, 1);
+        let mut returns = returns(&world, 7, &[(0, 1.0)]);
+        returns.late = vec![answer(0, 5, 2.0), answer(1, 6, 3.0), answer(2, 1, 4.0)];
+        let found = Late { most_age }.stand_ins(&world.round(7), &returns);
+        let found: Vec<_> =
+            found.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn late_answers_count_with_their_age() {
+        check(None, &[(0, 2, 2.0), (1, 1, 3.0), (2, 6, 4.0)]);
+        check(Some(2), &[(0, 2, 2.0), (1, 1, 3.0)]);
+        check(Some(0), &[]);
+    }
+}
