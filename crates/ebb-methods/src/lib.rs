@@ -4,6 +4,7 @@
 //! combination of methods, a line in [`mod@recipes`]. Methods do no I/O and read no clock.
 
 pub mod aggregate;
+mod answers;
 pub mod local;
 mod memory;
 pub mod objective;

@@ -48,7 +48,13 @@ impl Registry {
                 select::cyclic::ENTRY,
                 select::fast::ENTRY,
             ],
-            locals: vec![local::sgd::ENTRY, local::fedprox::ENTRY, local::scaffold::ENTRY],
+            locals: vec![
+                local::sgd::ENTRY,
+                local::fedprox::ENTRY,
+                local::scaffold::ENTRY,
+                local::amplified_scaffold::ENTRY,
+                local::focus::ENTRY,
+            ],
             substitutions: vec![
                 substitute::nobody::ENTRY,
                 substitute::friend::ENTRY,
@@ -84,6 +90,10 @@ impl Registry {
                 server::adaptive::YOGI,
                 server::adaptive::ADAM,
                 server::amplified::ENTRY,
+                server::amplified_scaffold::ENTRY,
+                server::focus::ENTRY,
+                server::fedawe::ENTRY,
+                server::fedpbc::ENTRY,
             ],
             recipes: recipes::STANDARD.to_vec(),
         }
@@ -252,6 +262,7 @@ addition! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{World, aggregator, contribution};
 
     fn build(text: &str) -> Result<(), String> {
         let registry = Registry::standard();
@@ -264,7 +275,8 @@ mod tests {
     #[test]
     fn every_recipe_builds_from_its_name_and_a_rate() {
         for recipe in recipes::STANDARD {
-            let cohort = if recipe.settings.contains("everyone") { "" } else { "[select]\ncohort = 3" };
+            let all = Tree::of_recipe(recipe.name, recipe.settings).text("select.kind") == Some("everyone");
+            let cohort = if all { "" } else { "[select]\ncohort = 3" };
             build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 2", recipe.name))
                 .unwrap();
         }
@@ -280,15 +292,38 @@ mod tests {
     }
 
     #[test]
+    fn twice_the_updates_are_twice_the_aggregate() {
+        let mut world = World::of(4);
+        world.chances = vec![0.5; 4];
+        for entry in Registry::standard().aggregators {
+            let play = |by: f32| {
+                let mut one = aggregator(entry, entry.example).unwrap();
+                let rounds: [&[(usize, f32)]; 3] =
+                    [&[(0, 1.0), (2, -3.0)], &[(1, 4.0), (2, 1.0)], &[(0, 7.0), (3, 2.0)]];
+                let mut found = Vec::new();
+                for (number, updates) in (0..).zip(rounds) {
+                    let updates: Vec<_> =
+                        updates.iter().map(|&(client, value)| contribution(client, by * value)).collect();
+                    found.push(one.aggregate(&world.round(number), &updates)[0]);
+                }
+                found
+            };
+            let (once, twice) = (play(1.0), play(2.0));
+            let linear = once.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-5);
+            assert!(linear, "{}: {once:?}, {twice:?}", entry.name);
+        }
+    }
+
+    #[test]
     fn wrong_names_and_numbers_are_answered_with_the_remedy() {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedau, amplified-fedavg, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedstale, fedlaavg, afl-cd, afl-cs, ipw, fedau, f3ast, debias-count, focus, amplified-fedavg, amplified-scaffold, fedawe, fedpbc, fedbuff, cyclic, fast, fast-prox, fast-scaffold, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
             ),
             (
                 "[select]\nkind = \"unifrom\"",
-                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, e3cs, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, oldest-first",
+                "a.toml:2:1: select.kind = \"unifrom\": there is no such kind; did you mean \"uniform\"? known: everyone, uniform, e3cs, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, oldest-first, f3ast, cyclic, fast",
             ),
             (
                 "recipe = \"fedavg\"\n[select]\ncohort = 40",

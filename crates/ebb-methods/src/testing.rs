@@ -281,6 +281,10 @@ impl Parabola {
         Parabola { weight: start, start, ..self }
     }
 
+    pub(crate) fn asked(self, asked: u32) -> Parabola {
+        Parabola { asked, ..self }
+    }
+
     pub(crate) fn cut_off_after(self, limit: u32) -> Parabola {
         Parabola { limit, ..self }
     }

@@ -8,7 +8,7 @@ use crate::inbox::{Inbox, Owed};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
     Acquaintance, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes, Objective,
-    Report, Returns, Round, Selector, ServerRule, Substitution,
+    OwnStart, Report, Returns, Round, Selector, ServerRule, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, vectors};
@@ -165,8 +165,11 @@ impl Engine {
         let hold =
             all_fold([objective.hold(), substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
         let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
-        let training =
-            fleet.train(&orders(&cohort.clients(), &job, &self.census), cohort.wait, &mut inbox)?; // local training
+        let training = fleet.train(
+            &orders(&round, server.as_ref(), &cohort.clients(), &job),
+            cohort.wait,
+            &mut inbox,
+        )?; // local training
         let (returns, folded) = inbox.close(probing.elapsed_s + training.elapsed_s);
 
         let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
@@ -182,7 +185,7 @@ impl Engine {
         };
         let oracle = match self.facts.oracle {
             true => {
-                let missing = orders(&returns.missing(&round), &job, &self.census);
+                let missing = orders(&round, server.as_ref(), &returns.missing(&round), &job);
                 let absent = fleet.oracle(&missing)?;
                 let mut cost = oracle::measure(&round, &returns, &absent, &aggregate);
                 self.oracle_errors2 += cost.error2;
@@ -335,8 +338,14 @@ fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
     cohort
 }
 
-fn orders(clients: &[ClientId], job: &Arc<Job>, census: &Census) -> Vec<Order> {
-    let order = |&client| Order { client, job: Arc::clone(job), heard: census.heard(client) };
+fn orders(round: &Round<'_>, server: &dyn ServerRule, clients: &[ClientId], job: &Arc<Job>) -> Vec<Order> {
+    let own =
+        |OwnStart { parcel, times }| Arc::new(Job { global: parcel, work: job.work.times(times), ..**job });
+    let order = |&client| Order {
+        client,
+        job: server.own_start(round, client).map_or_else(|| Arc::clone(job), own),
+        heard: round.census.heard(client),
+    };
     clients.iter().map(order).collect()
 }
 

@@ -34,8 +34,8 @@ pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;
 pub use roles::{
     Acquaintance, Adam, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule,
-    LocalRun, Notes, Objective, Pick, Probes, Report, Returns, Round, Selector, ServerRule, StepRule,
-    Substitution, Wait,
+    LocalRun, Notes, Objective, OwnStart, Pick, Probes, Report, Returns, Round, Selector, ServerRule,
+    StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
 pub use shelf::Shelf;

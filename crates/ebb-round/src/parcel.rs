@@ -135,6 +135,16 @@ pub enum Amount {
 }
 
 impl Work {
+    /// The same, so many times.
+    #[must_use]
+    pub fn times(self, times: NonZeroU32) -> Work {
+        let amount = match self.amount {
+            Amount::Steps(steps) => Amount::Steps(steps.saturating_mul(times)),
+            Amount::Epochs(epochs) => Amount::Epochs(epochs.saturating_mul(times)),
+        };
+        Work { amount, ..self }
+    }
+
     /// The work in steps, for a client that holds `samples`.
     pub fn steps(&self, samples: u32) -> NonZeroU32 {
         match self.amount {

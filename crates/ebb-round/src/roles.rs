@@ -236,12 +236,25 @@ pub trait ServerRule: State + Send {
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
         Arc::clone(&round.global)
     }
+    /// Where a client goes on from, if not from what travels to all.
+    fn own_start(&self, _round: &Round<'_>, _client: ClientId) -> Option<OwnStart> {
+        None
+    }
     /// Moves the model.
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]);
     /// The model.
     fn model(&self) -> &Arc<Parcel>;
     /// Starts from this model instead.
     fn start_from(&mut self, model: Vec<f32>);
+}
+
+/// Where a client goes on from that keeps a model of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnStart {
+    /// What is sent to it.
+    pub parcel: Arc<Parcel>,
+    /// How many times the round's work it does: once, or also what it missed.
+    pub times: NonZeroU32,
 }
 
 /// Whether a role needs all updates of a round at once.

@@ -241,6 +241,9 @@ impl Trial<'_> {
             if tree.has("select.candidates") {
                 tree.put("select.candidates", number((cohort + 1).min(self.n_clients)), place());
             }
+            if tree.has("select.groups") {
+                tree.put("select.groups", number(2.min(self.n_clients)), place());
+            }
             if tree.has("select.among_share") {
                 tree.put("select.among_share", if self.everybody { 1.0 } else { 0.7 }, place());
             }

@@ -64,6 +64,22 @@ fn reweighting_and_amplification() {
 }
 
 #[test]
+fn part_of_a_memory() {
+    check("fedstale", &[7.762222222, 6.863967901, 5.971842579, 5.762357885]);
+}
+
+#[test]
+fn models_of_their_own() {
+    check("fedawe", &[8.67, 7.0227, 6.1018935, 7.1481]);
+    check("fedpbc", &[8.67, 7.0227, 6.204237, 7.41894747]);
+}
+
+#[test]
+fn gradients_followed() {
+    check("focus", &[8.11, 6.3001, 4.931092, 3.98228572]);
+}
+
+#[test]
 fn half_done_work() {
     check("scheme-a", &[1.392334]);
     check("scheme-b", &[0.804567]);

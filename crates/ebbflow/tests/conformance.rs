@@ -81,6 +81,7 @@ fn a_recipe_that_is_not_fedavg_when_all_answer_is_found_out() {
         about: "",
         settings: "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"careless\"",
         only_participation: true,
+        ..Recipe::default()
     };
     found_out(
         Registry::standard().with(CARELESS).with(recipe),
@@ -122,7 +123,13 @@ fn e3cs_draws_in_every_way() {
     registry.recipes.clear();
     for (name, settings) in combinations {
         let settings = format!("[select]\nkind = \"e3cs\"\n{settings}\n[aggregate]\nkind = \"share\"").leak();
-        registry = registry.with(Recipe { name, about: "", settings, only_participation: true });
+        registry = registry.with(Recipe {
+            name,
+            about: "",
+            settings,
+            only_participation: true,
+            ..Recipe::default()
+        });
     }
     let broken = check(&registry);
     assert!(broken.is_empty(), "{broken:#?}");
@@ -165,7 +172,8 @@ fn friends_go_with_other_methods() {
     registry.recipes.clear();
     for (name, settings) in combinations {
         let only_participation = !settings.contains("[local]");
-        registry = registry.with(Recipe { name, about: "", settings, only_participation });
+        registry =
+            registry.with(Recipe { name, about: "", settings, only_participation, ..Recipe::default() });
     }
     let broken = check(&registry);
     assert!(broken.is_empty(), "{}", broken.join("\n"));

@@ -32,7 +32,8 @@ fn assemble(file: &Path) -> Result<(), String> {
         return Ok(());
     }
     let made_up = ["synthetic", "quadratic", "digits"];
-    let real = tree.text("data.kind").is_some_and(|kind| !made_up.contains(&kind));
+    let real = tree.text("data.kind").is_some_and(|kind| !made_up.contains(&kind))
+        || tree.has("world.availability.file");
     if real && ebb_train::read::data_folder(None).is_err() {
         let line =
             format!("{}: needs real data, and {} names none", file.display(), ebb_settings::DATA_VARIABLE);

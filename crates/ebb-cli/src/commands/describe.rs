@@ -1,7 +1,7 @@
 //! `ebbflow describe`: what a recipe or method does, and its settings.
 
-use ebb_methods::Registry;
 use ebb_methods::registry::ROLES;
+use ebb_methods::{Recipe, Registry};
 use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
@@ -25,12 +25,22 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
         say(&format!("{}\n", named.about))?;
         match named.table {
             None => {
+                if let Some(recipe) = registry.recipes.iter().find(|recipe| recipe.name == named.name) {
+                    tell(recipe)?;
+                }
                 say(&format!("recipe = \"{}\" stands for", named.name))?;
                 say(&indent(&named.example, 4))?;
                 let chosen = Tree::of_recipe(named.name, &named.example);
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
                 say(&format!("roles it does not name: {}", others.join(", ")))?;
+                for method in registry.methods() {
+                    let names = chosen.text(&format!("{}.kind", method.role)) == Some(method.name);
+                    if names && !method.example.is_empty() {
+                        say(&format!("\nsettings of {} {}:", method.role, method.name))?;
+                        say(&indent(method.example, 4))?;
+                    }
+                }
             }
             Some(table) => {
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;
@@ -40,6 +50,22 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
         }
     }
     Ok(())
+}
+
+/// What is known of a recipe beyond its settings.
+fn tell(recipe: &Recipe) -> Result<(), CliError> {
+    for (what, text) in [
+        ("published:", recipe.paper),
+        ("it assumes:", recipe.assumes),
+        ("kept per client:", recipe.keeps),
+        ("a round costs:", recipe.costs),
+        ("the authors took:", recipe.defaults),
+    ] {
+        if !text.is_empty() {
+            say(&format!("{what:18}{text}"))?;
+        }
+    }
+    say("")
 }
 
 fn capital(text: &str) -> String {

@@ -10,7 +10,9 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, She
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::{EmptyRounds, Remembered, add_difference};
+use super::EmptyRounds;
+use super::remembered::Remembered;
+use crate::answers::add;
 use crate::memory::Precision;
 
 /// The registry's line for what came in.
@@ -88,7 +90,7 @@ impl Aggregator for Cross {
             let asked =
                 |one: &&Contribution| round.weight(one.client) * f64::from(one.update.steps_asked.get());
             self.reach =
-                f64::from(newest.update.rate) * came.iter().map(|one| asked(&one)).sum::<f64>() / total;
+                f64::from(newest.update.rate) * came.iter().map(asked).sum::<f64>() / total;
         }
         let per_step =
             |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));
@@ -96,7 +98,7 @@ impl Aggregator for Cross {
             let mut sum = vec![0.0; round.global.model.len()];
             for one in came {
                 let weight = round.weight(one.client) / total * per_step(one);
-                add_difference(&mut sum, weight, &one.update.delta.model, 0.0, &[]);
+                add(&mut sum, weight, &one.update.delta.model);
             }
             return scaled(&sum, self.reach);
         };

@@ -12,7 +12,7 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, RoundNo, S
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::add_difference;
+use crate::answers::add;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -86,7 +86,7 @@ impl Aggregator for FedBuff {
                 continue;
             }
             let factor = one.part / (1.0 + f64::from(staleness)).sqrt();
-            add_difference(&mut self.buffer.sum, factor, &one.update.delta.model, 0.0, &[]);
+            add(&mut self.buffer.sum, factor, &one.update.delta.model);
             self.buffer.count += 1;
             self.buffer.factors += factor;
             if self.buffer.count == self.table.buffer.get() {

@@ -9,8 +9,10 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, She
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
+use super::EmptyRounds;
 use super::chances::{Chances, Source};
-use super::remembered::{self, EmptyRounds, Remembered, add_difference};
+use super::remembered::Remembered;
+use crate::answers::{add, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -77,17 +79,17 @@ impl Aggregator for FedStale {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
         self.chances.begin(round);
-        let own = remembered::own(round, contributions);
-        if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let answers = own(round, contributions);
+        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return vec![0.0; round.global.model.len()];
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
-        for (one, _) in &own {
+        for (one, _) in &answers {
             let weight = round.weight(one.client) / self.chances.of_answer(round, one);
-            let last = self.past.of(one.client);
-            add_difference(&mut sum, weight, &one.update.delta.model, self.beta, &last);
+            add(&mut sum, weight, &one.update.delta.model);
+            add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
-        for (one, _) in own {
+        for (one, _) in answers {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
         scaled(&sum, 1.0)

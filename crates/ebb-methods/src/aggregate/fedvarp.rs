@@ -8,7 +8,9 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, She
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, EmptyRounds, Remembered, add_difference};
+use super::EmptyRounds;
+use super::remembered::Remembered;
+use crate::answers::{add, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -55,15 +57,16 @@ impl Aggregator for FedVarp {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
-        let own = remembered::own(round, contributions);
-        if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let answers = own(round, contributions);
+        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return vec![0.0; round.global.model.len()];
         }
         let mut sum = self.past.sum().to_vec();
-        for (one, part) in &own {
-            add_difference(&mut sum, *part, &one.update.delta.model, 1.0, &self.past.of(one.client));
+        for (one, part) in &answers {
+            add(&mut sum, *part, &one.update.delta.model);
+            add(&mut sum, -part, &self.past.of(one.client));
         }
-        for (one, _) in own {
+        for (one, _) in answers {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
         scaled(&sum, 1.0)

@@ -9,7 +9,9 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, She
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, EmptyRounds, Remembered};
+use super::EmptyRounds;
+use super::remembered::Remembered;
+use crate::answers::own;
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -62,8 +64,8 @@ impl Aggregator for Mifa {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
-        let own = remembered::own(round, contributions);
-        for (one, _) in &own {
+        let answers = own(round, contributions);
+        for (one, _) in &answers {
             self.rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();
@@ -71,7 +73,7 @@ impl Aggregator for Mifa {
         }
         let all_heard =
             || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
-        let stays = own.is_empty() && self.empty_rounds == EmptyRounds::Stay || self.wait && !all_heard();
+        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || self.wait && !all_heard();
         scaled(self.past.sum(), if stays { 0.0 } else { self.rate })
     }
 

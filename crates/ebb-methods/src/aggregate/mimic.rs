@@ -9,7 +9,8 @@ use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, She
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::{self, Remembered, add_difference};
+use super::remembered::Remembered;
+use crate::answers::{add, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -52,13 +53,13 @@ impl Aggregator for Mimic {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.corrections.begin(round);
-        let own = remembered::own(round, contributions);
+        let answers = own(round, contributions);
         let mut sum = vec![0.0; round.global.model.len()];
-        for (one, part) in &own {
-            let correction = self.corrections.of(one.client);
-            add_difference(&mut sum, *part, &one.update.delta.model, -1.0, &correction);
+        for (one, part) in &answers {
+            add(&mut sum, *part, &one.update.delta.model);
+            add(&mut sum, *part, &self.corrections.of(one.client));
         }
-        for (one, _) in own {
+        for (one, _) in answers {
             let off: Vec<_> = sum
                 .iter()
                 .zip(&one.update.delta.model)

@@ -13,3 +13,22 @@ pub mod mimic;
 mod remembered;
 pub mod schemes;
 pub mod share;
+
+use serde::{Deserialize, Serialize};
+
+/// What to do in a round without answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EmptyRounds {
+    /// The model stays as it is.
+    #[default]
+    Stay,
+    /// It moves by what is remembered.
+    Step,
+}
+
+impl EmptyRounds {
+    pub(crate) fn step() -> EmptyRounds {
+        EmptyRounds::Step
+    }
+}

@@ -1,28 +1,9 @@
 //! What clients sent last and its sum by shares: what the methods that go by it have in common.
 
-use ebb_round::{
-    Bits, ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError,
-};
-use serde::{Deserialize, Serialize};
+use ebb_round::{Bits, ClientId, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError};
 
+use crate::answers::add;
 use crate::memory::{Memory, Precision};
-
-/// What to do in a round without answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum EmptyRounds {
-    /// The model stays as it is.
-    #[default]
-    Stay,
-    /// It moves by what is remembered.
-    Step,
-}
-
-impl EmptyRounds {
-    pub(super) fn step() -> EmptyRounds {
-        EmptyRounds::Step
-    }
-}
 
 /// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
 #[derive(Debug, Default)]
@@ -91,26 +72,6 @@ impl Remembered {
 
     pub(super) fn notes(&self) -> Notes {
         self.memory.notes()
-    }
-}
-
-fn add(sum: &mut [f64], weight: f64, vector: &[f32]) {
-    sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += weight * f64::from(*value));
-}
-
-/// The updates that clients sent themselves, each with its share of those that did.
-pub(super) fn own<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
-    let own: Vec<_> =
-        contributions.iter().filter(|one| one.is_own() && round.share(one.client) > 0.0).collect();
-    let answered: f64 = own.iter().map(|one| round.share(one.client)).sum();
-    own.into_iter().map(|one| (one, round.share(one.client) / answered)).collect()
-}
-
-/// Adds `weight * (new - part * last)`; whoever was never heard has an empty `last`, which counts as zero.
-pub(super) fn add_difference(sum: &mut [f64], weight: f64, new: &[f32], part: f64, last: &[f32]) {
-    let last = last.iter().copied().chain(std::iter::repeat(0.0));
-    for ((sum, new), last) in sum.iter_mut().zip(new).zip(last) {
-        *sum += weight * (f64::from(*new) - part * f64::from(last));
     }
 }
 

@@ -94,7 +94,7 @@ impl LocalRule for Scaffold {
 }
 
 /// The mean gradient of the steps, without the push that was added to each.
-fn met(moved: &[f32], reach: f64, push: &[f32]) -> Vec<f32> {
+pub(super) fn met(moved: &[f32], reach: f64, push: &[f32]) -> Vec<f32> {
     moved.iter().zip(push).map(|(&by, &push)| (-f64::from(by) / reach - f64::from(push)) as f32).collect()
 }
 

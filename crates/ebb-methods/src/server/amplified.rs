@@ -37,7 +37,7 @@ struct Amplified {
     #[serde(skip)]
     model: Arc<Parcel>,
     #[serde(skip)]
-    anchor: Vec<f32>,
+    anchor: Anchor,
 }
 
 fn ten() -> Positive {
@@ -55,14 +55,7 @@ impl ServerRule for Amplified {
 
     fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
         let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
-        if (round.number + 1).is_multiple_of(self.every.get()) {
-            // Running statistics are no direction in which to go on.
-            for at in round.trained.iter().cloned().flatten() {
-                let (from, to) = (f64::from(self.anchor[at]), f64::from(model[at]));
-                model[at] = (from + self.factor.get() * (to - from)) as f32;
-            }
-            self.anchor.clone_from(&model);
-        }
+        self.anchor.lengthen(round, self.every, self.factor, &mut model);
         self.model = Arc::new(Parcel::of(model));
     }
 
@@ -71,24 +64,64 @@ impl ServerRule for Amplified {
     }
 
     fn start_from(&mut self, model: Vec<f32>) {
-        self.anchor.clone_from(&model);
+        self.anchor.set(&model);
         self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+/// The model at the end of the last period.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Anchor(Vec<f32>);
+
+impl Anchor {
+    pub(super) fn set(&mut self, model: &[f32]) {
+        self.0 = model.to_vec();
+    }
+
+    /// At the end of a period, lengthens what the model moved in it; says whether it did end.
+    pub(super) fn lengthen(
+        &mut self,
+        round: &Round<'_>,
+        every: NonZeroU32,
+        factor: Positive,
+        model: &mut [f32],
+    ) -> bool {
+        let ends = (round.number + 1).is_multiple_of(every.get());
+        if ends {
+            // Running statistics are no direction in which to go on.
+            for at in round.trained.iter().cloned().flatten() {
+                let (from, to) = (f64::from(self.0[at]), f64::from(model[at]));
+                model[at] = (from + factor.get() * (to - from)) as f32;
+            }
+            self.set(model);
+        }
+        ends
+    }
+
+    pub(super) fn save(&self, to: &mut Saver) {
+        to.f32s("anchor", &self.0);
+    }
+
+    /// In place of one of the model's length.
+    pub(super) fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        let len = self.0.len();
+        self.0 = from.f32s("anchor")?;
+        if self.0.len() != len {
+            return Err(from.error("anchor", "has another length than the model"));
+        }
+        Ok(())
     }
 }
 
 impl State for Amplified {
     fn save(&self, to: &mut Saver) {
         to.f32s("model", &self.model.model);
-        to.f32s("anchor", &self.anchor);
+        self.anchor.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.start_from(from.f32s("model")?);
-        self.anchor = from.f32s("anchor")?;
-        if self.anchor.len() != self.model.model.len() {
-            return Err(from.error("anchor", "has another length than the model"));
-        }
-        Ok(())
+        self.anchor.load(from)
     }
 }
 
@@ -104,7 +137,7 @@ mod tests {
             every: NonZeroU32::new(every).unwrap(),
             factor: Positive::new(factor).unwrap(),
             model: Arc::default(),
-            anchor: Vec::new(),
+            anchor: Anchor::default(),
         };
         server.start_from(vec![10.0, 10.0]);
         server

@@ -2,8 +2,13 @@
 
 pub mod adaptive;
 pub mod amplified;
+pub mod amplified_scaffold;
 mod clock;
 pub mod fedavgm;
+pub mod fedawe;
+pub mod fedpbc;
+pub mod focus;
+mod own_models;
 pub mod plain;
 pub mod scaffold;
 

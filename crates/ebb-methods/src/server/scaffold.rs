@@ -57,13 +57,7 @@ impl ServerRule for Scaffold {
 
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         self.model = Arc::new(Parcel::of(vectors::moved(&round.global.model, self.rate.get(), aggregate)));
-        // A stand-in is counted for somebody whose own variate did not change.
-        let own = contributions.iter().filter(|one| one.is_own());
-        let changes: Vec<_> = own
-            // The variate averages over everybody in the objective, though only some answered.
-            .filter_map(|one| Some((one.update.delta.side.get(CONTROL)?.as_slice(), round.share(one.client))))
-            .collect();
-        vectors::add_weighted(&mut self.control, &changes, round.threads);
+        add_changes(&mut self.control, round, contributions);
     }
 
     fn model(&self) -> &Arc<Parcel> {
@@ -74,6 +68,17 @@ impl ServerRule for Scaffold {
         self.control = vec![0.0; model.len()];
         self.model = Arc::new(Parcel::of(model));
     }
+}
+
+/// Adds what the variates of those that answered changed by to their mean over everybody.
+pub(super) fn add_changes(control: &mut [f64], round: &Round<'_>, contributions: &[Contribution]) {
+    // A stand-in is counted for somebody whose own variate did not change.
+    let own = contributions.iter().filter(|one| one.is_own());
+    let changes: Vec<_> = own
+        // The variate averages over everybody in the objective, though only some answered.
+        .filter_map(|one| Some((one.update.delta.side.get(CONTROL)?.as_slice(), round.share(one.client))))
+        .collect();
+    vectors::add_weighted(control, &changes, round.threads);
 }
 
 impl State for Scaffold {

@@ -1,0 +1,145 @@
+//! Gradient descent corrected by control variates that are renewed once a period, not every round.
+//!
+//! Amplified SCAFFOLD (Crawshaw and Liu 2024, "Federated Learning under Periodic Client Participation and Heterogeneous Data"), the client's half; `server/amplified_scaffold.rs` is the other and says how long a period is. A step goes along
+//! `g - c_i + c`. From the next period on, c_i is the mean of all gradients that the client met in this one; a client that was not heard in it keeps what it had.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_settings::Entry;
+
+use crate::local::plan::Plan;
+use crate::local::scaffold::{CONTROL, met};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn LocalRule> = Entry {
+    name: "amplified-scaffold",
+    about: "gradient descent corrected by control variates of the last period; plain where server.kind is not the same",
+    example: "rate = 0.1
+schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+# step_every = 10           # of schedule step
+# step_factor = 0.95
+epochs = 1                  # or steps = 10
+batch = 20                  # without it, all the client holds
+weight_decay = 0.0",
+    build: |settings| {
+        let plan = Plan::parse(settings, &[])?;
+        if plan.has_momentum() {
+            let message =
+                "gradients are read off the distance moved, which momentum and Adam stretch; leave them out";
+            return Err(settings.error("momentum", message));
+        }
+        let server = settings.elsewhere("server");
+        let period = server.number("every").filter(|_| server.text("kind") == Some("amplified-scaffold"));
+        Ok(Box::new(AmplifiedScaffold { plan, period: period.map(|rounds| (rounds as u32).max(1)) }))
+    },
+};
+
+#[derive(Debug)]
+struct AmplifiedScaffold {
+    plan: Plan,
+    /// In rounds; `None` if the server has none.
+    period: Option<u32>,
+}
+
+/// What a client remembers. The variate that will count in the next period travels; the rest stays with it.
+struct Memory {
+    period: f32,
+    /// Steps of this period.
+    steps: f32,
+    /// The variate that counts in this period; empty if there is none.
+    control: Vec<f32>,
+    next: Vec<f32>,
+}
+
+impl Memory {
+    fn read(parcel: &Parcel) -> Memory {
+        let next = parcel.side.get(CONTROL).cloned().unwrap_or_default();
+        match parcel.model.split_first_chunk::<2>() {
+            Some(([period, steps], control)) => {
+                Memory { period: *period, steps: *steps, control: control.to_vec(), next }
+            }
+            None => Memory { period: -1.0, steps: 0.0, control: Vec::new(), next },
+        }
+    }
+
+    fn begin(self, period: f32) -> Memory {
+        if self.period == period {
+            return self;
+        }
+        Memory { period, steps: 0.0, control: self.next.clone(), next: self.next }
+    }
+
+    fn write(self) -> Parcel {
+        let model = [self.period, self.steps].into_iter().chain(self.control).collect();
+        Parcel { model, side: BTreeMap::from([(Cow::Borrowed(CONTROL), self.next)]) }
+    }
+}
+
+impl LocalRule for AmplifiedScaffold {
+    fn plan(&self, tick: u32) -> (f32, Work) {
+        self.plan.at(tick)
+    }
+
+    fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
+        let plain = self.plan.plain_step(job);
+        let (Some(period), Some(everybodys)) = (self.period, job.global.side.get(CONTROL)) else {
+            run.steps(run.steps_asked(), &plain);
+            return None;
+        };
+        let mut memory = Memory::read(memory).begin((job.round / period) as f32);
+        let push: Vec<_> = match memory.control.as_slice() {
+            [] => everybodys.clone(),
+            own => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
+        };
+        let done = run.steps(run.steps_asked(), &StepRule { push: Some(&push), ..plain }) as f32;
+        if done == 0.0 {
+            return None;
+        }
+        let gradient = met(&run.moved(), f64::from(done) * f64::from(job.rate), &push);
+        memory.next = match memory.steps {
+            0.0 => gradient,
+            before => {
+                let mean =
+                    |(next, gradient): (&f32, &f32)| (before * next + done * gradient) / (before + done);
+                memory.next.iter().zip(&gradient).map(mean).collect()
+            }
+        };
+        memory.steps += done;
+        Some(memory.write())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ebb_settings::{Facts, Tree};
+
+    use super::*;
+    use crate::testing::Parabola;
+
+    #[test]
+    fn variates_are_the_mean_gradient_of_the_last_period_in_which_the_client_was_heard() {
+        let text = "[local]\nrate = 0.1\nsteps = 1\n[server]\nkind = \"amplified-scaffold\"\nevery = 2";
+        let tree = Tree::parse(text, "a.toml").unwrap();
+        let rule = (ENTRY.build)(&tree.table("local", Facts::default())).unwrap();
+        let (rate, work) = rule.plan(1);
+        let mut memory = Parcel::default();
+        // Round, weight at the start, weight at the end, the variate of the next period.
+        for (round, start, end, next) in [
+            (0, 10.0, 8.7, 10.0), // g 10, pushed by c = 3
+            (1, 6.0, 5.1, 8.0),   // g 6
+            (4, 5.0, 5.0, 5.0),   // g 5, pushed by 3 - 8
+            (6, 1.0, 1.1, 1.0),   // g 1, pushed by 3 - 5
+        ] {
+            let side = BTreeMap::from([(Cow::Borrowed(CONTROL), vec![3.0])]);
+            let global = Arc::new(Parcel { model: vec![start], side });
+            let mut client = Parabola::around(0.0).from(start).asked(1);
+            memory = rule.run(&Job { round, global, rate, work }, &memory, &mut client).unwrap();
+            assert!((client.weight - end).abs() < 1e-5, "round {round}: {}", client.weight);
+            assert!((memory.side[CONTROL][0] - next).abs() < 1e-4, "round {round}: {memory:?}");
+        }
+    }
+}

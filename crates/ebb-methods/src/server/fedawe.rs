@@ -1,0 +1,100 @@
+//! Clients go on from the model they were last given, and what they find counts for all the rounds they missed.
+//!
+//! FedAWE (Xiang et al. 2024, "Efficient Federated Learning against Heterogeneous and Non-stationary Client Unavailability"): with z a client's own model, d its update from there
+//! and g the rounds since it was last heard, `w = mean of z + rate * mean of g d` over those that answered, by shares; they keep w. A client of the first round has
+//! the first model, and g counts from there; a newcomer is given the model as it is. The means are taken here: the aggregator has no say. The authors'
+//! program shortens the mean of g d to a length of 0.5 (`clip`) and lets the local rate fall as `1 / sqrt(t / 10 + 1)`.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{
+    ClientId, Contribution, Hold, Loader, OwnStart, Parcel, Round, Saver, ServerRule, State, StateError,
+};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::one;
+use super::own_models::OwnModels;
+use crate::answers::{add, own};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "fedawe",
+    about: "clients go on from the model they were last given, and their updates count for the rounds they missed",
+    example: "rate = 1.0
+clock = \"run\"
+# clip = 0.5               # the longest that the mean update may be",
+    build: |settings| Ok(Box::new(settings.parse::<FedAwe>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FedAwe {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(default)]
+    clock: Clock,
+    clip: Option<Positive>,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    #[serde(skip)]
+    own: OwnModels,
+}
+
+impl ServerRule for FedAwe {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
+        let (parcel, _) = self.own.of(round, client);
+        Some(OwnStart { parcel, times: NonZeroU32::MIN })
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+        let answers = own(round, contributions);
+        if answers.is_empty() {
+            return;
+        }
+        let n_params = round.global.model.len();
+        let (mut models, mut found) = (vec![0.0; n_params], vec![0.0; n_params]);
+        for (one, part) in &answers {
+            let (start, missed) = self.own.of(round, one.client);
+            add(&mut models, *part, &start.model);
+            add(&mut found, part * f64::from(missed.get()), &one.update.delta.model);
+        }
+        let length = found.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let shorten = self.clip.map_or(1.0, |clip| (clip.get() / length).min(1.0));
+        let factor = self.rate.get() * shorten;
+        let moved = models.iter().zip(&found).map(|(model, by)| (model + factor * by) as f32).collect();
+        self.model = Arc::new(Parcel::of(moved));
+        self.own.give(round, answers.iter().map(|(one, _)| one.client), &self.model);
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.model = Arc::new(Parcel::of(model));
+        self.own.start_from(&self.model);
+    }
+}
+
+impl State for FedAwe {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.section("own", |to| self.own.save(to));
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        from.section("own", |from| self.own.load(from))
+    }
+}

@@ -1,0 +1,89 @@
+//! Clients go on training on their own while they are away; those that come are averaged, and only they are given the average.
+//!
+//! FedPBC (Xiang et al. 2023, "Towards Bias Correction of FedAvg over Nonuniform and Time-Varying Communications"): every client trains in every round on its own model, and the new model is the mean of those that answered,
+//! by shares. What a client did while it was away is done when it is asked again: so many times the round's work, which takes its time then. The
+//! mean is taken here: the aggregator has no say.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{
+    ClientId, Contribution, Hold, Loader, OwnStart, Parcel, Round, Saver, ServerRule, State, StateError,
+};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::own_models::OwnModels;
+use crate::answers::{add, own};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "fedpbc",
+    about: "clients train on while they are away; the mean of those that come is given to them alone",
+    example: "clock = \"run\"
+# most_rounds = 50         # of work that a client makes up for when it comes again; without it, all it missed",
+    build: |settings| Ok(Box::new(settings.parse::<FedPbc>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FedPbc {
+    #[serde(default)]
+    clock: Clock,
+    most_rounds: Option<NonZeroU32>,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    #[serde(skip)]
+    own: OwnModels,
+}
+
+impl ServerRule for FedPbc {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
+        let (parcel, missed) = self.own.of(round, client);
+        Some(OwnStart { parcel, times: self.most_rounds.map_or(missed, |most| missed.min(most)) })
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+        let answers = own(round, contributions);
+        if answers.is_empty() {
+            return;
+        }
+        let mut sum = vec![0.0; round.global.model.len()];
+        for (one, part) in &answers {
+            add(&mut sum, *part, &self.own.of(round, one.client).0.model);
+            add(&mut sum, *part, &one.update.delta.model);
+        }
+        self.model = Arc::new(Parcel::of(sum.iter().map(|value| *value as f32).collect()));
+        self.own.give(round, answers.iter().map(|(one, _)| one.client), &self.model);
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.model = Arc::new(Parcel::of(model));
+        self.own.start_from(&self.model);
+    }
+}
+
+impl State for FedPbc {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.section("own", |to| self.own.save(to));
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        from.section("own", |from| self.own.load(from))
+    }
+}

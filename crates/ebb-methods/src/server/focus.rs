@@ -1,0 +1,145 @@
+//! Moves the model along the sum of everybody's last gradient.
+//!
+//! FOCUS (NeurIPS 2025), the server's half; `local/focus.rs` is the other. `y = y + sum of what gradients changed by` over those that answered, and `x = x - rate * y`, the rate being the
+//! clients': y is at all times the sum of the gradients that clients were last heard with. It is a sum, not a mean: where clients do not count alike, each counts its share
+//! times their number. What a client added stays when it leaves. The aggregator has no say.
+
+use std::sync::Arc;
+
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_settings::{Entry, Positive};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Clock;
+use super::one;
+use crate::aggregate::EmptyRounds;
+use crate::local::focus::GRADIENT;
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn ServerRule> = Entry {
+    name: "focus",
+    about: "the model less the local rate times the sum of the last gradients, which local.kind focus sends",
+    example: "rate = 1.0                 # times the local rate
+clock = \"run\"
+empty_rounds = \"stay\"      # or step: along the last gradients",
+    build: |settings| Ok(Box::new(settings.parse::<Focus>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Focus {
+    #[serde(default = "one")]
+    rate: Positive,
+    #[serde(default)]
+    clock: Clock,
+    #[serde(default)]
+    empty_rounds: EmptyRounds,
+    #[serde(skip)]
+    model: Arc<Parcel>,
+    #[serde(skip)]
+    sum: Vec<f64>,
+    /// The last local rate there was.
+    #[serde(skip)]
+    local_rate: f64,
+}
+
+impl ServerRule for Focus {
+    fn tick(&self, round: &Round<'_>) -> u32 {
+        self.clock.tick(round)
+    }
+
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+        let own: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
+        let n_clients = round.shares.as_slice().iter().filter(|share| **share > 0.0).count() as f64;
+        let changes: Vec<_> = own
+            .iter()
+            .filter_map(|one| {
+                let change = one.update.delta.side.get(GRADIENT)?.as_slice();
+                Some((change, round.share(one.client) * n_clients))
+            })
+            .collect();
+        vectors::add_weighted(&mut self.sum, &changes, round.threads);
+        match own.first() {
+            Some(first) => self.local_rate = f64::from(first.update.rate),
+            None if self.empty_rounds == EmptyRounds::Stay => return,
+            None => {}
+        }
+        let factor = self.rate.get() * self.local_rate;
+        let step = |(at, sum): (&f32, &f64)| (f64::from(*at) - factor * sum) as f32;
+        self.model = Arc::new(Parcel::of(round.global.model.iter().zip(&self.sum).map(step).collect()));
+    }
+
+    fn model(&self) -> &Arc<Parcel> {
+        &self.model
+    }
+
+    fn start_from(&mut self, model: Vec<f32>) {
+        self.sum = vec![0.0; model.len()];
+        self.model = Arc::new(Parcel::of(model));
+    }
+}
+
+impl State for Focus {
+    fn save(&self, to: &mut Saver) {
+        to.f32s("model", &self.model.model);
+        to.f64s("sum", &self.sum);
+        to.f64("local_rate", self.local_rate);
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.start_from(from.f32s("model")?);
+        self.sum = from.f64s("sum")?;
+        if self.sum.len() != self.model.model.len() {
+            return Err(from.error("sum", "has another length than the model"));
+        }
+        self.local_rate = from.f64("local_rate")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::testing::{World, contribution};
+
+    #[test]
+    fn it_steps_along_the_sum_of_the_last_gradients() {
+        let change = |client, by: f32| {
+            let mut one = contribution(client, 0.0);
+            Arc::make_mut(&mut one.update).delta.side.insert(Cow::Borrowed(GRADIENT), vec![by]);
+            one
+        };
+        for (empty_rounds, expected) in
+            [(EmptyRounds::Stay, [9.6, 9.6, 8.9]), (EmptyRounds::Step, [9.6, 9.2, 8.5])]
+        {
+            let (mut server, mut world) = (
+                Focus {
+                    rate: one(),
+                    clock: Clock::Run,
+                    empty_rounds,
+                    model: Arc::default(),
+                    sum: Vec::new(),
+                    local_rate: 0.0,
+                },
+                World::of(3),
+            );
+            server.start_from(vec![10.0]);
+            let rounds = [
+                vec![change(0, 1.0), change(2, 3.0)],
+                vec![],
+                vec![change(0, 3.0), Contribution { source: None, ..change(1, 9.0) }],
+            ];
+            for ((number, answers), expected) in (0..).zip(rounds).zip(expected) {
+                world.set_model(&server.model().model);
+                server.absorb(&world.round(number), &answers, &[0.0]);
+                assert!((server.model().model[0] - expected).abs() < 1e-5, "{:?}", server.model());
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What methods must keep whatever the figures: who is who does not matter, nobody moves nothing, one method is another's special case.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use ebbflow::cli::assemble::Assembled;
+use ebbflow::{Registry, Stream, Tree};
+
+/// The model of one number after each round of a run.
+fn models(settings: &str) -> Vec<f64> {
+    let tree = Tree::parse(settings, "invariants").unwrap();
+    let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
+    (0..run.run.rounds.get())
+        .map(|_| {
+            run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
+            f64::from(run.engine.model().model[0])
+        })
+        .collect()
+}
+
+/// Four clients around these centres, of whom these are there.
+fn world(centres: [f64; 4], script: &[Vec<usize>]) -> String {
+    format!(
+        "[run]\nrounds = {}\n[data]\nkind = \"quadratic\"\ncentres = {:?}\nstart = [10.0]\n[world]\nscript = {script:?}\n",
+        script.len(),
+        centres.map(|centre| [centre])
+    )
+}
+
+const LOCAL: &str = "[local]\nkind = \"sgd\"\nrate = 0.1\nsteps = 2\n";
+const CENTRES: [f64; 4] = [0.0, 3.0, 6.0, -4.0];
+
+/// Everybody at first, then whoever a coin lets come.
+fn coins(seed: u64, rounds: u32) -> Vec<Vec<usize>> {
+    let mut stream = Stream::of_run(seed, "coins");
+    let comes = |number| -> Vec<usize> { (0..4).filter(|_| number == 0 || stream.chance(0.5)).collect() };
+    (0..rounds).map(comes).collect()
+}
+
+/// Recipes that ask everybody and train plainly.
+fn plain_recipes() -> Vec<&'static str> {
+    let everyone = |settings| {
+        let tree = Tree::of_recipe("", settings);
+        tree.text("select.kind") == Some("everyone") && !tree.has("local") && !settings.contains("oracle")
+    };
+    let all = Registry::standard().recipes;
+    all.iter().filter(|recipe| everyone(recipe.settings)).map(|recipe| recipe.name).collect()
+}
+
+#[track_caller]
+fn check_same(what: &str, one: &[f64], other: &[f64]) {
+    let same = one.iter().zip(other).all(|(one, other)| (one - other).abs() < 2e-5);
+    assert!(same && one.len() == other.len(), "{what}: {one:?} is not {other:?}");
+}
+
+#[test]
+fn who_has_which_id_does_not_matter() {
+    let recipes = plain_recipes();
+    assert!(recipes.len() > 15, "{recipes:?}");
+    let script = coins(1, 12);
+    // Client i is now called `place[i]`.
+    let place = [2, 0, 3, 1];
+    let mut centres = CENTRES;
+    (0..4).for_each(|client| centres[place[client]] = CENTRES[client]);
+    let renamed: Vec<_> =
+        script.iter().map(|round| round.iter().map(|&client| place[client]).collect()).collect();
+    for recipe in recipes {
+        // Ties between friends go to the lower id, and a buffer fills by id.
+        if ["fl-fdms", "fedbuff"].contains(&recipe) {
+            continue;
+        }
+        let play = |world: String| models(&format!("recipe = \"{recipe}\"\n{world}{LOCAL}"));
+        check_same(recipe, &play(world(CENTRES, &script)), &play(world(centres, &renamed)));
+    }
+}
+
+#[test]
+fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
+    let script = [vec![0, 1, 2, 3], vec![], vec![0, 2], vec![]];
+    // One waits for everybody, and so never has such a round.
+    for recipe in plain_recipes().into_iter().filter(|recipe| *recipe != "full") {
+        let found = models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CENTRES, &script)));
+        let moved = found[1] != found[0] || found[3] != found[2];
+        let remembers = ["mifa", "afl-cs", "stale-update"].contains(&recipe);
+        assert_eq!(moved, remembers, "{recipe}: {found:?}");
+    }
+    for (recipe, key) in [("mifa", "aggregate"), ("afl-cs", "aggregate")] {
+        let text = format!(
+            "recipe = \"{recipe}\"\n{}{LOCAL}[{key}]\nempty_rounds = \"stay\"",
+            world(CENTRES, &script)
+        );
+        let found = models(&text);
+        assert!(found[1] == found[0] && found[3] == found[2], "{recipe}: {found:?}");
+    }
+}
+
+#[test]
+fn among_identical_clients_it_does_not_matter_who_comes() {
+    let script = [vec![0, 1, 2, 3], vec![1], vec![0, 3], vec![0, 1, 2, 3]];
+    for recipe in ["dropout", "fl-fdms", "fednova", "afl-cd", "fedpbc", "stale-update", "mimic", "fedvarp"] {
+        let some = models(&format!(
+            "recipe = \"{recipe}\"\n{}{LOCAL}[select]\nkind = \"everyone\"",
+            world([2.0; 4], &script)
+        ));
+        let full =
+            models(&format!("recipe = \"full\"\n{}{LOCAL}", world([2.0; 4], &vec![vec![0, 1, 2, 3]; 4])));
+        // Those that go on from an old model or repeat an old update are elsewhere after the first round.
+        let rounds = if ["fedpbc", "stale-update", "fedvarp"].contains(&recipe) { 1 } else { 4 };
+        check_same(recipe, &some[..rounds], &full[..rounds]);
+    }
+}
+
+#[test]
+fn mimic_is_full_participation_where_curvature_is_common() {
+    for seed in 1..6 {
+        // Nobody's round leaves the model where it is, which full participation does not.
+        let script: Vec<_> = coins(seed, 30).into_iter().filter(|round| !round.is_empty()).collect();
+        let everybody = vec![vec![0, 1, 2, 3]; script.len()];
+        let mimic = models(&format!("recipe = \"mimic\"\n{}{LOCAL}", world(CENTRES, &script)));
+        let full = models(&format!("recipe = \"full\"\n{}{LOCAL}", world(CENTRES, &everybody)));
+        check_same("mimic", &mimic, &full);
+    }
+}
+
+#[test]
+fn mifa_at_a_constant_rate_repeats_the_last_update() {
+    let script = coins(3, 30);
+    let play = |recipe: &str| models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CENTRES, &script)));
+    check_same("mifa", &play("mifa"), &play("stale-update"));
+    let by_step = models(&format!("recipe = \"afl-cs\"\n{}{LOCAL}", world(CENTRES, &script)));
+    check_same("afl-cs", &by_step, &play("mifa"));
+}
+
+#[test]
+fn focus_with_one_step_is_mifa_at_as_many_times_the_rate() {
+    for seed in 1..4 {
+        let script: Vec<_> = coins(seed, 40);
+        let play = |recipe: &str, rate: f64, empty: &str| {
+            models(&format!(
+                "recipe = \"{recipe}\"\n{}[local]\nrate = {rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
+                world(CENTRES, &script)
+            ))
+        };
+        check_same("focus", &play("focus", 0.02, "server"), &play("mifa", 0.08, "aggregate"));
+    }
+}
+
+#[test]
+fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
+    let up = "[world]\navailability = { kind = \"bernoulli\", chance = 0.6 }\nwhen_waited_for = \"never\"\n";
+    let all = format!(
+        "[run]\nrounds = 40\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 1\nspread = 3.0\nnoise = 0.1\n{up}{LOCAL}"
+    );
+    let fast = |chance: f64, around: &str| {
+        models(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {chance}\naround = {around}"))
+    };
+    let uniform = "{ kind = \"uniform\", cohort = 3 }";
+    let plain = |select: &str| models(&format!("recipe = \"fedavg\"\n{all}[select]\n{select}"));
+    let snapshots = fast(1.0, uniform);
+    assert_eq!(snapshots, plain("cohort = 5\namong = \"enrolled\""));
+    assert_eq!(fast(0.0, uniform), plain("cohort = 3"));
+    let everyone = models(&format!("recipe = \"dropout\"\n{all}"));
+    assert_eq!(fast(0.0, "{ kind = \"everyone\" }"), everyone);
+    assert!(fast(0.5, uniform) != snapshots && fast(0.5, uniform) != plain("cohort = 3"));
+}
+
+/// FAST beside every other role's methods: in no round is anything lost, and half of the rounds are snapshots.
+#[test]
+fn fast_goes_with_other_methods() {
+    let all = "[run]\nrounds = 30\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\n\
+               [world]\navailability = { kind = \"bernoulli\", chance = 0.4 }\n[local]\nrate = 0.1\nsteps = 2\n";
+    for with in [
+        "local.kind = \"fedprox\"\nlocal.mu = 0.1",
+        "local.kind = \"scaffold\"\nserver.kind = \"scaffold\"",
+        "substitute.kind = \"friend\"",
+        "aggregate.kind = \"mifa\"",
+        "aggregate.kind = \"fedau\"",
+        "aggregate.kind = \"scheme-c\"",
+        "server.kind = \"fedawe\"",
+        "select.around = { kind = \"e3cs\", cohort = 4 }",
+        "select.around = { kind = \"pow-d\", cohort = 4, candidates = 6 }",
+        "select.around = { kind = \"fast\", cohort = 2, chance = 0.5 }",
+    ] {
+        let mut tree =
+            Tree::parse(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = 0.5"), "a").unwrap();
+        tree.set_all(&with.lines().map(str::to_owned).collect::<Vec<_>>()).unwrap();
+        let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
+        let mut snapshots = 0.0;
+        for _ in 0..30 {
+            let outcome = run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
+            snapshots += outcome.notes["fast_snapshot"];
+            assert!(outcome.notes["fast_snapshot"] == 0.0 || outcome.returns.fresh.len() == 5, "{with}");
+        }
+        // 15 expected, standard deviation 2.7; the same coins for all.
+        assert!((5.0..25.0).contains(&snapshots), "{with}: {snapshots}");
+        assert!(run.engine.model().model.iter().all(|value| value.abs() < 20.0), "{with}");
+    }
+}
