@@ -171,7 +171,7 @@ impl Assembled {
         let mut roles = registry.build(&tree, facts)?;
         if roles.substitution.needs_oracle_clusters() && task.oracle_cluster(ClientId::new(0)).is_none() {
             let message = "this data was not made in clusters, so nobody can know true friends; split it with \
-                           kind = \"clustered\", or take another kind";
+                           kind = \"clustered\", or take another";
             return Err(tree.error("substitute.kind", message).into());
         }
         let oracle_chances = world.oracle_chances(task.n_clients());
@@ -271,13 +271,13 @@ impl Assembled {
 /// Refuses a method that goes by true chances where nobody knows them.
 pub(crate) fn check_oracle_chances(tree: &Tree, roles: &Roles, chances: &[f64]) -> Result<(), CliError> {
     let asks = [
-        ("select", roles.selector.needs_oracle_chances()),
-        ("aggregate", roles.aggregator.needs_oracle_chances()),
+        ("select.kind", roles.selector.needs_oracle_chances()),
+        ("aggregate.chances", roles.aggregator.needs_oracle_chances()),
     ];
-    if let Some((role, _)) = asks.into_iter().find(|(_, asks)| *asks && chances.is_empty()) {
+    if let Some((key, _)) = asks.into_iter().find(|(_, asks)| *asks && chances.is_empty()) {
         let message = "nobody can know the chances of clients in this world; give it [world.availability] \
-                       kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind";
-        return Err(tree.error(&format!("{role}.kind"), message).into());
+                       kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
+        return Err(tree.error(key, message).into());
     }
     Ok(())
 }

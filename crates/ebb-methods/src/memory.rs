@@ -15,7 +15,7 @@ pub(crate) enum Precision {
     /// As they came.
     #[default]
     F32,
-    /// In half the space, to eleven bits; what is too large for that counts as the largest number there is.
+    /// In half the space: to eleven bits, and to a millionth of the vector's largest number.
     F16,
 }
 
@@ -77,6 +77,12 @@ impl Memory {
 
     /// Takes a shelf, and puts there what is beyond the limit already.
     pub(crate) fn lend(&mut self, shelf: Box<dyn Shelf>) {
+        // What lies on another shelf comes with it.
+        for client in self.clients() {
+            if let Some(Kept::There(..)) = self.kept.get(&client) {
+                self.fetch(client);
+            }
+        }
         self.spill = Some(Spill { shelf, end: 0, free: Vec::new() });
         for client in self.clients().into_iter().rev() {
             if self.fits(0) {
@@ -154,6 +160,24 @@ impl Memory {
                 None => {}
             }
         }
+        // As much as fits is in memory, whoever came and went: a run that is resumed must not differ.
+        for client in self.clients() {
+            match self.kept.get(&client) {
+                Some(Kept::There(_, len)) if self.fits(*len as u64) => self.fetch(client),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes what lies on the shelf into memory.
+    fn fetch(&mut self, client: ClientId) {
+        let Some(kept) = self.kept.get(&client) else { return };
+        let bytes = self.bytes(kept).into_owned();
+        if let Some(Kept::There(at, _)) = self.kept.remove(&client) {
+            self.spill.iter_mut().for_each(|spill| spill.free.push(at));
+        }
+        self.here_bytes += bytes.len() as u64;
+        self.kept.insert(client, Kept::Here(bytes));
     }
 
     /// Whose vectors are kept, ascending.
@@ -174,21 +198,27 @@ impl Memory {
         match self.precision {
             Precision::F32 => vector.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Precision::F16 => {
-                let largest = f16::MAX.to_f32();
-                let fitting: Vec<_> = vector.iter().map(|value| value.clamp(-largest, largest)).collect();
+                // Beside the largest, for updates may be too small for halves.
+                let largest = vector.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                let scale = if largest > 0.0 { largest } else { 1.0 };
+                let fitting: Vec<_> = vector.iter().map(|value| value / scale).collect();
                 let mut halves = vec![f16::ZERO; vector.len()];
                 halves.convert_from_f32_slice(&fitting);
-                halves.iter().flat_map(|value| value.to_le_bytes()).collect()
+                let halves = halves.iter().flat_map(|value| value.to_le_bytes());
+                scale.to_le_bytes().into_iter().chain(halves).collect()
             }
         }
     }
 
     fn decode(&self, bytes: &[u8]) -> Vec<f32> {
         let (fours, _) = bytes.as_chunks::<4>();
-        let (twos, _) = bytes.as_chunks::<2>();
         match self.precision {
             Precision::F32 => fours.iter().map(|four| f32::from_le_bytes(*four)).collect(),
-            Precision::F16 => twos.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
+            Precision::F16 => {
+                let scale = fours.first().map_or(0.0, |scale| f32::from_le_bytes(*scale));
+                let (twos, _) = bytes.get(4..).unwrap_or_default().as_chunks::<2>();
+                twos.iter().map(|two| scale * f16::from_le_bytes(*two).to_f32()).collect()
+            }
         }
     }
 }
@@ -270,7 +300,8 @@ mod tests {
         for precision in [Precision::F32, Precision::F16] {
             let mut memory = filled(precision);
             let notes = memory.notes();
-            assert_eq!((notes["memory_bytes"], notes["memory_shelf_bytes"]), (786_432.0, 9.0 * 786_432.0));
+            let each = 786_432.0 + if precision == Precision::F16 { 4.0 } else { 0.0 };
+            assert_eq!((notes["memory_bytes"], notes["memory_shelf_bytes"]), (each, 9.0 * each));
             for idx in 0..10 {
                 let vector = memory.get(client(idx)).unwrap();
                 assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
@@ -282,7 +313,7 @@ mod tests {
             [0, 3, 4, 11].iter().for_each(|&idx| members.set(idx, true));
             memory.keep_only(&members);
             memory.put(client(11), &vec![7.0; len]);
-            assert_eq!(memory.spill.as_ref().unwrap().end, 9 * 786_432);
+            assert_eq!(memory.spill.as_ref().unwrap().end as f64, 9.0 * each);
             assert_eq!(memory.clients(), [0, 3, 4, 11].map(client));
             for (idx, expected) in [(0, 0.5), (3, -1.0), (4, 4.5), (11, 7.0)] {
                 assert_eq!(memory.get(client(idx)).unwrap()[len - 1], expected);
@@ -292,18 +323,35 @@ mod tests {
     }
 
     #[test]
-    fn halves_keep_eleven_bits_and_stay_finite() {
-        let mut memory = Memory::new(Precision::F16, None);
-        let vector = [0.1, -3.333_333, 1e9, -1e9, 0.0];
-        memory.put(client(0), &vector);
-        let found = memory.get(client(0)).unwrap();
-        for (found, expected) in found.iter().zip([0.1, -3.333_333, 65504.0, -65504.0, 0.0]) {
-            assert!((found - expected).abs() <= expected.abs() / 2048.0, "{found}");
+    fn halves_keep_eleven_bits_of_updates_small_and_large() {
+        for vector in [[1e-6, -3.333_333e-6, 2.5e-7, 0.0, 7e-9], [1e9, -3.3e8, 1e5, 0.0, 1e6], [0.0; 5]] {
+            let mut memory = Memory::new(Precision::F16, None);
+            memory.put(client(0), &vector);
+            let largest = vector.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            for (found, expected) in memory.get(client(0)).unwrap().iter().zip(vector) {
+                assert!((found - expected).abs() <= expected.abs() / 2048.0 + largest * 1e-7, "{found}");
+            }
+            let mut whole = Memory::new(Precision::F32, None);
+            whole.put(client(0), &vector);
+            assert_eq!(whole.get(client(0)).unwrap(), vector);
+            assert_eq!((memory.notes()["memory_bytes"], whole.notes()["memory_bytes"]), (14.0, 20.0));
         }
-        let mut whole = Memory::new(Precision::F32, None);
-        whole.put(client(0), &vector);
-        assert_eq!(whole.get(client(0)).unwrap(), vector);
-        assert_eq!((memory.notes()["memory_bytes"], whole.notes()["memory_bytes"]), (10.0, 20.0));
+    }
+
+    #[test]
+    fn room_that_somebody_left_is_filled_again() {
+        let mut memory = filled(Precision::F32);
+        let mut members = Bits::new(12);
+        (1..10).for_each(|idx| members.set(idx, true));
+        memory.keep_only(&members);
+        assert_eq!(memory.notes()["memory_bytes"], 786_432.0);
+        assert_eq!(memory.notes()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        // Another shelf loses nothing either.
+        memory.lend(Box::new(Heap::default()));
+        assert_eq!(memory.notes()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        for idx in 1..10 {
+            assert_eq!(memory.get(client(idx)).unwrap()[5], idx as f32 + 0.5);
+        }
     }
 
     #[test]

@@ -531,7 +531,7 @@ pub const STANDARD: &[Recipe] = &[
         paper: "FOCUS, NeurIPS 2025, with push-pull gradient tracking",
         assumes: "nothing about who is there; a fixed population",
         keeps: "at the client: its last gradient",
-        costs: "twice dropout's bytes",
+        costs: "twice dropout's bytes up",
         defaults: "32 clients, 3 steps, rate 0.002",
         settings: r#"
             [select]
@@ -734,7 +734,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "epsilon from 1e-5 to 0.1, rates tuned",
+        defaults: "tau from 1e-5 to 0.1, rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -753,7 +753,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "beta1 0.9, beta2 0.99, epsilon 0.001, rates tuned",
+        defaults: "beta1 0.9, beta2 0.99, tau 0.001, rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -772,7 +772,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "beta1 0.9, beta2 0.99, epsilon 0.001, rates tuned",
+        defaults: "beta1 0.9, beta2 0.99, tau 0.001, rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -868,8 +868,8 @@ pub const STANDARD: &[Recipe] = &[
         name: "oort",
         about: "asks those with much to learn from, and some never heard (Lai et al. 2021, without speeds)",
         paper: "Lai et al. 2021, Oort: Efficient Federated Learning via Guided Participant Selection",
-        assumes: "that losses and speeds stay for a while",
-        keeps: "at the server: its utility, speed and when it was last asked",
+        assumes: "that losses stay for a while",
+        keeps: "at the server: its utility and when it was last asked",
         costs: "as fedavg",
         defaults: "explore 0.9 falling to 0.2, cut-off 0.95, pacer every 20 rounds",
         settings: r#"

@@ -187,7 +187,7 @@ impl Registry {
     }
 
     /// The selector that a method goes around, from the registry that it is built from itself.
-    pub(crate) fn inner_selector(
+    pub fn inner_selector(
         settings: &Settings<'_>,
         default: &str,
     ) -> Result<Box<dyn Selector>, SettingsError> {

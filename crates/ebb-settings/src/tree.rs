@@ -356,6 +356,11 @@ impl<'t> Settings<'t> {
         self.tree.value(&self.full(key))?.as_bool()
     }
 
+    /// Where the table is, from the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Whether this table was written at all.
     pub fn written(&self) -> bool {
         self.tree.has(&self.path)

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ebb_record::stats::{self, Estimate};
 
-use super::study::{Study, Verdict, Which, cell, difference, points};
+use super::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 use crate::workspace;
 
 /// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
@@ -249,17 +249,6 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
         0.0,
     )?;
     Ok(())
-}
-
-/// One less the other, by seed.
-fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
-    one.iter().filter_map(|(seed, one)| Some((*seed, one - other.get(seed)?))).collect()
-}
-
-/// The mean over seeds and its interval.
-fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
-    let zero = values.keys().map(|seed| (*seed, 0.0)).collect();
-    difference(values, &zero)
 }
 
 const ARRIVALS: &str = "world.arrivals[0].round";

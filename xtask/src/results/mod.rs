@@ -1,6 +1,7 @@
 //! Studies: runs the grids of a paper and writes what came out beside what was published.
 
 mod e3cs;
+mod fast;
 mod fdms;
 mod flex;
 mod study;
@@ -33,6 +34,8 @@ enum What {
     Fdms,
     /// E3CS: whom to ask
     E3cs,
+    /// FAST: snapshots under arbitrary participation
+    Fast,
     /// FLEX: half-done work, newcomers and leavers
     Flex,
 }
@@ -41,6 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (folder, grids) = match args.what {
         What::Fdms => ("fdms", fdms::GRIDS),
         What::E3cs => ("e3cs", e3cs::GRIDS),
+        What::Fast => ("fast", fast::GRIDS),
         What::Flex => ("flex", flex::GRIDS),
     };
     let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
@@ -55,13 +59,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if runs.exists() {
         match args.what {
             What::Fdms => fdms::look_at_friends(&runs)?,
-            What::E3cs => {}
+            What::E3cs | What::Fast => {}
             What::Flex => flex::look_at_crossings(&runs)?,
         }
     }
     let pages = match args.what {
         What::Fdms => vec![("fdms", fdms::write()?)],
         What::E3cs => vec![("e3cs", e3cs::write()?)],
+        What::Fast => vec![("fast", fast::write()?)],
         What::Flex => {
             let write = |(name, write): (&'static str, flex::Page)| Ok((name, write()?));
             flex::PAGES.into_iter().map(write).collect::<Result<_, Box<dyn Error>>>()?

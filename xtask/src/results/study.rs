@@ -109,6 +109,17 @@ pub(super) fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -
     stats::paired_difference(&ones, &others)
 }
 
+/// One less the other, by seed.
+pub(super) fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
+    one.iter().filter_map(|(seed, one)| Some((*seed, one - other.get(seed)?))).collect()
+}
+
+/// The mean over seeds and its interval.
+pub(super) fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
+    let zero = values.keys().map(|seed| (*seed, 0.0)).collect();
+    difference(values, &zero)
+}
+
 /// A difference in points of accuracy, with its interval.
 pub(super) fn points(difference: Option<Estimate>) -> String {
     let Some(found) = difference else { return "not run".to_owned() };

@@ -89,8 +89,7 @@ impl Aggregator for Cross {
         if let Some(newest) = came.last() {
             let asked =
                 |one: &&Contribution| round.weight(one.client) * f64::from(one.update.steps_asked.get());
-            self.reach =
-                f64::from(newest.update.rate) * came.iter().map(asked).sum::<f64>() / total;
+            self.reach = f64::from(newest.update.rate) * came.iter().map(asked).sum::<f64>() / total;
         }
         let per_step =
             |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));

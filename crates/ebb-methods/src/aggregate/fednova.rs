@@ -151,7 +151,7 @@ mod tests {
             "a.toml:2:1: aggregate.momentum = 0.5: local.momentum is 0.9; leave it out, it is taken from there"
         );
         assert!(refused("[local]\noptimiser = \"adam\"").contains("steps of Adam are none"));
-        assert!(refused("[local]\nkind = \"scaffold\"").contains("SCAFFOLD adds to them"));
+        assert!(refused("[local]\nkind = \"scaffold\"").contains("scaffold adds to them"));
         assert!(aggregator(ENTRY, "momentum = 0.9\n[local]\nmomentum = 0.9").is_ok());
     }
 }

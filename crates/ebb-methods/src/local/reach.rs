@@ -18,8 +18,10 @@ impl Reach {
         if local.text("optimiser") == Some("adam") {
             return refuse("steps of Adam are none; use local.optimiser = \"sgd\", or another kind");
         }
-        if local.text("kind") == Some("scaffold") {
-            return refuse("SCAFFOLD adds to them; use local.kind = \"sgd\" or \"fedprox\", or another kind");
+        if let Some(kind @ ("scaffold" | "amplified-scaffold" | "focus")) = local.text("kind") {
+            let why =
+                format!("{kind} adds to them; use local.kind = \"sgd\" or \"fedprox\", or another kind");
+            return refuse(&why);
         }
         Ok(Reach {
             momentum: local.number("momentum").unwrap_or(0.0),

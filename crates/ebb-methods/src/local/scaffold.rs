@@ -17,7 +17,7 @@ use crate::local::plan::Plan;
 /// The registry's line.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "scaffold",
-    about: "gradient descent corrected by control variates; plain where server.kind is not scaffold",
+    about: "gradient descent corrected by control variates; plain where the server sends none",
     example:
         "option = \"II\"               # the variate is the mean gradient met; or I: the gradient at the start
 rate = 0.1

@@ -58,6 +58,8 @@ enum When {
 struct Fast {
     cohort: usize,
     invited: usize,
+    /// What its coins are drawn for: one around another has coins of its own.
+    purpose: String,
     when: When,
     around: Box<dyn Selector>,
     /// Whether the last round was a snapshot, and whether too few were enrolled for it.
@@ -100,10 +102,12 @@ impl Fast {
                 ..Adaptive::default()
             }),
         };
-        let invited = (table.over.get() * table.cohort.get() as f64).ceil() as usize;
+        // A product may end up a last digit above a whole number.
+        let invited = (table.over.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
         Ok(Fast {
             cohort: table.cohort.get(),
             invited,
+            purpose: format!("snapshot of {}", settings.path()),
             when,
             around: Registry::inner_selector(&settings.inner("around"), "everyone")?,
             snapshot: false,
@@ -123,7 +127,7 @@ impl Fast {
     }
 
     fn is_snapshot(&self, round: &Round<'_>) -> bool {
-        round.rng("snapshot").chance(self.q(round))
+        round.rng(&self.purpose).chance(self.q(round))
     }
 }
 
@@ -360,6 +364,19 @@ mod tests {
         );
         let cohort = fast.select(&World::of(3).round(0), &Probes::new());
         assert!(cohort.picks.len() == 3 && fast.notes()["fast_short"] == 1.0);
+    }
+
+    #[test]
+    fn one_around_another_has_coins_of_its_own() {
+        let text = "cohort = 5\nchance = 0.5\naround = { kind = \"fast\", cohort = 2, chance = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
+        let mut fast = selector(ENTRY, text, 20).unwrap();
+        let mut counts = [0; 6];
+        for number in 0..1000 {
+            let asked = fast.select(&World::of(20).round(number), &Probes::new()).picks.len();
+            counts[asked] += 1;
+        }
+        // 500, 250 and 250 expected, standard deviations 16 and 14.
+        assert!((counts[5] - 500_i32).abs() < 64 && (counts[2] - 250_i32).abs() < 56, "{counts:?}");
     }
 
     #[test]

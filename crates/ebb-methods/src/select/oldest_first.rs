@@ -1,7 +1,7 @@
 //! Asks the clients that answered longest ago; whoever never did comes first.
 //!
 //! The selection of FedLaAvg (Yan et al., "Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
-//! Client Availability", 2020). FedLaAvg also repeats what the others returned last: `substitute.kind = "last-update"`.
+//! Client Availability", 2020). FedLaAvg also counts what the others returned last: `aggregate.kind = "mifa"`.
 
 use std::num::NonZeroUsize;
 

@@ -56,9 +56,9 @@ impl ServerRule for FedAvgM {
         Hold::Fold
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
-        // Without an answer there is no gradient, not one of zero.
-        if contributions.is_empty() {
+    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+        // Where nothing came of a round there is no gradient, not one of zero.
+        if aggregate.iter().all(|by| *by == 0.0) {
             return;
         }
         let mut model = vectors::moved(&round.global.model, 1.0, aggregate);

@@ -63,16 +63,23 @@ impl ServerRule for FedAwe {
             return;
         }
         let n_params = round.global.model.len();
-        let (mut models, mut found) = (vec![0.0; n_params], vec![0.0; n_params]);
+        let (mut models, mut found, mut once) =
+            (vec![0.0; n_params], vec![0.0; n_params], vec![0.0; n_params]);
         for (one, part) in &answers {
             let (start, missed) = self.own.of(round, one.client);
             add(&mut models, *part, &start.model);
             add(&mut found, part * f64::from(missed.get()), &one.update.delta.model);
+            add(&mut once, *part, &one.update.delta.model);
         }
-        let length = found.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let trained = round.trained.iter().cloned().flatten();
+        let length = trained.map(|at| found[at] * found[at]).sum::<f64>().sqrt();
         let shorten = self.clip.map_or(1.0, |clip| (clip.get() / length).min(1.0));
         let factor = self.rate.get() * shorten;
-        let moved = models.iter().zip(&found).map(|(model, by)| (model + factor * by) as f32).collect();
+        // Running statistics count once: they are no direction in which to go on.
+        let mut moved: Vec<_> = models.iter().zip(&once).map(|(model, by)| (model + by) as f32).collect();
+        for at in round.trained.iter().cloned().flatten() {
+            moved[at] = (models[at] + factor * found[at]) as f32;
+        }
         self.model = Arc::new(Parcel::of(moved));
         self.own.give(round, answers.iter().map(|(one, _)| one.client), &self.model);
     }

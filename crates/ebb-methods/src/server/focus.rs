@@ -2,7 +2,8 @@
 //!
 //! FOCUS (NeurIPS 2025), the server's half; `local/focus.rs` is the other. `y = y + sum of what gradients changed by` over those that answered, and `x = x - rate * y`, the rate being the
 //! clients': y is at all times the sum of the gradients that clients were last heard with. It is a sum, not a mean: where clients do not count alike, each counts its share
-//! times their number. What a client added stays when it leaves. The aggregator has no say.
+//! times their number. What a client added stays when it leaves. The aggregator has a say in
+//! running statistics only, unless `local.kind` is another.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::local::focus::GRADIENT;
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "focus",
-    about: "the model less the local rate times the sum of the last gradients, which local.kind focus sends",
+    about: "the model less the local rate times the sum of the last gradients, which local.kind focus sends; as plain beside another",
     example: "rate = 1.0                 # times the local rate
 clock = \"run\"
 empty_rounds = \"stay\"      # or step: along the last gradients",
@@ -52,7 +53,7 @@ impl ServerRule for Focus {
         Hold::All
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         let own: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
         let n_clients = round.shares.as_slice().iter().filter(|share| **share > 0.0).count() as f64;
         let changes: Vec<_> = own
@@ -62,6 +63,12 @@ impl ServerRule for Focus {
                 Some((change, round.share(one.client) * n_clients))
             })
             .collect();
+        // Answers without gradients are another local rule's; running statistics are averaged in any case.
+        let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
+        if changes.is_empty() && !own.is_empty() {
+            self.model = Arc::new(Parcel::of(model));
+            return;
+        }
         vectors::add_weighted(&mut self.sum, &changes, round.threads);
         match own.first() {
             Some(first) => self.local_rate = f64::from(first.update.rate),
@@ -69,8 +76,10 @@ impl ServerRule for Focus {
             None => {}
         }
         let factor = self.rate.get() * self.local_rate;
-        let step = |(at, sum): (&f32, &f64)| (f64::from(*at) - factor * sum) as f32;
-        self.model = Arc::new(Parcel::of(round.global.model.iter().zip(&self.sum).map(step).collect()));
+        for at in round.trained.iter().cloned().flatten() {
+            model[at] = (f64::from(round.global.model[at]) - factor * self.sum[at]) as f32;
+        }
+        self.model = Arc::new(Parcel::of(model));
     }
 
     fn model(&self) -> &Arc<Parcel> {

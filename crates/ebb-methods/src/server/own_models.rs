@@ -28,7 +28,11 @@ impl OwnModels {
         let away =
             |since: RoundNo| NonZeroU32::new(round.number.saturating_sub(since)).unwrap_or(NonZeroU32::MIN);
         match self.heard.get(&client) {
-            Some(heard) => (Arc::clone(&self.made[heard]), away(*heard)),
+            // Whoever left and came back is a newcomer.
+            Some(heard) if round.census.joined(client).is_none_or(|joined| joined <= *heard) => {
+                (Arc::clone(&self.made[heard]), away(*heard))
+            }
+            Some(_) => (Arc::clone(&round.global), NonZeroU32::MIN),
             None if round.census.joined(client) == Some(0) => {
                 (Arc::clone(&self.first), NonZeroU32::MIN.saturating_add(round.number))
             }

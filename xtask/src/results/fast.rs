@@ -1,0 +1,227 @@
+//! FAST's study: snapshots under arbitrary participation, beside what was published.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write;
+
+use super::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
+use crate::workspace;
+
+/// The grids, in the order in which they are run.
+pub(super) const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "fashion"];
+
+const ALPHA: &str = "data.split.alpha";
+const END: &str = "accuracy@260-300";
+const RATIO: &str = "note_fast_arbitrary_share@300";
+
+/// A pattern, its grid, and the paper's Table 3 on Fashion-MNIST with alpha .05: q 0, .1, .3, .5, adaptive 1, adaptive 7, and the last two's share of
+/// rounds that are no snapshots; and its Table 2 with alpha .5, q 0.
+struct Pattern {
+    name: &'static str,
+    grid: &'static str,
+    published: [f64; 6],
+    ratios: [f64; 2],
+    published_half: f64,
+}
+
+const PATTERNS: [Pattern; 3] = [
+    Pattern {
+        name: "Beta",
+        grid: "beta",
+        published: [74.84, 74.42, 75.88, 80.74, 77.93, 80.92],
+        ratios: [88.5, 60.3],
+        published_half: 88.74,
+    },
+    Pattern {
+        name: "Gamma",
+        grid: "gamma",
+        published: [66.65, 72.23, 76.87, 77.39, 71.48, 79.95],
+        ratios: [91.8, 59.3],
+        published_half: 87.79,
+    },
+    Pattern {
+        name: "Weibull",
+        grid: "weibull",
+        published: [73.15, 75.36, 77.08, 79.10, 77.14, 77.89],
+        ratios: [90.4, 59.5],
+        published_half: 89.20,
+    },
+];
+
+const METHODS: [&str; 6] = ["q 0", "q .1", "q .3", "q .5", "adaptive 1", "adaptive 7"];
+
+fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
+    Study::read(&workspace().join(format!("experiments/fast/{grid}.csv")))
+}
+
+/// The page.
+pub(super) fn write() -> Result<String, Box<dyn Error>> {
+    let mut page = String::from(
+        "# FAST: snapshots under arbitrary participation
+
+Written by `cargo xtask results fast` from the figures in `experiments/fast/*.csv`; `--run` first runs whatever of the grids is not finished. Beside ours, in italics, tables 2 and 3
+of the paper (IJCAI 2025), each from one run. Accuracies are means over seeds, ± their standard deviation, (how many). Differences are paired by seed, with
+95 % intervals; a claim *held* if the whole interval is on its side, is *reversed* if it is on the other, and else *tied*.
+
+**Protocol.** Fashion-MNIST, 100 clients, a Dirichlet law over clients for each class; ten clients heard a round, clients averaged with equal weight; whoever turns up is drawn by a
+Beta(1, 10), Gamma(10) or Weibull(10) law over ids; Adam at .001, ten mini-batches a round, its state begun anew each time. A snapshot is a round in which a uniform cohort of ten is waited for: with chance q,
+or as the training accuracy falls (*adaptive*, lambda 1 or 7). Accuracy on the official test images, mean of the last five judgings, ten rounds apart.
+",
+    );
+    write_small(&mut page)?;
+    write_paper(&mut page)?;
+    write_bases(&mut page)?;
+    Ok(page)
+}
+
+/// The whole grid, with the small network.
+fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
+    page.push_str(
+        "\n## The whole grid, with the small CNN of MNIST
+
+300 rounds instead of the paper's 1,000, mini-batches of 32 instead of 128, 21,840 weights instead of 1,206,590: not the paper's accuracies, but its comparisons, with five seeds.
+",
+    );
+    let uniform = read("uniform")?;
+    let mut verdicts = String::from("| | claim | found | |\n|---|---|---|---|\n");
+    for (alpha, title) in [("0.05", "alpha .05"), ("0.5", "alpha .5")] {
+        writeln!(page, "\n| {title} | {} | uniform |\n|---{}", METHODS.join(" | "), "|---".repeat(7) + "|")?;
+        let full = uniform.column(Which { method: "q 1", vary: Some((ALPHA, alpha)) }, END);
+        for pattern in &PATTERNS {
+            let study = read(pattern.grid)?;
+            let of = |method, column| study.column(Which { method, vary: Some((ALPHA, alpha)) }, column);
+            let cells = METHODS.map(|method| cell(&of(method, END)));
+            writeln!(page, "| {} | {} | {} |", pattern.name, cells.join(" | "), cell(&full))?;
+            if alpha == "0.05" {
+                let published = pattern.published.map(|accuracy| format!("*{:.3}*", accuracy / 100.0));
+                writeln!(page, "| *published* | {} | *0.841* |", published.join(" | "))?;
+            } else {
+                let rest = " |".repeat(5);
+                writeln!(page, "| *published* | *{:.3}* |{rest} *0.914* |", pattern.published_half / 100.0)?;
+            }
+            let mut row = |claim: String, found, least| {
+                writeln!(
+                    verdicts,
+                    "| {}, {title} | {claim} | {} | {} |",
+                    pattern.name,
+                    points(found),
+                    Verdict::of(found, least).name()
+                )
+            };
+            let less = |one: &BTreeMap<u32, f64>, method| difference(one, &of(method, END));
+            row("q 0 ends below uniform".into(), less(&full, "q 0"), 0.0)?;
+            for method in ["q .1", "q .3", "q .5", "adaptive 1", "adaptive 7"] {
+                row(format!("{method} ends above q 0"), less(&of(method, END), "q 0"), 0.0)?;
+            }
+            row("q .5 ends above q .1".into(), less(&of("q .5", END), "q .1"), 0.0)?;
+            let claim = "adaptive 7 ends no more than a point below q .5";
+            row(claim.into(), less(&of("adaptive 7", END), "q .5"), -0.01)?;
+        }
+    }
+    for pattern in &PATTERNS {
+        let study = read(pattern.grid)?;
+        let gap = |alpha| {
+            let which = |method| Which { method, vary: Some((ALPHA, alpha)) };
+            minus(&uniform.column(which("q 1"), END), &study.column(which("q 0"), END))
+        };
+        let found = estimate(&minus(&gap("0.05"), &gap("0.5")));
+        writeln!(
+            verdicts,
+            "| {} | the gap to uniform is wider with alpha .05 than with .5 | {} | {} |",
+            pattern.name,
+            points(found),
+            Verdict::of(found, 0.0).name()
+        )?;
+    }
+    page.push_str("\nThe share of rounds that are no snapshots:\n\n| | adaptive 1, alpha .05 | *published* | adaptive 7, alpha .05 | *published* | adaptive 1, alpha .5 | adaptive 7, alpha .5 |\n|---|---|---|---|---|---|---|\n");
+    for pattern in &PATTERNS {
+        let study = read(pattern.grid)?;
+        let of = |method, alpha| cell(&study.column(Which { method, vary: Some((ALPHA, alpha)) }, RATIO));
+        let [one, seven] = pattern.ratios.map(|ratio| ratio / 100.0);
+        writeln!(
+            page,
+            "| {} | {} | *{one:.3}* | {} | *{seven:.3}* | {} | {} |",
+            pattern.name,
+            of("adaptive 1", "0.05"),
+            of("adaptive 7", "0.05"),
+            of("adaptive 1", "0.5"),
+            of("adaptive 7", "0.5")
+        )?;
+    }
+    write!(page, "\n### What the paper claims\n\n{verdicts}")?;
+    Ok(())
+}
+
+/// The paper's network.
+fn write_paper(page: &mut String) -> Result<(), Box<dyn Error>> {
+    let study = read("fashion")?;
+    page.push_str(
+        "\n## The paper's network
+
+`fashion.toml`: alpha .05, the paper's network of 1,206,590 weights, mini-batches of 128, one seed, 600 of the 1,000 rounds, which two hours allow. One run each, as
+published: no verdict can be had from it. Published are the mean of the last five judgings after 1,000 rounds, and single judgings on the way.
+
+| | after 100 | *published* | after 200 | *published* | after 500 | *published* | last five | *published after 1,000* | no snapshots | *published* |
+|---|---|---|---|---|---|---|---|---|---|---|
+",
+    );
+    let published = [
+        ("uniform", ["0.748", "0.786", "0.770", "0.841", "0"]),
+        ("Beta, q 0", ["0.376", "0.507", "0.726", "0.748", "1"]),
+        ("Beta, q .5", ["not said", "not said", "not said", "0.807", ".5"]),
+        ("Beta, adaptive 7", ["not said", "not said", "not said", "0.809", ".603"]),
+    ];
+    for (method, [at_100, at_200, at_500, end, ratio]) in published {
+        let of = |column| cell(&study.column(Which { method, vary: None }, column));
+        writeln!(
+            page,
+            "| {method} | {} | *{at_100}* | {} | *{at_200}* | {} | *{at_500}* | {} | *{end}* | {} | *{ratio}* |",
+            of("accuracy@100"),
+            of("accuracy@200"),
+            of("accuracy@500"),
+            of("accuracy@560-600"),
+            of("note_fast_arbitrary_share@600"),
+        )?;
+    }
+    Ok(())
+}
+
+/// FAST beside other local rules.
+fn write_bases(page: &mut String) -> Result<(), Box<dyn Error>> {
+    let study = read("bases")?;
+    page.push_str(
+        "\n## With FedProx and SCAFFOLD
+
+`bases.toml`: Beta, alpha .05, the small CNN, SGD at .05, mini-batches of 32; FedProx with mu .1, SCAFFOLD by option II. The paper's own figures for these could not have come from its public
+program, whose proximal term does nothing and which has no SCAFFOLD; these are ours.
+
+| | q 0 | q .5 | q 1 | adaptive 7 | q .5 less q 0 | adaptive 7 less q 0 |
+|---|---|---|---|---|---|---|
+",
+    );
+    for base in ["FedAvg", "FedProx", "SCAFFOLD"] {
+        let of = |q: &str| study.column(Which { method: &format!("{base}, {q}"), vary: None }, END);
+        let cells = ["q 0", "q .5", "q 1", "adaptive 7"].map(|q| cell(&of(q)));
+        let gains = ["q .5", "adaptive 7"].map(|q| points(difference(&of(q), &of("q 0"))));
+        writeln!(page, "| {base} | {} | {} |", cells.join(" | "), gains.join(" | "))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_the_figures_say() {
+        let page = std::fs::read_to_string(workspace().join("docs/results/fast.md")).unwrap();
+        assert!(page == write().unwrap(), "run cargo xtask results fast");
+    }
+
+    #[test]
+    fn every_grid_is_there() {
+        for grid in GRIDS {
+            assert!(workspace().join(format!("experiments/fast/{grid}.toml")).is_file(), "{grid}");
+        }
+    }
+}
