@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use common::{SMALL, assert_same, ebbflow, fail, succeed, write};
-use ebbflow::Stream;
+use ebbflow::{Stream, Tree};
 
 const KILLS: u32 = 50;
 const ROUNDS: usize = 30;
@@ -65,8 +65,8 @@ fn fifty_kills_and_not_one_byte_is_different() {
     let registry = ebbflow::Registry::standard();
     let recipes: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
     let config = |recipe: &&str| {
-        let needs_cohort =
-            registry.recipes.iter().any(|one| one.name == *recipe && !one.settings.contains("everyone"));
+        let asks_all = |settings| Tree::of_recipe(recipe, settings).text("select.kind") == Some("everyone");
+        let needs_cohort = registry.recipes.iter().any(|one| one.name == *recipe && !asks_all(one.settings));
         let select = match *recipe {
             // Left to itself it asks nobody who would be late.
             "fedcs" => "[select]\ncohort = 5\namong_share = 1.0\nround_s = 100.0\n",

@@ -3,6 +3,7 @@
 mod e3cs;
 mod fast;
 mod fdms;
+mod field;
 mod flex;
 mod study;
 
@@ -36,6 +37,8 @@ enum What {
     E3cs,
     /// FAST: snapshots under arbitrary participation
     Fast,
+    /// The field: twelve recipes on four worlds
+    Field,
     /// FLEX: half-done work, newcomers and leavers
     Flex,
 }
@@ -45,8 +48,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         What::Fdms => ("fdms", fdms::GRIDS),
         What::E3cs => ("e3cs", e3cs::GRIDS),
         What::Fast => ("fast", fast::GRIDS),
+        What::Field => ("field", &[][..]),
         What::Flex => ("flex", flex::GRIDS),
     };
+    if let What::Field = args.what {
+        field::write_grids()?;
+    }
     let runs = args.runs.clone().unwrap_or_else(|| workspace().join("runs").join(folder));
     if args.run {
         if let What::E3cs = args.what {
@@ -55,11 +62,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         for grid in grids {
             play(folder, grid, &runs, args.at_most)?;
         }
+        if let What::Field = args.what {
+            // Once all was tuned, there are more grids.
+            for _ in 0..2 {
+                for (grid, _) in field::grids()? {
+                    play(folder, &grid, &runs, args.at_most)?;
+                }
+                field::write_grids()?;
+            }
+        }
     }
     if runs.exists() {
         match args.what {
             What::Fdms => fdms::look_at_friends(&runs)?,
-            What::E3cs | What::Fast => {}
+            What::E3cs | What::Fast | What::Field => {}
             What::Flex => flex::look_at_crossings(&runs)?,
         }
     }
@@ -67,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         What::Fdms => vec![("fdms", fdms::write()?)],
         What::E3cs => vec![("e3cs", e3cs::write()?)],
         What::Fast => vec![("fast", fast::write()?)],
+        What::Field => vec![("field", field::write()?)],
         What::Flex => {
             let write = |(name, write): (&'static str, flex::Page)| Ok((name, write()?));
             flex::PAGES.into_iter().map(write).collect::<Result<_, Box<dyn Error>>>()?

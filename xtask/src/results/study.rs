@@ -48,9 +48,19 @@ impl Study {
 
     /// A column, by seed.
     pub(super) fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
+        self.column_where(which.method, which.vary.as_slice(), column)
+    }
+
+    /// The same where several keys vary.
+    pub(super) fn column_where(
+        &self,
+        method: &str,
+        varied: &[(&str, &str)],
+        column: &str,
+    ) -> BTreeMap<u32, f64> {
         let is_it = |row: &&BTreeMap<String, String>| {
-            let is = |key: &str, value: &str| row.get(key).is_some_and(|found| found == value);
-            is("method", which.method) && which.vary.is_none_or(|(key, value)| is(key, value))
+            let is = |(key, value): (&str, &str)| row.get(key).is_some_and(|found| found == value);
+            is(("method", method)) && varied.iter().all(|one| is(*one))
         };
         let number = |row: &BTreeMap<String, String>, key: &str| row.get(key)?.parse::<f64>().ok();
         let value = |row| Some((number(row, "seed")? as u32, number(row, column)?));

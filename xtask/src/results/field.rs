@@ -1,0 +1,488 @@
+//! The field: twelve recipes on four worlds, each tuned alike. The grids are made here, for there are many and they are alike.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use ebb_record::stats;
+
+use super::study::{Study, Verdict, Which, cell, difference, points};
+use crate::workspace;
+
+const END: &str = "accuracy@260-300";
+const RATE: &str = "local.rate";
+const SERVER_RATE: &str = "server.rate";
+const SERVER_RATES: [&str; 2] = ["1.0", "3.0"];
+
+/// What is trained.
+pub(super) struct Task {
+    name: &'static str,
+    title: &'static str,
+    settings: &'static str,
+    rates: [&'static str; 3],
+    /// Seeds to tune by, and to judge by.
+    tune: &'static str,
+    judge: &'static str,
+    n_judge: usize,
+    target: &'static str,
+}
+
+const TASKS: [Task; 2] = [
+    Task {
+        name: "mnist",
+        title: "MNIST",
+        settings: "[data]
+kind = \"mnist\"
+clients = 100
+samples = 120
+
+[data.split]
+kind = \"dirichlet-per-client\"
+alpha = 0.1
+held_out = 0.1667
+
+[model]
+kind = \"mnist-cnn\"
+",
+        rates: ["0.02", "0.05", "0.15"],
+        tune: "[101, 102]",
+        judge: "[1, 2, 3, 4, 5]",
+        n_judge: 5,
+        target: "accuracy>=0.8",
+    },
+    Task {
+        name: "synthetic",
+        title: "SYNTHETIC(1, 1)",
+        settings: "[data]
+kind = \"synthetic\"
+clients = 100
+alpha = 1.0
+beta = 1.0
+samples = 120
+test_share = 0.1667
+",
+        rates: ["0.01", "0.03", "0.1"],
+        tune: "[101, 102]",
+        judge: "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]",
+        n_judge: 10,
+        target: "accuracy>=0.6",
+    },
+];
+
+/// Who is there: a name, what is said of it, and the table.
+const WORLDS: [(&str, &str, &str); 4] = [
+    (
+        "classes",
+        "four classes of 25 clients, there with chance .03, .08, .15 and .34 in every round",
+        "[world.availability]
+kind = \"bernoulli\"
+classes = [{ clients = 25, chance = 0.03 }, { clients = 25, chance = 0.08 }, { clients = 25, chance = 0.15 }, { clients = 25, chance = 0.34 }]
+",
+    ),
+    (
+        "markov",
+        "clients that come and go, .15 of the time in the mean, more or less often by the labels they hold (FedAU's law)",
+        "[world.availability]
+kind = \"markov\"
+comes = 0.05
+by_labels = { law = \"dirichlet\", alpha = 0.1, mean = 0.15 }
+",
+    ),
+    (
+        "beta",
+        "15 clients a round, drawn by a Beta(1, 10) law over ids (FAST's)",
+        "[world.availability]
+kind = \"index\"
+law = \"beta\"
+share = 0.15
+",
+    ),
+    (
+        "flash",
+        "phones as FLASH recorded them charging, rounds of ten minutes, 14 up in the mean, from nobody to 46",
+        "[world.availability]
+kind = \"trace\"
+file = \"traces/flash-charging-loose.csv.gz\"
+round_s = 600.0
+",
+    ),
+];
+
+/// A recipe, what it has beside its rates, and what its authors took.
+struct Entrant {
+    name: &'static str,
+    settings: &'static [&'static str],
+    /// Settings in place of tuned rates, and what is to be said of them.
+    defaults: &'static [&'static str],
+    note: &'static str,
+}
+
+const NOT_SAID: &[&str] = &["local = { rate = 0.1 }", "server = { rate = 1.0 }"];
+
+const ENTRANTS: [Entrant; 12] = [
+    Entrant {
+        name: "fedavg",
+        settings: &["recipe = \"fedavg\"", "select = { cohort = 20 }"],
+        defaults: NOT_SAID,
+        note: "no default for this task: .1",
+    },
+    Entrant {
+        name: "fl-fdms",
+        settings: &["recipe = \"fl-fdms\""],
+        defaults: NOT_SAID,
+        note: "rate .1, as its program",
+    },
+    Entrant {
+        name: "mifa",
+        settings: &["recipe = \"mifa\""],
+        defaults: &[
+            "local = { rate = 0.08, schedule = \"inverse\", weight_decay = 0.001 }",
+            "aggregate = { wait = true }",
+        ],
+        note: "rate .08 / t, weight decay .001, waits until all were heard",
+    },
+    Entrant {
+        name: "fedvarp",
+        settings: &["recipe = \"fedvarp\"", "select = { cohort = 20 }"],
+        defaults: NOT_SAID,
+        note: "no default for this task: .1",
+    },
+    Entrant {
+        name: "fedau",
+        settings: &["recipe = \"fedau\""],
+        defaults: &["local = { rate = 0.1 }", "server = { rate = 1.0 }", "aggregate = { cut_off = 50 }"],
+        note: "rate .1, cut-off 50",
+    },
+    Entrant {
+        name: "fedawe",
+        settings: &["recipe = \"fedawe\""],
+        defaults: &["local = { rate = 0.1 }", "server = { rate = 1.0, clip = 0.5 }"],
+        note: "rate .1, here without its fall; clip .5",
+    },
+    Entrant {
+        name: "mimic",
+        settings: &["recipe = \"mimic\""],
+        defaults: &["local = { rate = 0.01, schedule = \"step\", step_every = 1, step_factor = 0.99 }"],
+        note: "rate .01 x .99^t",
+    },
+    Entrant {
+        name: "scaffold",
+        settings: &["recipe = \"scaffold\"", "select = { cohort = 20 }"],
+        defaults: NOT_SAID,
+        note: "no default for this task: .1",
+    },
+    Entrant {
+        name: "fast",
+        settings: &["recipe = \"fast\"", "select = { cohort = 15, adaptive = 7.0 }"],
+        defaults: &["local = { rate = 0.001, optimiser = \"adam\" }"],
+        note: "Adam at .001",
+    },
+    Entrant {
+        name: "e3cs-inc",
+        settings: &["recipe = \"e3cs\"", "select = { cohort = 40, quota = \"inc\" }"],
+        defaults: &["local = { rate = 0.01, momentum = 0.9 }"],
+        note: "rate .01, momentum .9",
+    },
+    Entrant {
+        name: "scheme-c",
+        settings: &["recipe = \"scheme-c\""],
+        defaults: &["local = { rate = 0.002, schedule = \"inverse\" }"],
+        note: "rate .002 / t, theirs for MNIST",
+    },
+    Entrant {
+        name: "ipw",
+        settings: &["recipe = \"ipw\"", "select = { cohort = 10 }"],
+        defaults: NOT_SAID,
+        note: "no default for this task: .1",
+    },
+];
+
+/// What a grid is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Tune,
+    Tuned,
+    Defaults,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Stage::Tune => "tune",
+            Stage::Tuned => "tuned",
+            Stage::Defaults => "defaults",
+        }
+    }
+}
+
+fn name(task: &Task, world: &str, stage: Stage) -> String {
+    format!("{}-{world}-{}", task.name, stage.name())
+}
+
+fn path(grid: &str, ending: &str) -> PathBuf {
+    workspace().join(format!("experiments/field/{grid}.{ending}"))
+}
+
+fn read(task: &Task, world: &str, stage: Stage) -> Result<Study, Box<dyn Error>> {
+    Study::read(&path(&name(task, world, stage), "csv"))
+}
+
+/// Every grid that can be written, in the order in which they are run: those with tuned rates once the tuning is done.
+pub(super) fn grids() -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let mut grids = Vec::new();
+    for stage in [Stage::Tune, Stage::Defaults, Stage::Tuned] {
+        for task in TASKS.iter().rev() {
+            for (world, about, table) in WORLDS {
+                if let Some(text) = grid(task, (world, about, table), stage)? {
+                    grids.push((name(task, world, stage), text));
+                }
+            }
+        }
+    }
+    Ok(grids)
+}
+
+/// Writes the grids.
+pub(super) fn write_grids() -> Result<(), Box<dyn Error>> {
+    for (name, text) in grids()? {
+        std::fs::write(path(&name, "toml"), text)?;
+    }
+    Ok(())
+}
+
+fn grid(
+    task: &Task,
+    (world, about, table): (&str, &str, &str),
+    stage: Stage,
+) -> Result<Option<String>, Box<dyn Error>> {
+    let what = match stage {
+        Stage::Tune => {
+            "every recipe at six pairs of a local and a server rate, on seeds that are judged by nowhere else"
+        }
+        Stage::Tuned => "every recipe at the rates that were best for it on other seeds",
+        Stage::Defaults => "every recipe as its authors had it, as far as that is known",
+    };
+    let needs = match (task.name, world) {
+        ("mnist", "flash") => "# Needs data: EBBFLOW_DATA names the folder that holds mnist/ and traces/.\n",
+        ("mnist", _) => "# Needs the images: EBBFLOW_DATA names the folder that holds mnist/.\n",
+        (_, "flash") => "# Needs the recording: EBBFLOW_DATA names the folder that holds traces/.\n",
+        _ => "",
+    };
+    let seeds = if stage == Stage::Tune { task.tune } else { task.judge };
+    let mut text = format!(
+        "# The field on {}: {what}.
+# {about}.
+# Written by `cargo xtask results field`, which also says what came of it: docs/results/field.md.
+{needs}
+[run]
+rounds = 300
+
+{}
+{table}
+[local]
+epochs = 1
+batch = 10
+
+[evaluate]
+every = 10
+oracle_per_client = true
+
+[grid]
+seeds = {seeds}
+also = [\"{}\", \"{END}\"]
+csv = \"{}.csv\"
+",
+        task.title,
+        task.settings,
+        task.target,
+        name(task, world, stage)
+    );
+    let tuning = if stage == Stage::Tuned { Some(read(task, world, Stage::Tune)?) } else { None };
+    for entrant in &ENTRANTS {
+        write!(text, "\n[[grid.method]]\nname = \"{}\"\n", entrant.name)?;
+        let mut lines: Vec<String> = entrant.settings.iter().map(|line| (*line).to_owned()).collect();
+        if entrant.name == "ipw" && world == "classes" {
+            lines.push("aggregate = { chances = \"oracle\" }".to_owned());
+        }
+        match stage {
+            Stage::Tune => {}
+            Stage::Defaults => lines.extend(entrant.defaults.iter().map(|line| (*line).to_owned())),
+            Stage::Tuned => {
+                let Some((rate, server)) = tuning.as_ref().and_then(|study| best(task, study, entrant.name))
+                else {
+                    return Ok(None);
+                };
+                lines.push(format!("local = {{ rate = {rate} }}"));
+                lines.push(format!("server = {{ rate = {server} }}"));
+            }
+        }
+        text.push_str(&lines.join("\n"));
+        text.push('\n');
+    }
+    if stage == Stage::Tune {
+        write!(
+            text,
+            "\n[grid.vary]\n\"{RATE}\" = [{}]\n\"{SERVER_RATE}\" = [{}]\n",
+            task.rates.join(", "),
+            SERVER_RATES.join(", ")
+        )?;
+    }
+    Ok(Some(text))
+}
+
+/// The pair of rates with the highest mean at the end, once all were tried; of two alike the first.
+fn best<'t>(task: &'t Task, study: &Study, method: &str) -> Option<(&'t str, &'static str)> {
+    let n_seeds = task.tune.split(',').count();
+    let mut best: Option<(f64, (&str, &str))> = None;
+    for rate in task.rates {
+        for server in SERVER_RATES {
+            let found = study.column_where(method, &[(RATE, rate), (SERVER_RATE, server)], END);
+            if found.len() < n_seeds {
+                return None;
+            }
+            let mean = found.values().sum::<f64>() / found.len() as f64;
+            if best.is_none_or(|(highest, _)| mean > highest) {
+                best = Some((mean, (rate, server)));
+            }
+        }
+    }
+    best.map(|(_, rates)| rates)
+}
+
+/// The page.
+pub(super) fn write() -> Result<String, Box<dyn Error>> {
+    let mut missing = Vec::new();
+    let mut tables = String::new();
+    for task in &TASKS {
+        writeln!(tables, "\n## {}", task.title)?;
+        for (world, about, _) in WORLDS {
+            writeln!(
+                tables,
+                "\n### {}: {world}\n\n{}{}.",
+                task.title,
+                about[..1].to_uppercase(),
+                &about[1..]
+            )?;
+            for stage in [Stage::Tuned, Stage::Defaults] {
+                let study = read(task, world, stage)?;
+                let complete =
+                    ENTRANTS.iter().all(|entrant| of(&study, entrant.name, END).len() == task.n_judge);
+                if !complete {
+                    missing.push(format!("{} on {world}, {}", task.title, stage.name()));
+                }
+                let tuning = read(task, world, Stage::Tune)?;
+                write_table(&mut tables, task, &study, stage, &tuning)?;
+            }
+        }
+    }
+    let mut page = String::from(
+        "# The field: twelve recipes on four worlds
+
+Written by `cargo xtask results field` from the figures in `experiments/field/*.csv`; `--run` first runs whatever of the grids is not finished.
+",
+    );
+    if !missing.is_empty() {
+        write!(
+            page,
+            "\n**Not for ranking.** Not all of it has been run. Missing, in whole or in part: {}.\n",
+            missing.join("; ")
+        )?;
+    }
+    page.push_str(
+        "
+**Protocol.** 100 clients with 100 samples to train on and 20 of their own to be judged by, ten mini-batches of ten a round, 300 rounds, 10 to 20 clients heard in most. MNIST: the small CNN, labels by a
+Dirichlet(.1) law for each client. SYNTHETIC(1, 1): logistic regression. *Tuned*: for every recipe and world the local rate is the best of three (MNIST .02, .05, .15; SYNTHETIC .01, .03, .1) and the server rate the best of two
+(1, 3), by the mean accuracy of the last five judgings on two seeds, 101 and 102, that occur nowhere else. *Defaults*: what its authors took, as far as that is known and fits; one epoch of ten
+mini-batches all the same. Five seeds on MNIST, ten on SYNTHETIC, the same data and the same presence for all recipes of a seed.
+
+*Accuracy* is the mean of the last five judgings (rounds 260 to 300), on the official test images or all clients' own test samples; ± is the standard deviation over seeds, (how many). *Less fedavg* is paired by seed, in points, with its 95 %
+interval. *Best* marks the recipe with the highest mean, and *tied* every recipe whose paired interval to it holds 0: between those there is no ranking. *Reached* is the mean round in which MNIST's .8 or SYNTHETIC's .6 was first met, (by how many seeds of all).
+*Worst tenth* is the mean accuracy over the tenth of clients that the final model suits least, on their own test samples.
+
+**Who asks how.** `fedavg`, `fedvarp`, `scaffold` ask up to 20 of those that are up, `ipw` 10, divided by the chance to be asked (and on *classes*, as an oracle, by the true chance to be there), `e3cs-inc` 40 of all without knowing who is up, with the model standing in for all others;
+`fast` takes all that are up and now and then waits for 15 of all, which no other recipe may; the others take all that are up. All work is whole here, so `scheme-c` has nothing to scale, and `mimic` does without the full first round that its authors have.
+",
+    );
+    page.push_str(&tables);
+    Ok(page)
+}
+
+fn of(study: &Study, method: &str, column: &str) -> BTreeMap<u32, f64> {
+    study.column(Which { method, vary: None }, column)
+}
+
+fn write_table(
+    page: &mut String,
+    task: &Task,
+    study: &Study,
+    stage: Stage,
+    tuning: &Study,
+) -> Result<(), Box<dyn Error>> {
+    let last = if stage == Stage::Tuned { "rates" } else { "the authors'" };
+    writeln!(
+        page,
+        "\n| {} | accuracy | | less fedavg | reached | worst tenth | {last} |\n|---|---|---|---|---|---|---|",
+        if stage == Stage::Tuned { "tuned" } else { "defaults" }
+    )?;
+    let mean = |method: &str| {
+        let values: Vec<_> = of(study, method, END).into_values().collect();
+        stats::mean(&values)
+    };
+    let ranked = ENTRANTS.iter().filter_map(|entrant| Some((mean(entrant.name)?, entrant.name)));
+    let best_one = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name);
+    for entrant in &ENTRANTS {
+        let name = entrant.name;
+        let found = of(study, name, END);
+        let place = match best_one {
+            Some(best) if best == name => "best",
+            Some(best) => match Verdict::of(difference(&of(study, best, END), &found), 0.0) {
+                Verdict::Tied => "tied",
+                _ => "",
+            },
+            None => "",
+        };
+        let less = if name == "fedavg" {
+            String::new()
+        } else {
+            points(difference(&found, &of(study, "fedavg", END)))
+        };
+        let reached: Vec<_> = of(study, name, task.target).into_values().collect();
+        let reached = match stats::mean(&reached) {
+            Some(mean) => format!("{mean:.0} ({} of {})", reached.len(), found.len()),
+            None if found.is_empty() => String::new(),
+            None => format!("(0 of {})", found.len()),
+        };
+        let rates = match stage {
+            Stage::Tuned => best(task, tuning, name)
+                .map_or_else(String::new, |(rate, server)| format!("{rate}, {server}")),
+            _ => entrant.note.to_owned(),
+        };
+        writeln!(
+            page,
+            "| {name} | {} | {place} | {less} | {reached} | {} | {rates} |",
+            cell(&found),
+            cell(&of(study, name, "oracle_client_worst_tenth")),
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_the_figures_say() {
+        let page = std::fs::read_to_string(workspace().join("docs/results/field.md")).unwrap();
+        assert!(page == write().unwrap(), "run cargo xtask results field");
+    }
+
+    #[test]
+    fn the_grids_are_as_they_are_made_here() {
+        for (name, text) in grids().unwrap() {
+            let shipped = std::fs::read_to_string(path(&name, "toml")).unwrap_or_default();
+            assert!(shipped == text, "{name}: run cargo xtask results field");
+        }
+    }
+}
