@@ -281,6 +281,7 @@ rounds = 300
 {}
 {table}
 [local]
+rate = {}
 epochs = 1
 batch = 10
 
@@ -295,6 +296,7 @@ csv = \"{}.csv\"
 ",
         task.title,
         task.settings,
+        task.rates[1],
         task.target,
         name(task, world, stage)
     );
