@@ -203,9 +203,15 @@ pub trait Aggregator: State + Send {
     /// let go once it is weighed.
     fn hold(&self) -> Hold;
     /// The weight of one contribution that counts in full, before the round's other contributions are known.
-    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64;
-    /// The factor of the whole sum, once all weights and their total are known. Also asked in empty rounds.
-    fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64;
+    /// What the client counts in the objective, unless said otherwise.
+    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
+        round.weight(contribution.client)
+    }
+    /// The factor of the whole sum, once all weights and their total are known; 1 unless said otherwise. Also asked in
+    /// empty rounds.
+    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
+        1.0
+    }
     /// The aggregate of updates that were all kept.
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         let weights: Vec<_> = contributions.iter().map(|one| one.part * self.weigh(round, one)).collect();

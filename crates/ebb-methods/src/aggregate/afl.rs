@@ -71,14 +71,6 @@ impl Aggregator for Cross {
         Hold::All
     }
 
-    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client)
-    }
-
-    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
-        1.0
-    }
-
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
         let worked = |one: &&Contribution| one.source == Some(one.client) && round.share(one.client) > 0.0;

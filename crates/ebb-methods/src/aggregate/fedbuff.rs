@@ -69,14 +69,6 @@ impl Aggregator for FedBuff {
         Hold::All
     }
 
-    fn weigh(&mut self, _round: &Round<'_>, _contribution: &Contribution) -> f64 {
-        1.0
-    }
-
-    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
-        1.0
-    }
-
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         let mut aggregate = vec![0.0; round.global.model.len()];
         self.buffer.sum.resize(aggregate.len(), 0.0);

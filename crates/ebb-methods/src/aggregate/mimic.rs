@@ -43,14 +43,6 @@ impl Aggregator for Mimic {
         Hold::All
     }
 
-    fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client)
-    }
-
-    fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
-        1.0
-    }
-
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.corrections.begin(round);
         let answers = own(round, contributions);

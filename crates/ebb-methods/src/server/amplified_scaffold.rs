@@ -3,8 +3,6 @@
 //! Amplified SCAFFOLD (Crawshaw and Liu 2024), the server's half; `local/amplified_scaffold.rs` is the other. At the end of a period of `every` rounds, c becomes the mean of the variates by shares,
 //! and what the model moved is lengthened by `factor`. The authors divide the local rate by it.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -15,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::amplified::Anchor;
 use super::clock::Clock;
 use super::{one, scaffold};
-use crate::local::scaffold::CONTROL;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -63,9 +60,7 @@ impl ServerRule for AmplifiedScaffold {
     }
 
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
-        let control = self.control.iter().map(|&value| value as f32).collect();
-        let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
-        Arc::new(Parcel { model: round.global.model.clone(), side })
+        scaffold::with_control(round, &self.control)
     }
 
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
@@ -113,7 +108,10 @@ impl State for AmplifiedScaffold {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
+    use crate::local::scaffold::CONTROL;
     use crate::testing::{World, contribution};
 
     #[test]

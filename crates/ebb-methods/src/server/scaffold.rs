@@ -50,9 +50,7 @@ impl ServerRule for Scaffold {
     }
 
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
-        let control = self.control.iter().map(|&value| value as f32).collect();
-        let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
-        Arc::new(Parcel { model: round.global.model.clone(), side })
+        with_control(round, &self.control)
     }
 
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
@@ -68,6 +66,13 @@ impl ServerRule for Scaffold {
         self.control = vec![0.0; model.len()];
         self.model = Arc::new(Parcel::of(model));
     }
+}
+
+/// The model, and the mean of the variates beside it.
+pub(super) fn with_control(round: &Round<'_>, control: &[f64]) -> Arc<Parcel> {
+    let control = control.iter().map(|&value| value as f32).collect();
+    let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
+    Arc::new(Parcel { model: round.global.model.clone(), side })
 }
 
 /// Adds what the variates of those that answered changed by to their mean over everybody.
