@@ -216,6 +216,19 @@ fn enough_answers_close_the_round_and_the_rest_come_late() {
 }
 
 #[test]
+fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
+    // Client 0 is there; 1 and 2 are down, come because they are waited for, and take all the patience.
+    let world = "deadline_s = 60.0\npatience_s = 500.0\nscript = [[0], []]";
+    let first = |wanted| play(&mut fleet(world), 0, Wait::First(wanted), None);
+    let clients = |basket: &[(usize, Update)]| basket.iter().map(|(client, _)| *client).collect::<Vec<_>>();
+    let (basket, spent) = first(1);
+    assert_eq!((clients(&basket), spent.elapsed_s), (vec![0], 12.0));
+    // The two that come last do so at the same time, and both count.
+    let (basket, spent) = first(2);
+    assert_eq!((clients(&basket), spent.elapsed_s), (vec![0, 1, 2], 500.0));
+}
+
+#[test]
 fn whoever_answered_rests() {
     let answers = |fleet: &mut Trial, number, wait| -> Vec<_> {
         play(fleet, number, wait, None).0.iter().map(|(client, update)| (*client, update.base)).collect()

@@ -380,6 +380,32 @@ mod tests {
     }
 
     #[test]
+    fn the_other_learns_nothing_from_snapshots() {
+        let world = World::of(20);
+        let state = |chance: f64, tell: bool| {
+            let text = format!("cohort = 5\nchance = {chance}\naround = {{ kind = \"e3cs\", cohort = 3 }}");
+            let mut fast = selector(ENTRY, &text, 20).unwrap();
+            for number in 0..5 {
+                let round = world.round(number);
+                let cohort = fast.select(&round, &Probes::new());
+                let answer = |client| Answer { client, chance: None, update: Arc::new(update(vec![0.0])) };
+                let returns = Returns {
+                    fresh: cohort.clients().into_iter().map(answer).collect(),
+                    ..Returns::default()
+                };
+                if tell {
+                    fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+                }
+            }
+            let mut saver = Saver::new();
+            fast.save(&mut saver);
+            saver.finish()
+        };
+        assert!(state(1.0, true) == state(1.0, false));
+        assert!(state(0.0, true) != state(0.0, false));
+    }
+
+    #[test]
     fn accuracies_of_those_that_answered_count_and_all_of_it_is_saved() {
         let world = World::of(10);
         let text = "cohort = 5\nadaptive = 7.0\nwindow = 9";
