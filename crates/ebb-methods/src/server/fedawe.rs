@@ -105,3 +105,30 @@ impl State for FedAwe {
         from.section("own", |from| self.own.load(from))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, vector_answer};
+
+    #[test]
+    fn what_was_missed_is_made_up_for_within_the_clip_and_not_in_running_statistics() {
+        for (clip, expected) in [(None, [-2.0, 9.0]), (Some(4.0), [6.0, 9.0])] {
+            let mut server = FedAwe {
+                rate: one(),
+                clock: Clock::Run,
+                clip: clip.and_then(Positive::new),
+                model: Arc::default(),
+                own: OwnModels::default(),
+            };
+            server.start_from(vec![10.0, 10.0]);
+            let mut world = World::of(2);
+            world.set_model(&[10.0, 10.0]);
+            world.train_only(0..1);
+            // Heard for the first time in round 3: four rounds, of 3 each in what is trained.
+            let answer = Contribution::own(&vector_answer(0, 3, &[-3.0, -1.0]));
+            server.absorb(&world.round(3), &[answer], &[0.0, 0.0]);
+            assert_eq!(server.model().model, expected);
+        }
+    }
+}

@@ -115,7 +115,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::testing::{World, contribution};
+    use crate::testing::{World, contribution, vector_answer};
 
     #[test]
     fn it_steps_along_the_sum_of_the_last_gradients() {
@@ -150,5 +150,27 @@ mod tests {
                 assert!((server.model().model[0] - expected).abs() < 1e-5, "{:?}", server.model());
             }
         }
+    }
+
+    #[test]
+    fn beside_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
+        let mut server = Focus {
+            rate: one(),
+            clock: Clock::Run,
+            empty_rounds: EmptyRounds::Stay,
+            model: Arc::default(),
+            sum: Vec::new(),
+            local_rate: 0.0,
+        };
+        server.start_from(vec![10.0, 10.0]);
+        let mut world = World::of(1);
+        world.set_model(&[10.0, 10.0]);
+        world.train_only(0..1);
+        let mut answer = Contribution::own(&vector_answer(0, 0, &[-3.0, -1.0]));
+        server.absorb(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
+        assert_eq!(server.model().model, [7.0, 9.0]);
+        Arc::make_mut(&mut answer.update).delta.side.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
+        server.absorb(&world.round(1), &[answer], &[-3.0, -1.0]);
+        assert_eq!(server.model().model, [9.5, 9.0]);
     }
 }

@@ -85,3 +85,58 @@ impl State for OwnModels {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+
+    fn model(value: f32) -> Arc<Parcel> {
+        Arc::new(Parcel::of(vec![value]))
+    }
+
+    #[track_caller]
+    fn check(own: &OwnModels, world: &World, number: RoundNo, client: usize, expected: (f32, u32)) {
+        let (found, missed) = own.of(&world.round(number), ClientId::new(client));
+        assert_eq!((found.model[0], missed.get()), expected);
+    }
+
+    #[test]
+    fn clients_keep_what_they_were_given_and_newcomers_begin_with_what_there_is() {
+        let mut world = World::of(3);
+        let mut own = OwnModels::default();
+        own.start_from(&model(10.0));
+        check(&own, &world, 0, 1, (10.0, 1));
+        own.give(&world.round(0), [0, 1].map(ClientId::new), &model(9.0));
+        own.give(&world.round(2), [ClientId::new(1)], &model(8.0));
+        check(&own, &world, 3, 0, (9.0, 3));
+        check(&own, &world, 3, 1, (8.0, 1));
+        check(&own, &world, 3, 2, (10.0, 4));
+        world.set_model(&[7.0]);
+        world.join(3, 3);
+        check(&own, &world, 4, 3, (7.0, 1));
+        // Whoever leaves and comes back is a newcomer, though no round had answers in between.
+        world.leave(0);
+        world.join(0, 5);
+        check(&own, &world, 6, 0, (7.0, 1));
+    }
+
+    #[test]
+    fn models_that_nobody_keeps_are_let_go_and_all_others_saved() {
+        let world = World::of(2);
+        let mut own = OwnModels::default();
+        own.start_from(&model(10.0));
+        for number in 0..5 {
+            own.give(&world.round(number), [ClientId::new(number as usize % 2)], &model(number as f32));
+        }
+        assert_eq!(own.made.keys().copied().collect::<Vec<_>>(), [3, 4]);
+        let mut saver = Saver::new();
+        own.save(&mut saver);
+        let saved = saver.finish();
+        let mut again = OwnModels::default();
+        let mut loader = Loader::new(&saved);
+        again.load(&mut loader).unwrap();
+        assert!(loader.at_end());
+        check(&again, &world, 9, 1, (3.0, 6));
+    }
+}
