@@ -92,11 +92,35 @@ fn cohort_larger_than_the_fleet() {
 
 #[test]
 fn an_oracle_of_chances_that_nobody_knows() {
+    let check = |settings: &[&str], key: &str| {
+        let outage = "world.outages=[{ from = 1, until = 3, clients = [0] }]";
+        let message = "nobody can know the chances of clients in this world; give it [world.availability] kind = \
+                       \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
+        refused(SMALL, &[settings, &[outage]].concat(), &format!("{key}: {message}"));
+    };
+    check(
+        &["recipe=fedcs-oracle", "select.cohort=4"],
+        "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\"",
+    );
+    check(
+        &["recipe=ipw", "select.cohort=4", "aggregate.chances=oracle"],
+        "--set aggregate.chances=oracle: aggregate.chances = \"oracle\"",
+    );
+}
+
+#[test]
+fn snapshots_asked_for_in_two_ways() {
     refused(
         SMALL,
-        &["recipe=fedcs-oracle", "select.cohort=4", "world.outages=[{ from = 1, until = 3, clients = [0] }]"],
-        "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\": nobody can know the chances of clients in this world; \
-         give it [world.availability] kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another kind",
+        &["recipe=fast", "select.cohort=4", "select.chance=0.5", "select.every=3"],
+        "--set select.every=3: select.every = 3: give this or chance, not both",
+    );
+    refused(
+        SMALL,
+        &["recipe=fast", "select.cohort=4", "select.around.kind=evryone"],
+        "--set select.around.kind=evryone: select.around.kind = \"evryone\": there is no such kind; did you mean \
+         \"everyone\"? known: everyone, uniform, e3cs, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, \
+         oldest-first, f3ast, cyclic, fast",
     );
 }
 
