@@ -188,10 +188,10 @@ impl Memory {
     /// Bytes in memory and on the shelf, for the record.
     pub(crate) fn notes(&self) -> Notes {
         let there = self.kept.values().filter_map(|kept| match kept {
-            Kept::There(_, len) => Some(*len as f64),
+            Kept::There(_, len) => Some(*len as u64),
             Kept::Here(_) => None,
         });
-        [("memory_bytes", self.here_bytes as f64), ("memory_shelf_bytes", there.sum())].into()
+        [("memory_bytes", self.here_bytes as f64), ("memory_shelf_bytes", there.sum::<u64>() as f64)].into()
     }
 
     fn encode(&self, vector: &[f32]) -> Vec<u8> {

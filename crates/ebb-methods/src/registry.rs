@@ -297,7 +297,7 @@ mod tests {
         world.chances = vec![0.5; 4];
         for entry in Registry::standard().aggregators {
             let play = |by: f32| {
-                let mut one = aggregator(entry, entry.example).unwrap();
+                let mut one = aggregator(entry, &entry.example.replace("buffer = 10", "buffer = 2")).unwrap();
                 let rounds: [&[(usize, f32)]; 3] =
                     [&[(0, 1.0), (2, -3.0)], &[(1, 4.0), (2, 1.0)], &[(0, 7.0), (3, 2.0)]];
                 let mut found = Vec::new();

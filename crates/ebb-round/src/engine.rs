@@ -162,8 +162,17 @@ impl Engine {
 
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
         let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };
-        let hold =
-            all_fold([objective.hold(), substitution.hold(), aggregator.hold(), server.hold(), oracle_hold]);
+        // Running statistics are averaged whatever the method, and a sum that is folded cannot be taken apart.
+        let statistics = statistics(&round);
+        let statistics_hold = if statistics.is_empty() { Hold::Fold } else { Hold::All };
+        let hold = all_fold([
+            objective.hold(),
+            substitution.hold(),
+            aggregator.hold(),
+            server.hold(),
+            oracle_hold,
+            statistics_hold,
+        ]);
         let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
         let training = fleet.train(
             &orders(&round, server.as_ref(), &cohort.clients(), &job),
@@ -175,14 +184,13 @@ impl Engine {
         let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
         contributions.extend(substitution.stand_ins(&round, &returns)); // substitution
         contributions.sort_by_key(|one| (one.client, one.age, one.source));
-        let aggregate = match folded {
+        let recounted = if folded.is_none() { objective.recount(&round, &contributions) } else { None };
+        let recounted = Round { shares: recounted.as_ref().unwrap_or(round.shares), ..round.clone() };
+        let mut aggregate = match folded {
             Some(aggregate) => aggregate,
-            None => {
-                let recounted = objective.recount(&round, &contributions);
-                let round = Round { shares: recounted.as_ref().unwrap_or(round.shares), ..round.clone() };
-                aggregator.aggregate(&round, &contributions) // debiasing, aggregation
-            }
+            None => aggregator.aggregate(&recounted, &contributions), // debiasing, aggregation
         };
+        average(&round, &statistics, &returns, &mut aggregate);
         let oracle = match self.facts.oracle {
             true => {
                 let missing = orders(&round, server.as_ref(), &returns.missing(&round), &job);
@@ -194,7 +202,7 @@ impl Engine {
             }
             false => None,
         };
-        server.absorb(&round, &contributions, &aggregate); // server update
+        server.absorb(&recounted, &contributions, &aggregate); // server update
         let score = evaluator.evaluate(number, server.model(), &self.census, &self.shares); // evaluation
 
         let oracle_hits = oracle::hits(&round, &contributions);
@@ -310,8 +318,34 @@ impl State for Engine {
     }
 }
 
-fn all_fold(holds: [Hold; 5]) -> Hold {
+fn all_fold(holds: [Hold; 6]) -> Hold {
     if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
+}
+
+/// The stretches of the model that gradients do not move.
+fn statistics(round: &Round<'_>) -> Vec<Range<usize>> {
+    let len = round.global.model.len();
+    let starts = std::iter::once(0).chain(round.trained.iter().map(|range| range.end));
+    let ends = round.trained.iter().map(|range| range.start).chain(std::iter::once(len));
+    starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
+}
+
+/// Running statistics become the mean of those of this round's answers, by shares: weights that make up for somebody, and
+/// what is remembered, are for directions to go in.
+fn average(round: &Round<'_>, statistics: &[Range<usize>], returns: &Returns, aggregate: &mut [f32]) {
+    if statistics.is_empty() {
+        return;
+    }
+    let own: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
+    let mut shares: Vec<_> = own.iter().map(|one| round.share(one.client)).collect();
+    if shares.iter().sum::<f64>() <= 0.0 {
+        shares.fill(1.0);
+    }
+    let total: f64 = shares.iter().sum();
+    for at in statistics.iter().cloned().flatten() {
+        let terms = own.iter().zip(&shares).map(|(one, share)| share * f64::from(one.update.delta.model[at]));
+        aggregate[at] = if own.is_empty() { 0.0 } else { (terms.sum::<f64>() / total) as f32 };
+    }
 }
 
 /// The cohort ascending by client.

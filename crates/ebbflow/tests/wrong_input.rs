@@ -109,6 +109,28 @@ fn an_oracle_of_chances_that_nobody_knows() {
 }
 
 #[test]
+fn methods_that_would_count_somebody_twice() {
+    refused(
+        SMALL,
+        &["recipe=fedau", "substitute.kind=friend"],
+        "recipe \"fedau\": aggregate.kind = \"fedau\": it makes up for the silent itself, so substitute.kind = \"friend\" \
+         would count wrongly; leave [substitute] out",
+    );
+    refused(
+        SMALL,
+        &["recipe=fedawe", "aggregate.kind=mifa"],
+        "recipe \"fedawe\": server.kind = \"fedawe\": it weighs the answers itself, and aggregate.kind = \"mifa\" would have no \
+         say; leave [aggregate] out",
+    );
+    refused(
+        &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
+        &["recipe=focus", "local.clip_norm=1.0"],
+        "--set local.clip_norm=1.0: local.clip_norm = 1.0: gradients are read off the distance moved, which clipping \
+         shortens; leave it out",
+    );
+}
+
+#[test]
 fn snapshots_asked_for_in_two_ways() {
     refused(
         SMALL,

@@ -51,6 +51,19 @@ impl Study {
         self.column_where(which.method, which.vary.as_slice(), column)
     }
 
+    /// An accuracy by seed; of a run whose model was lost it is 0, whenever that happened.
+    pub(super) fn scores_where(
+        &self,
+        method: &str,
+        varied: &[(&str, &str)],
+        column: &str,
+    ) -> BTreeMap<u32, f64> {
+        let mut scores = self.column_where(method, varied, column);
+        let lost = [varied, &[("ending", "diverged")]].concat();
+        scores.extend(self.column_where(method, &lost, "rounds").into_keys().map(|seed| (seed, 0.0)));
+        scores
+    }
+
     /// The same where several keys vary.
     pub(super) fn column_where(
         &self,

@@ -3,7 +3,7 @@
 //! Anarchic federated learning (Yang et al. 2022, "Anarchic Federated Learning"): clients choose when to come and how many steps to do, and return the mean gradient of
 //! their steps. `afl-cd` moves by the mean of what came in, `afl-cs` by the mean of the latest of everybody, zero for the unheard. The paper's
 //! server rate is here `server.rate` times the local rate times the steps that clients were asked for, so that 1 makes both FedAvg when everybody
-//! does all of its work. Late answers reach it through `substitute.kind = "late"`.
+//! is asked for as many steps and does them. Late answers reach it through `substitute.kind = "late"`.
 
 use ebb_round::roles::scaled;
 use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
@@ -73,7 +73,10 @@ impl Aggregator for Cross {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
-        let worked = |one: &&Contribution| one.source == Some(one.client) && round.share(one.client) > 0.0;
+        // A rate that fell to nothing says nothing of the slope.
+        let worked = |one: &&Contribution| {
+            one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.rate > 0.0
+        };
         let mut came: Vec<_> = contributions.iter().filter(worked).collect();
         // The rate is that of the newest, and of two answers of one client the newer is its latest.
         came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));

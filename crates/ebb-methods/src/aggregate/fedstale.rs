@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::EmptyRounds;
 use super::chances::{Chances, Source};
 use super::remembered::Remembered;
-use crate::answers::{add, own};
+use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -27,6 +27,7 @@ precision = \"f32\"          # of what is remembered; or f16
 # memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let table: Table = settings.parse()?;
+        no_stand_ins(settings, "it makes up for the silent itself")?;
         Ok(Box::new(FedStale {
             beta: table.beta.get(),
             empty_rounds: table.empty_rounds,

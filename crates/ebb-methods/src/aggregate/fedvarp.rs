@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
 use super::remembered::Remembered;
-use crate::answers::{add, own};
+use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -22,6 +22,7 @@ precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
+        no_stand_ins(settings, "it makes up for the silent itself")?;
         Ok(Box::new(FedVarp { empty_rounds, past: Remembered::new(precision, memory_mb) }))
     },
 };

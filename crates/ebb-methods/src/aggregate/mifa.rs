@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
 use super::remembered::Remembered;
-use crate::answers::own;
+use crate::answers::{no_stand_ins, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -24,6 +24,7 @@ precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { wait, empty_rounds, precision, memory_mb } = settings.parse()?;
+        no_stand_ins(settings, "it makes up for the silent itself")?;
         Ok(Box::new(Mifa { wait, empty_rounds, rate: 0.0, past: Remembered::new(precision, memory_mb) }))
     },
 };
@@ -57,7 +58,8 @@ impl Aggregator for Mifa {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
         self.past.begin(round);
         let answers = own(round, contributions);
-        for (one, _) in &answers {
+        // A rate that fell to nothing says nothing of the slope.
+        for (one, _) in answers.iter().filter(|(one, _)| one.update.rate > 0.0) {
             self.rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();

@@ -10,7 +10,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::remembered::Remembered;
-use crate::answers::{add, own};
+use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
 /// The registry's line.
@@ -21,6 +21,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { precision, memory_mb } = settings.parse()?;
+        no_stand_ins(settings, "it makes up for the silent itself")?;
         Ok(Box::new(Mimic { corrections: Remembered::new(precision, memory_mb) }))
     },
 };

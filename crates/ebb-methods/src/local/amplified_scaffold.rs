@@ -30,6 +30,10 @@ weight_decay = 0.0",
                 "gradients are read off the distance moved, which momentum and Adam stretch; leave them out";
             return Err(settings.error("momentum", message));
         }
+        if plan.clips() {
+            let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
+            return Err(settings.error("clip_norm", message));
+        }
         let server = settings.elsewhere("server");
         let period = server.number("every").filter(|_| server.text("kind") == Some("amplified-scaffold"));
         Ok(Box::new(AmplifiedScaffold { plan, period: period.map(|rounds| (rounds as u32).max(1)) }))

@@ -28,6 +28,10 @@ batch = 20                  # without it, all the client holds",
             let message = "a gradient is read off the distance moved, which momentum and Adam stretch; leave them out";
             return Err(settings.error("momentum", message));
         }
+        if plan.clips() {
+            let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
+            return Err(settings.error("clip_norm", message));
+        }
         Ok(Box::new(Focus { plan, summed: settings.elsewhere("server").text("kind") == Some("focus") }))
     },
 };

@@ -141,6 +141,11 @@ impl Plan {
         self.momentum.get() > 0.0 || self.optimiser == Optimiser::Adam
     }
 
+    /// Whether slopes are shortened, with whatever was added to them.
+    pub fn clips(&self) -> bool {
+        self.clip_norm.is_some()
+    }
+
     /// A step without correction.
     pub fn plain_step(&self, job: &Job) -> StepRule<'static> {
         StepRule {

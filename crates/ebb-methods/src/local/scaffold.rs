@@ -38,6 +38,10 @@ weight_decay = 0.0",
                  leave it out or give option = \"I\"",
             ));
         }
+        if option == Variate::II && plan.clips() {
+            let message = "gradients are read off the distance moved, which clipping shortens; leave it out or give option = \"I\"";
+            return Err(settings.error("clip_norm", message));
+        }
         Ok(Box::new(Scaffold { plan, option }))
     },
 };

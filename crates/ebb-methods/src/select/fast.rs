@@ -149,7 +149,9 @@ impl Selector for Fast {
             return self.around.select(round, probes);
         }
         let wait = if self.invited > self.cohort { Wait::First(self.cohort) } else { Wait::Everyone };
-        Cohort { wait, ..uniform::of_enrolled(round, self.invited) }
+        // Of more than are needed the first count, and who that is goes by speed too.
+        let approximate = self.invited > self.cohort;
+        Cohort { wait, approximate, ..uniform::of_enrolled(round, self.invited) }
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {

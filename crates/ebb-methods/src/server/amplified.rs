@@ -6,12 +6,12 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::one;
+use super::{moved, one};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -54,7 +54,7 @@ impl ServerRule for Amplified {
     }
 
     fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
+        let mut model = moved(round, self.rate, aggregate);
         self.anchor.lengthen(round, self.every, self.factor, &mut model);
         self.model = Arc::new(Parcel::of(model));
     }

@@ -6,13 +6,13 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::amplified::Anchor;
 use super::clock::Clock;
-use super::{one, scaffold};
+use super::{moved, one, scaffold};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -65,7 +65,7 @@ impl ServerRule for AmplifiedScaffold {
 
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         scaffold::add_changes(&mut self.next, round, contributions);
-        let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
+        let mut model = moved(round, self.rate, aggregate);
         if self.anchor.lengthen(round, self.every, self.factor, &mut model) {
             self.control.clone_from(&self.next);
         }

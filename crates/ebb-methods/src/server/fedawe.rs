@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::one;
 use super::own_models::OwnModels;
-use crate::answers::{add, own};
+use crate::answers::{add, no_aggregator, no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -26,7 +26,11 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
     example: "rate = 1.0
 clock = \"run\"
 # clip = 0.5               # the longest that the mean update may be",
-    build: |settings| Ok(Box::new(settings.parse::<FedAwe>()?)),
+    build: |settings| {
+        no_stand_ins(settings, "it takes answers only")?;
+        no_aggregator(settings)?;
+        Ok(Box::new(settings.parse::<FedAwe>()?))
+    },
 };
 
 #[derive(Debug, Serialize, Deserialize)]

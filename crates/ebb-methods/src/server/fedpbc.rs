@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
 use super::own_models::OwnModels;
-use crate::answers::{add, own};
+use crate::answers::{add, no_aggregator, no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -23,7 +23,11 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
     about: "clients train on while they are away; the mean of those that come is given to them alone",
     example: "clock = \"run\"
 # most_rounds = 50         # of work that a client makes up for when it comes again; without it, all it missed",
-    build: |settings| Ok(Box::new(settings.parse::<FedPbc>()?)),
+    build: |settings| {
+        no_stand_ins(settings, "it takes answers only")?;
+        no_aggregator(settings)?;
+        Ok(Box::new(settings.parse::<FedPbc>()?))
+    },
 };
 
 #[derive(Debug, Serialize, Deserialize)]

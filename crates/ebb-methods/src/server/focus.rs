@@ -12,8 +12,9 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::one;
+use super::{moved, one};
 use crate::aggregate::EmptyRounds;
+use crate::answers::{no_aggregator, no_stand_ins};
 use crate::local::focus::GRADIENT;
 
 /// The registry's line.
@@ -23,7 +24,11 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
     example: "rate = 1.0                 # times the local rate
 clock = \"run\"
 empty_rounds = \"stay\"      # or step: along the last gradients",
-    build: |settings| Ok(Box::new(settings.parse::<Focus>()?)),
+    build: |settings| {
+        no_stand_ins(settings, "it takes answers only")?;
+        no_aggregator(settings)?;
+        Ok(Box::new(settings.parse::<Focus>()?))
+    },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,7 +69,7 @@ impl ServerRule for Focus {
             })
             .collect();
         // Answers without gradients are another local rule's; running statistics are averaged in any case.
-        let mut model = vectors::moved(&round.global.model, self.rate.get(), aggregate);
+        let mut model = moved(round, self.rate, aggregate);
         if changes.is_empty() && !own.is_empty() {
             self.model = Arc::new(Parcel::of(model));
             return;

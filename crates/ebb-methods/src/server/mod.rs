@@ -12,9 +12,21 @@ mod own_models;
 pub mod plain;
 pub mod scaffold;
 
+use ebb_round::{Round, vectors};
 use ebb_settings::Positive;
 
 /// The usual server rate.
 fn one() -> Positive {
     Positive::new(1.0).expect("1 is above 0")
+}
+
+/// The model moved by the aggregate times a rate; running statistics, which are no direction, by the aggregate itself.
+fn moved(round: &Round<'_>, rate: Positive, aggregate: &[f32]) -> Vec<f32> {
+    let mut model = vectors::moved(&round.global.model, 1.0, aggregate);
+    if rate.get() != 1.0 {
+        for at in round.trained.iter().cloned().flatten() {
+            model[at] = (f64::from(round.global.model[at]) + rate.get() * f64::from(aggregate[at])) as f32;
+        }
+    }
+    model
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::one;
+use super::{moved, one};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -39,7 +39,7 @@ impl ServerRule for Plain {
     }
 
     fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        self.start_from(vectors::moved(&round.global.model, self.rate.get(), aggregate));
+        self.start_from(moved(round, self.rate, aggregate));
     }
 
     fn model(&self) -> &Arc<Parcel> {

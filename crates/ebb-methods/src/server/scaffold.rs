@@ -14,7 +14,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::one;
+use super::{moved, one};
 use crate::local::scaffold::CONTROL;
 
 /// The registry's line.
@@ -54,7 +54,7 @@ impl ServerRule for Scaffold {
     }
 
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
-        self.model = Arc::new(Parcel::of(vectors::moved(&round.global.model, self.rate.get(), aggregate)));
+        self.model = Arc::new(Parcel::of(moved(round, self.rate, aggregate)));
         add_changes(&mut self.control, round, contributions);
     }
 
