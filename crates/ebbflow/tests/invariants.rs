@@ -209,10 +209,9 @@ samples = 60
 kind = "layers"
 layers = [{ kind = "dense", units = 8 }, { kind = "batch-norm" }, { kind = "relu" }, { kind = "dense", units = 10 }]
 [world]
-script = [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2]]
-after_script = "repeat"
+script = SCRIPT
 [local]
-rate = 0.02
+rate = 0.05
 steps = 5
 batch = 10
 "#;
@@ -231,7 +230,10 @@ fn running_statistics_stay_what_they_are() {
         if recipe.settings.contains("friend-oracle") {
             continue;
         }
-        let text = format!("recipe = \"{}\"\n{NORMED}\n{select}", recipe.name);
+        let mut script = vec![(0..10).collect::<Vec<_>>()];
+        script.resize(30, vec![0, 1, 2]);
+        let normed = NORMED.replace("SCRIPT", &format!("{script:?}"));
+        let text = format!("recipe = \"{}\"\n{normed}\n{select}", recipe.name);
         let tree = Tree::parse(&text, "a").unwrap();
         let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
         for number in 0..30 {
