@@ -322,8 +322,11 @@ fn all_fold(holds: [Hold; 6]) -> Hold {
     if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
 }
 
-/// The stretches of the model that gradients do not move.
+/// The stretches of the model that gradients do not move; none where nobody said which they do.
 fn statistics(round: &Round<'_>) -> Vec<Range<usize>> {
+    if round.trained.is_empty() {
+        return Vec::new();
+    }
     let len = round.global.model.len();
     let starts = std::iter::once(0).chain(round.trained.iter().map(|range| range.end));
     let ends = round.trained.iter().map(|range| range.start).chain(std::iter::once(len));
