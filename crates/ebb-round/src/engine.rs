@@ -142,13 +142,19 @@ impl Engine {
         self.update_shares(number); // the objective
 
         let Roles { objective, selector, local, substitution, aggregator, server } = &mut self.roles;
+        // Where nobody said what is trained, all of it is.
+        let everything = 0..server.model().model.len();
+        let trained = match self.facts.trained.as_slice() {
+            [] => std::slice::from_ref(&everything),
+            said => said,
+        };
         let round = Round {
             number,
             seed: self.facts.seed,
             deadline_s: self.facts.deadline_s,
             threads: self.facts.threads,
             global: Arc::clone(server.model()),
-            trained: &self.facts.trained,
+            trained,
             census: &self.census,
             shares: &self.shares,
             oracle_clusters: &self.facts.oracle_clusters,
@@ -322,11 +328,8 @@ fn all_fold(holds: [Hold; 6]) -> Hold {
     if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
 }
 
-/// The stretches of the model that gradients do not move; none where nobody said which they do.
+/// The stretches of the model that gradients do not move.
 fn statistics(round: &Round<'_>) -> Vec<Range<usize>> {
-    if round.trained.is_empty() {
-        return Vec::new();
-    }
     let len = round.global.model.len();
     let starts = std::iter::once(0).chain(round.trained.iter().map(|range| range.end));
     let ends = round.trained.iter().map(|range| range.start).chain(std::iter::once(len));

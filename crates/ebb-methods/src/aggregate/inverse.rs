@@ -86,7 +86,7 @@ impl Aggregator for Inverse {
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         let weight = round.weight(contribution.client);
-        // Who stands in for somebody makes up for its silence already.
+        // Nobody knows the chance that an answer comes late.
         if contribution.is_own() { weight / self.chances.of_answer(round, contribution) } else { weight }
     }
 

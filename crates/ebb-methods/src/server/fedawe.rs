@@ -42,8 +42,6 @@ struct FedAwe {
     clock: Clock,
     clip: Option<Positive>,
     #[serde(skip)]
-    model: Arc<Parcel>,
-    #[serde(skip)]
     own: OwnModels,
 }
 
@@ -84,29 +82,25 @@ impl ServerRule for FedAwe {
         for at in round.trained.iter().cloned().flatten() {
             moved[at] = (models[at] + factor * found[at]) as f32;
         }
-        self.model = Arc::new(Parcel::of(moved));
-        self.own.give(round, answers.iter().map(|(one, _)| one.client), &self.model);
+        self.own.give(round, answers.iter().map(|(one, _)| one.client), moved);
     }
 
     fn model(&self) -> &Arc<Parcel> {
-        &self.model
+        self.own.model()
     }
 
     fn start_from(&mut self, model: Vec<f32>) {
-        self.model = Arc::new(Parcel::of(model));
-        self.own.start_from(&self.model);
+        self.own.start_from(model);
     }
 }
 
 impl State for FedAwe {
     fn save(&self, to: &mut Saver) {
-        to.f32s("model", &self.model.model);
-        to.section("own", |to| self.own.save(to));
+        self.own.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.start_from(from.f32s("model")?);
-        from.section("own", |from| self.own.load(from))
+        self.own.load(from)
     }
 }
 
@@ -122,7 +116,6 @@ mod tests {
                 rate: one(),
                 clock: Clock::Run,
                 clip: clip.and_then(Positive::new),
-                model: Arc::default(),
                 own: OwnModels::default(),
             };
             server.start_from(vec![10.0, 10.0]);

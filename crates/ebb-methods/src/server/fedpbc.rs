@@ -37,8 +37,6 @@ struct FedPbc {
     clock: Clock,
     most_rounds: Option<NonZeroU32>,
     #[serde(skip)]
-    model: Arc<Parcel>,
-    #[serde(skip)]
     own: OwnModels,
 }
 
@@ -66,28 +64,25 @@ impl ServerRule for FedPbc {
             add(&mut sum, *part, &self.own.of(round, one.client).0.model);
             add(&mut sum, *part, &one.update.delta.model);
         }
-        self.model = Arc::new(Parcel::of(sum.iter().map(|value| *value as f32).collect()));
-        self.own.give(round, answers.iter().map(|(one, _)| one.client), &self.model);
+        let mean = sum.iter().map(|value| *value as f32).collect();
+        self.own.give(round, answers.iter().map(|(one, _)| one.client), mean);
     }
 
     fn model(&self) -> &Arc<Parcel> {
-        &self.model
+        self.own.model()
     }
 
     fn start_from(&mut self, model: Vec<f32>) {
-        self.model = Arc::new(Parcel::of(model));
-        self.own.start_from(&self.model);
+        self.own.start_from(model);
     }
 }
 
 impl State for FedPbc {
     fn save(&self, to: &mut Saver) {
-        to.f32s("model", &self.model.model);
-        to.section("own", |to| self.own.save(to));
+        self.own.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.start_from(from.f32s("model")?);
-        from.section("own", |from| self.own.load(from))
+        self.own.load(from)
     }
 }

@@ -11,6 +11,8 @@ use ebb_round::{ClientId, Loader, Parcel, Round, RoundNo, Saver, State, StateErr
 
 #[derive(Debug, Default)]
 pub(super) struct OwnModels {
+    /// The model as it is.
+    model: Arc<Parcel>,
     /// The model of the run's beginning.
     first: Arc<Parcel>,
     /// Models by the round at whose end they were made, as long as somebody keeps them.
@@ -19,8 +21,14 @@ pub(super) struct OwnModels {
 }
 
 impl OwnModels {
-    pub(super) fn start_from(&mut self, model: &Arc<Parcel>) {
-        *self = OwnModels { first: Arc::clone(model), ..OwnModels::default() };
+    pub(super) fn start_from(&mut self, model: Vec<f32>) {
+        let model = Arc::new(Parcel::of(model));
+        *self = OwnModels { first: Arc::clone(&model), model, ..OwnModels::default() };
+    }
+
+    /// The model as it is.
+    pub(super) fn model(&self) -> &Arc<Parcel> {
+        &self.model
     }
 
     /// A client's own model, and how many rounds it is away, this one counted. A newcomer is given the model as it is.
@@ -40,16 +48,17 @@ impl OwnModels {
         }
     }
 
-    /// Gives the model of this round's end to those that were heard.
+    /// The model becomes this, and is given to those that were heard.
     pub(super) fn give(
         &mut self,
         round: &Round<'_>,
         heard: impl IntoIterator<Item = ClientId>,
-        model: &Arc<Parcel>,
+        model: Vec<f32>,
     ) {
+        self.model = Arc::new(Parcel::of(model));
         self.heard.extend(heard.into_iter().map(|client| (client, round.number)));
         self.heard.retain(|client, _| round.census.enrolled().get(client.idx()));
-        self.made.insert(round.number, Arc::clone(model));
+        self.made.insert(round.number, Arc::clone(&self.model));
         let kept: BTreeSet<_> = self.heard.values().collect();
         self.made.retain(|number, _| kept.contains(number));
     }
@@ -58,6 +67,7 @@ impl OwnModels {
 impl State for OwnModels {
     fn save(&self, to: &mut Saver) {
         to.f32s("first", &self.first.model);
+        to.f32s("now", &self.model.model);
         to.u64("made", self.made.len() as u64);
         for (number, model) in &self.made {
             to.u64("number", u64::from(*number));
@@ -68,7 +78,8 @@ impl State for OwnModels {
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.start_from(&Arc::new(Parcel::of(from.f32s("first")?)));
+        self.start_from(from.f32s("first")?);
+        self.model = Arc::new(Parcel::of(from.f32s("now")?));
         for _ in 0..from.u64("made")? {
             let number = from.u32("number")?;
             self.made.insert(number, Arc::new(Parcel::of(from.f32s("model")?)));
@@ -76,7 +87,8 @@ impl State for OwnModels {
         let clients = from.u32s("clients")?;
         let heard = from.u32s("heard")?;
         let known = heard.iter().all(|number| self.made.contains_key(number));
-        let fits = self.made.values().all(|model| model.model.len() == self.first.model.len());
+        let fits =
+            self.made.values().chain([&self.model]).all(|model| model.model.len() == self.first.model.len());
         if clients.len() != heard.len() || !known || !fits {
             return Err(from.error("heard", "does not fit the models"));
         }
@@ -91,10 +103,6 @@ mod tests {
     use super::*;
     use crate::testing::World;
 
-    fn model(value: f32) -> Arc<Parcel> {
-        Arc::new(Parcel::of(vec![value]))
-    }
-
     #[track_caller]
     fn check(own: &OwnModels, world: &World, number: RoundNo, client: usize, expected: (f32, u32)) {
         let (found, missed) = own.of(&world.round(number), ClientId::new(client));
@@ -105,10 +113,10 @@ mod tests {
     fn clients_keep_what_they_were_given_and_newcomers_begin_with_what_there_is() {
         let mut world = World::of(3);
         let mut own = OwnModels::default();
-        own.start_from(&model(10.0));
+        own.start_from(vec![10.0]);
         check(&own, &world, 0, 1, (10.0, 1));
-        own.give(&world.round(0), [0, 1].map(ClientId::new), &model(9.0));
-        own.give(&world.round(2), [ClientId::new(1)], &model(8.0));
+        own.give(&world.round(0), [0, 1].map(ClientId::new), vec![9.0]);
+        own.give(&world.round(2), [ClientId::new(1)], vec![8.0]);
         check(&own, &world, 3, 0, (9.0, 3));
         check(&own, &world, 3, 1, (8.0, 1));
         check(&own, &world, 3, 2, (10.0, 4));
@@ -125,9 +133,9 @@ mod tests {
     fn models_that_nobody_keeps_are_let_go_and_all_others_saved() {
         let world = World::of(2);
         let mut own = OwnModels::default();
-        own.start_from(&model(10.0));
+        own.start_from(vec![10.0]);
         for number in 0..5 {
-            own.give(&world.round(number), [ClientId::new(number as usize % 2)], &model(number as f32));
+            own.give(&world.round(number), [ClientId::new(number as usize % 2)], vec![number as f32]);
         }
         assert_eq!(own.made.keys().copied().collect::<Vec<_>>(), [3, 4]);
         let mut saver = Saver::new();
