@@ -226,6 +226,9 @@ fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
     // The two that come last do so at the same time, and both count.
     let (basket, spent) = first(2);
     assert_eq!((clients(&basket), spent.elapsed_s), (vec![0, 1, 2], 500.0));
+    // Who is there may take longer than the deadline, too.
+    let all = [(0, 10), (1, 10), (2, 10)];
+    check("deadline_s = 5.0\npatience_s = 500.0\nscript = [[0, 1, 2]]", Wait::First(3), &all, 12.0);
 }
 
 #[test]
