@@ -175,9 +175,11 @@ impl Tree {
         self.value(path).is_some()
     }
 
-    /// Takes a key at the top level out of the tree.
+    /// Takes a key at the top level out of the tree, and what was parsed of it.
     pub fn remove(&mut self, key: &str) {
         self.root.remove(key);
+        let below = format!("{key}.");
+        self.resolved.get().retain(|path, _| path != key && !path.starts_with(&below));
     }
 
     /// Refuses keys at the top level other than `known`.

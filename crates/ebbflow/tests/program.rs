@@ -165,6 +165,43 @@ fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
     assert_eq!(lines.lines().count(), 12, "nothing but JSON");
 }
 
+/// A method of a grid may spell its roles out and name no recipe.
+#[test]
+fn a_run_of_a_grid_that_was_stopped_goes_on() {
+    let place = tempfile::tempdir().unwrap();
+    let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 6");
+    let roles = "[[grid.method]]\nname = \"all\"\nselect = { kind = \"everyone\" }\naggregate = { kind = \"mean\" }\n";
+    let config = write(place.path(), "g.toml", &format!("{text}[grid]\nseeds = [3]\n{roles}"));
+    let (out, whole) = (place.path().join("out"), place.path().join("whole"));
+    succeed(&["compare", &config, "--quiet", "--out", whole.to_str().unwrap()]);
+    let only =
+        |folder: &Path| std::fs::read_dir(folder.join("cells")).unwrap().next().unwrap().unwrap().path();
+    let cell = only(&whole);
+    let settings = std::fs::read_to_string(cell.join("settings.toml")).unwrap();
+    assert!(!settings.contains("grid"), "a run is no grid:\n{settings}");
+
+    // As one leaves it that is killed in its first round.
+    let killed = out.join("cells").join(cell.file_name().unwrap());
+    std::fs::create_dir_all(&killed).unwrap();
+    for file in ["settings.toml", "run.json"] {
+        std::fs::copy(cell.join(file), killed.join(file)).unwrap();
+    }
+    for file in ["rounds.jsonl", "wall.jsonl"] {
+        std::fs::write(killed.join(file), "").unwrap();
+    }
+    succeed(&["compare", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    assert_eq!(rows(&killed), rows(&cell));
+    // And on its own.
+    succeed(&[
+        "run",
+        killed.to_str().unwrap(),
+        "--quiet",
+        "--out",
+        place.path().join("again").to_str().unwrap(),
+    ]);
+    assert_eq!(rows(&place.path().join("again")), rows(&cell));
+}
+
 #[test]
 fn a_grid_with_its_table_elsewhere_is_shown_from_its_folder() {
     let place = tempfile::tempdir().unwrap();
