@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Resume(Resume),
     /// Show a run or a grid: tables and a plot
     Show(Show),
+    /// Write a report on runs and grids: one HTML file that opens anywhere, and its plots
+    Report(Report),
     /// Show who is how alike in a run whose substitution compares clients
     Friends(Friends),
     /// Write the rounds of a run as CSV or Parquet
@@ -123,6 +125,30 @@ pub(crate) enum Against {
     Hours,
     /// Bytes that travelled, up and down
     Bytes,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Report {
+    /// Folders of runs and of grids
+    #[arg(required = true)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Folder for the page and the plots [default: report in the folder that is named first]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// The accuracy, from 0 to 1, to which rounds are counted [default: the highest that all reach]
+    #[arg(long, value_name = "ACCURACY", value_parser = share)]
+    pub(crate) target: Option<f64>,
+    /// What stands above it [default: the name of the folder]
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    #[command(flatten)]
+    pub(crate) colours: Colours,
+}
+
+/// A number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "give a number from 0 to 1".to_owned())
 }
 
 #[derive(Debug, ClapArgs)]

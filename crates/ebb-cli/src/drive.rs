@@ -79,7 +79,7 @@ pub fn drive(
     keep_friends(run, &mut writer).map_err(broken)?;
     let target = run.stop.accuracy.map(ebb_settings::Chance::get);
     let model = &run.engine.model().model;
-    let summary = writer.finish(ending, run.layout(), model, target).map_err(broken)?;
+    let summary = writer.finish(ending, run.layout(), model, target, run.engine.weights()).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
 }
 

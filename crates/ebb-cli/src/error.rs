@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_plot::PlotError;
 use ebb_record::RecordError;
+use ebb_report::ReportError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
 
@@ -119,6 +120,15 @@ impl From<RecordError> for CliError {
 impl From<PlotError> for CliError {
     fn from(error: PlotError) -> Self {
         CliError::Usage(error.to_string())
+    }
+}
+
+impl From<ReportError> for CliError {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::Record(error) => error.into(),
+            ReportError::Plot(error) => error.into(),
+        }
     }
 }
 

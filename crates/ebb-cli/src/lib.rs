@@ -9,7 +9,6 @@ mod commands;
 pub mod drive;
 mod error;
 mod grid;
-mod linkage;
 mod output;
 mod progress;
 mod untrained;
@@ -46,6 +45,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Compare(compare) => commands::compare::run(registry, compare),
         Command::Resume(resume) => commands::resume::run(registry, resume),
         Command::Show(show) => commands::show::run(show),
+        Command::Report(report) => commands::report::run(report),
         Command::Friends(friends) => commands::friends::run(friends),
         Command::Export(export) => commands::export::run(export),
         Command::List(list) => commands::list::run(registry, list),

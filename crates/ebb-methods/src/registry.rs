@@ -261,8 +261,10 @@ addition! {
 
 #[cfg(test)]
 mod tests {
+    use ebb_round::Contribution;
+
     use super::*;
-    use crate::testing::{World, aggregator, contribution};
+    use crate::testing::{World, aggregator, contribution, vector_answer};
 
     fn build(text: &str) -> Result<(), String> {
         let registry = Registry::standard();
@@ -304,7 +306,7 @@ mod tests {
                 for (number, updates) in (0..).zip(rounds) {
                     let updates: Vec<_> =
                         updates.iter().map(|&(client, value)| contribution(client, by * value)).collect();
-                    found.push(one.aggregate(&world.round(number), &updates)[0]);
+                    found.push(one.aggregate(&world.round(number), &updates).vector[0]);
                 }
                 found
             };
@@ -312,6 +314,37 @@ mod tests {
             let linear = once.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-5);
             assert!(linear, "{}: {once:?}, {twice:?}", entry.name);
         }
+    }
+
+    /// Everybody's update points along an axis of its own, so that the aggregate shows whose work is in it.
+    #[test]
+    fn aggregates_say_by_how_much_the_work_of_each_client_is_in_them() {
+        let mut world = World::with_samples(&[1, 2, 3, 4]);
+        world.chances = vec![0.5; 4];
+        world.set_model(&[0.0; 4]);
+        let mut untold = Vec::new();
+        for entry in Registry::standard().aggregators {
+            let mut one = aggregator(entry, entry.example).unwrap();
+            for (number, clients) in (0..).zip([vec![0, 2], vec![1, 2], vec![], vec![0, 3], vec![2]]) {
+                let along = |client: &usize| {
+                    let mut axis = [0.0; 4];
+                    axis[*client] = 1.0;
+                    Contribution::own(&vector_answer(*client, number, &axis))
+                };
+                let came: Vec<_> = clients.iter().map(along).collect();
+                let found = one.aggregate(&world.round(number), &came);
+                let Some(given) = found.given else {
+                    untold.push(entry.name);
+                    break;
+                };
+                let mut said = [0.0; 4];
+                given.iter().for_each(|(client, weight)| said[client.idx()] += weight);
+                let same = |(at, said): (usize, &f64)| (f64::from(found.vector[at]) - said).abs() < 1e-6;
+                let same = said.iter().enumerate().all(same);
+                assert!(same, "{}, round {number}: {:?}, not {said:?}", entry.name, found.vector);
+            }
+        }
+        assert_eq!(untold, ["mimic", "fedbuff"]);
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub(crate) fn check_aggregate(
     expected: f32,
 ) {
     let contributions: Vec<_> = updates.iter().map(|&(client, value)| contribution(client, value)).collect();
-    let aggregate = aggregator.aggregate(&world.round(0), &contributions);
+    let aggregate = aggregator.aggregate(&world.round(0), &contributions).vector;
     assert!((aggregate[0] - expected).abs() < 1e-6, "{aggregate:?}, not {expected}");
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn coefficients(
         let answered = (0..4).filter(|&idx| steps[idx] > 0);
         let value = |idx| if idx == of { 1.0 } else { 0.0 };
         let contributions: Vec<_> = answered.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
-        let moved = aggregator(entry, text).unwrap().aggregate(&world.round(0), &contributions);
+        let moved = aggregator(entry, text).unwrap().aggregate(&world.round(0), &contributions).vector;
         f64::from(moved[0])
     })
 }

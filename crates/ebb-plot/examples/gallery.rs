@@ -110,6 +110,7 @@ fn raster() -> Raster {
         x_label: "round".into(),
         y_label: String::new(),
         first_column: 1,
+        column_width: 1,
         states: vec!["in time".into(), "late".into()],
         rows: rows.collect(),
     }

@@ -3,6 +3,7 @@
 //! The backend counts in whole units, in which a curve would have steps; so a unit is a tenth of a pixel, and
 //! the first line of the file says so.
 
+use std::cell::Cell;
 use std::sync::Once;
 
 use plotters::backend::SVGBackend;
@@ -13,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontDesc, FontFamily, FontStyle, FontTransform, RGBAColor, ShapeStyle, register_font};
 
 use crate::error::PlotError;
-use crate::svg::{FAMILY, Size, Svg, font};
+use crate::svg::{Area, FAMILY, Size, Svg, font};
 use crate::theme::{Colour, Theme};
 
 /// Units of the file in a pixel.
@@ -50,6 +51,8 @@ pub(crate) struct Canvas<'s> {
     pub(crate) theme: Theme,
     pub(crate) width: f64,
     pub(crate) height: f64,
+    /// Where the data lie, once the frame is drawn.
+    pub(crate) data: Cell<Option<Area>>,
 }
 
 /// Draws a picture of this size on the theme's ground.
@@ -63,13 +66,15 @@ pub(crate) fn picture(
     measure_with_own_font();
     let units = (size.width_px * UNITS as u32, size.height_px * UNITS as u32);
     let mut drawn = String::new();
+    let data;
     {
         let area = SVGBackend::with_string(&mut drawn, units).into_drawing_area();
-        let canvas =
-            Canvas { area, theme, width: f64::from(size.width_px), height: f64::from(size.height_px) };
+        let (width, height) = (f64::from(size.width_px), f64::from(size.height_px));
+        let canvas = Canvas { area, theme, width, height, data: Cell::new(None) };
         canvas.rect((0.0, 0.0), (canvas.width, canvas.height), theme.background());
         draw(&canvas)?;
         canvas.area.present().expect(STRING);
+        data = canvas.data.get();
     }
     let (_, inside) = drawn.split_once('\n').expect("the backend's first line opens the file");
     let text = format!(
@@ -81,7 +86,7 @@ pub(crate) fn picture(
         units.1,
         escaped(title),
     );
-    Ok(Svg { text, size })
+    Ok(Svg { text, size, area: data })
 }
 
 impl Canvas<'_> {
@@ -217,7 +222,7 @@ mod tests {
         });
         assert!(text.contains("aria-label=\"a &lt; b &amp; &quot;c&quot;\""), "{text}");
         assert!(text.contains("&lt;x&gt; &amp;   \n"), "{text}");
-        let svg = Svg { text, size: Size { width_px: 100, height_px: 50 } };
+        let svg = Svg { text, size: Size { width_px: 100, height_px: 50 }, area: None };
         assert!(svg.png(1).is_ok());
     }
 

@@ -10,6 +10,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use crate::axis::{self, thinned, ticks};
 use crate::canvas::{Canvas, Place, TEXT_PX, TITLE_PX, hang, in_units, places, upward};
 use crate::error::PlotError;
+use crate::svg::Area;
 use crate::theme::Colour;
 
 const MARGIN: f64 = 14.0;
@@ -136,6 +137,19 @@ impl Frame<'_> {
             });
         }
         let plane = self.plane(left.round(), top.round(), right.round(), bottom.round());
+        let (across, along) = (self.bottom.range(), self.left.range());
+        let down = match self.left {
+            Axis::Names { .. } => (along.start, along.end),
+            _ => (along.end, along.start),
+        };
+        canvas.data.set(Some(Area {
+            left_px: plane.left,
+            top_px: plane.top,
+            right_px: plane.right,
+            bottom_px: plane.bottom,
+            across: (across.start, across.end),
+            down,
+        }));
         self.draw_left(canvas, &plane, &besides);
         self.draw_bottom(canvas, &plane, &below);
         self.draw_axis_titles(canvas, &plane);

@@ -47,5 +47,5 @@ pub use lines::{Lines, Series};
 pub use mosaic::Mosaic;
 pub use raster::{Raster, RasterRow};
 pub use sheet::{Channels, ContactSheet, SheetRow};
-pub use svg::{Size, Svg};
+pub use svg::{Area, Size, Svg};
 pub use theme::{Colour, Theme};

@@ -20,6 +20,8 @@ pub struct Raster {
     pub y_label: String,
     /// The number of the first column.
     pub first_column: u64,
+    /// How many numbers a column stands for, where that is more than one.
+    pub column_width: u64,
     /// The states' names.
     pub states: Vec<String>,
     /// The rows, from above.
@@ -54,7 +56,7 @@ impl Raster {
             x_label: &self.x_label,
             y_label: &self.y_label,
             keys: keys.collect(),
-            bottom: Axis::Whole(first..first + n_columns as f64),
+            bottom: Axis::Whole(first..first + n_columns as f64 * self.column_width.max(1) as f64),
             left: Axis::names(self.rows.iter().map(|row| &row.name)),
             right_px: 0.0,
         };
@@ -153,6 +155,14 @@ mod tests {
             |row: &str| row.split_once(" width=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap();
         // The first is the swatch in the legend.
         rows.skip(1).map(width).collect()
+    }
+
+    #[test]
+    fn a_column_can_stand_for_several_numbers() {
+        let wide = Raster { column_width: 100, ..raster(&["uuul"]) };
+        let svg = wide.draw(Theme::Light, Size::default()).unwrap();
+        assert!(svg.as_str().contains("\n300\n"), "{}", svg.as_str());
+        assert_eq!(svg.area().unwrap().across, (0.5, 400.5));
     }
 
     #[test]

@@ -48,17 +48,40 @@ impl Size {
     }
 }
 
+/// Where the data of a picture lie, for whoever points at them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Area {
+    /// The left edge, in pixels from the left.
+    pub left_px: f64,
+    /// The upper edge, in pixels from above.
+    pub top_px: f64,
+    /// The right edge.
+    pub right_px: f64,
+    /// The lower edge.
+    pub bottom_px: f64,
+    /// The values at the left and at the right edge; of names, the i-th owns i to i + 1.
+    pub across: (f64, f64),
+    /// The values at the upper and at the lower edge.
+    pub down: (f64, f64),
+}
+
 /// A picture as SVG.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Svg {
     pub(crate) text: String,
     pub(crate) size: Size,
+    pub(crate) area: Option<Area>,
 }
 
 impl Svg {
     /// The SVG file's text.
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Where its data lie.
+    pub fn area(&self) -> Option<Area> {
+        self.area
     }
 
     /// How large the picture is where nothing scales it.

@@ -41,7 +41,7 @@ pub use reader::{Header, Rows, RunFolder, Wall};
 pub use row::{Judged, Row};
 pub use selection::{Selection, SelectionTally};
 pub use shelf::FileShelf;
-pub use summary::{Answers, Diverged, Summary};
+pub use summary::{Answers, ClientWeights, Diverged, Summary};
 pub use table::{note_names, write_csv, write_parquet};
 pub use writer::RunWriter;
 

@@ -122,6 +122,9 @@ pub struct Row {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub oracle_client_deciles: Vec<f64>,
     /// Who of those that were up would not have been heard in time if it had been asked; left out where nobody can say, and
     /// where many clients ever enrolled. An oracle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -284,6 +287,7 @@ impl Row {
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
             oracle_client_deviation: oracle.map(|spread| spread.deviation),
+            oracle_client_deciles: oracle.map_or_else(Vec::new, |spread| spread.deciles.to_vec()),
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
             oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
@@ -667,7 +671,8 @@ pub(crate) mod tests {
         outcome.cohort.picks[2].chance = Some(1.0 / 3.0);
         outcome.returns.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
         outcome.returns.refused = vec![Refused { client: ClientId::new(3), why: Refusal::NotFinite }];
-        let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7 });
+        let oracle_clients =
+            Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7, deciles: [0.5; 11] });
         let class = |samples, hits| ClassScore { samples, hits };
         outcome.score = Some(Score {
             loss: 0.1 + 0.2,
@@ -701,6 +706,7 @@ pub(crate) mod tests {
         assert_eq!((again.refused, again.refused_why), (vec![3], vec!["not-finite".to_owned()]));
         assert_eq!(again.loss, Some(0.1 + 0.2));
         assert_eq!(again.oracle_client_worst_tenth, Some(0.05));
+        assert_eq!(again.oracle_client_deciles, [0.5; 11]);
         assert_eq!((again.class_samples, again.class_accuracy), (vec![2, 4], vec![0.5, 0.75]));
         assert_eq!((again.top_k, again.top_k_accuracy), (vec![2], vec![1.0]));
     }

@@ -1,6 +1,6 @@
 //! What came of a run, in a few numbers, from its rows alone.
 
-use ebb_round::{Bits, Refusal};
+use ebb_round::{Bits, Refusal, Weights};
 use serde::{Deserialize, Serialize};
 
 use crate::numbers::{number, numbers, some_number};
@@ -68,6 +68,12 @@ pub struct Summary {
     /// Its standard deviation over clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_deviation: Option<f64>,
+    /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub oracle_client_deciles: Vec<f64>,
+    /// How much the work of each client counted; missing where that is not known, or in records that are older than this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<ClientWeights>,
     /// How many test samples each class has, if the model was judged class by class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_samples: Vec<u32>,
@@ -83,6 +89,39 @@ pub struct Summary {
     /// Clients whose training diverged, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diverged: Option<Diverged>,
+}
+
+/// How much the work of each client counted, from client 0, and how much it should have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClientWeights {
+    /// The sum over rounds of the factor by which its work was in the aggregate.
+    #[serde(deserialize_with = "numbers")]
+    pub given: Vec<f64>,
+    /// The sum over the same rounds of its share of the objective.
+    #[serde(deserialize_with = "numbers")]
+    pub due: Vec<f64>,
+}
+
+impl ClientWeights {
+    /// How much more than it should each client counted: 1 is just as much, 0 not at all. Of all that was given, whatever that came to.
+    pub fn over_due(&self) -> Vec<f64> {
+        let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
+        let all = self.given.iter().zip(&self.due);
+        all.map(|(one, share)| (one / given) / (share / due)).collect()
+    }
+
+    /// What part of all that was given went to others than it should: 0 if nothing did, 1 if all of it.
+    pub fn misplaced(&self) -> f64 {
+        let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
+        let all = self.given.iter().zip(&self.due);
+        all.map(|(one, share)| (one / given - share / due).abs()).sum::<f64>() / 2.0
+    }
+}
+
+impl From<&Weights> for ClientWeights {
+    fn from(weights: &Weights) -> Self {
+        ClientWeights { given: weights.given().to_vec(), due: weights.due().to_vec() }
+    }
 }
 
 /// How often clients answered, over all rounds.
@@ -169,6 +208,8 @@ impl Tally {
             oracle_client_mean: None,
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,
+            oracle_client_deciles: Vec::new(),
+            weights: None,
             class_samples: Vec::new(),
             class_accuracy: Vec::new(),
             top_k: Vec::new(),
@@ -233,6 +274,7 @@ impl Tally {
         so_far.oracle_client_mean = finite(row.oracle_client_mean);
         so_far.oracle_client_worst_tenth = finite(row.oracle_client_worst_tenth);
         so_far.oracle_client_deviation = finite(row.oracle_client_deviation);
+        so_far.oracle_client_deciles.clone_from(&row.oracle_client_deciles);
         so_far.class_samples.clone_from(&row.class_samples);
         so_far.class_accuracy.clone_from(&row.class_accuracy);
         so_far.top_k.clone_from(&row.top_k);
@@ -285,6 +327,7 @@ mod tests {
         rows[2].refused = vec![2];
         rows[2].refused_why = vec!["repeated".into()];
         rows[3].oracle_client_mean = Some(0.4);
+        rows[3].oracle_client_deciles = vec![0.5, 0.75];
         (rows[3].class_samples, rows[3].class_accuracy) = (vec![4, 2], vec![0.25, 1.0]);
         (rows[1].top_k, rows[1].top_k_accuracy) = (vec![3], vec![0.5]);
         (rows[3].top_k, rows[3].top_k_accuracy) = (vec![3], vec![0.75]);
@@ -324,6 +367,8 @@ mod tests {
             oracle_client_mean: Some(0.4),
             oracle_client_worst_tenth: None,
             oracle_client_deviation: None,
+            oracle_client_deciles: vec![0.5, 0.75],
+            weights: None,
             class_samples: vec![4, 2],
             class_accuracy: vec![0.25, 1.0],
             top_k: vec![3],
@@ -404,5 +449,15 @@ mod tests {
     fn an_empty_run_has_a_summary() {
         let found = summary(&[], Some(0.5));
         assert_eq!((found.rounds, found.tail_accuracy, found.never_heard), (0, None, 0));
+    }
+
+    #[test]
+    fn weights_are_held_against_what_was_due() {
+        // Two of four halves went to the first, which should have had a quarter of it.
+        let weights = ClientWeights { given: vec![2.0, 2.0, 0.0], due: vec![1.0, 2.0, 1.0] };
+        assert_eq!(weights.over_due(), [2.0, 1.0, 0.0]);
+        assert_eq!(weights.misplaced(), 0.25);
+        let fair = ClientWeights { given: vec![3.0, 6.0], due: vec![0.5, 1.0] };
+        assert_eq!((fair.over_due(), fair.misplaced()), (vec![1.0, 1.0], 0.0));
     }
 }

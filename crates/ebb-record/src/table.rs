@@ -149,7 +149,8 @@ const COUNT_LISTS: [CountList; 21] = [
 /// A column with a list of other numbers a round, and where they are found.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
-const NUMBER_LISTS: [NumberList; 6] = [
+const NUMBER_LISTS: [NumberList; 7] = [
+    ("oracle_client_deciles", |row| row.oracle_client_deciles.clone()),
     ("class_accuracy", |row| row.class_accuracy.clone()),
     ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
     ("stand_in_part", Row::stand_in_parts),
@@ -450,6 +451,7 @@ mod tests {
         rows[1].model = Some(Vec::new());
         (rows[1].class_samples, rows[1].class_accuracy) = (vec![4, 0], vec![0.75, f64::NAN]);
         (rows[1].top_k, rows[1].top_k_accuracy) = (vec![2], vec![0.5]);
+        rows[1].oracle_client_deciles = vec![0.25, 1.0];
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
@@ -490,6 +492,7 @@ mod tests {
         check("chances", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
         check("class_samples", ["[]", "[4, 0]", "[]"]);
         check("class_accuracy", ["[]", "[0.75, NaN]", "[]"]);
+        check("oracle_client_deciles", ["[]", "[0.25, 1.0]", "[]"]);
         check("top_k", ["[]", "[2]", "[]"]);
         check("top_k_accuracy", ["[]", "[0.5]", "[]"]);
         check_last("n_stand_ins", "0", "4");
@@ -512,7 +515,7 @@ mod tests {
         check_last("oracle_bound_f2", "null", "1.0");
         check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 66));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 67));
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use ebb_round::{Acquaintance, Layout};
+use ebb_round::{Acquaintance, Layout, Weights};
 
 use crate::checkpoint::{self, Stand};
 use crate::disk;
 use crate::error::{Doing, RecordError};
 use crate::reader::{Header, HeaderFile, Rows, Wall, read_walls};
-use crate::summary::{Summary, Tally};
+use crate::summary::{ClientWeights, Summary, Tally};
 use crate::{
     CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, note_names,
     write_csv, write_model,
@@ -135,6 +135,7 @@ impl RunWriter {
         layout: &Layout,
         model: &[f32],
         target_accuracy: Option<f64>,
+        weights: Option<&Weights>,
     ) -> Result<Summary, RecordError> {
         let rounds = self.folder.join(ROUNDS);
         self.rows.sync_all().doing("writing", &rounds)?;
@@ -144,7 +145,7 @@ impl RunWriter {
         let rows = Rows::open(&rounds)?.inspect(|row| row.iter().for_each(|row| tally.add(row)));
         let notes = note_names(rows)?;
         write_csv(Rows::open(&rounds)?, &notes, &self.folder.join(TABLE))?;
-        let summary = tally.summary(ending);
+        let summary = Summary { weights: weights.map(ClientWeights::from), ..tally.summary(ending) };
         disk::replace_with(&self.folder.join(SUMMARY), &summary.to_json())?;
         // There is nothing left to go on with; if it cannot be removed it does no harm.
         let _ = fs::remove_file(self.folder.join(CHECKPOINT));
@@ -292,7 +293,7 @@ mod tests {
     }
 
     fn finish(writer: RunWriter) {
-        writer.finish("rounds", &layout(), &[1.0, 2.0], None).unwrap();
+        writer.finish("rounds", &layout(), &[1.0, 2.0], None, None).unwrap();
     }
 
     fn rounds(folder: &Path) -> Vec<u32> {
@@ -326,7 +327,7 @@ mod tests {
         let run = RunFolder::open(&folder).unwrap();
         assert_eq!((run.header(), run.settings()), (&header(), "seed = 7\n"));
         assert_eq!(run.summary().unwrap(), None);
-        let summary = writer.finish("rounds", &layout(), &[1.0, 2.0], Some(0.5)).unwrap();
+        let summary = writer.finish("rounds", &layout(), &[1.0, 2.0], Some(0.5), None).unwrap();
         assert_eq!((summary.rounds, summary.rounds_to_target), (3, Some(2)));
         assert_eq!(run.summary().unwrap(), Some(summary));
         assert_eq!(run.walls().unwrap().len(), 2);

@@ -7,10 +7,11 @@ use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
 use crate::inbox::{Inbox, Owed};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
-    Acquaintance, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes, Objective,
-    OwnStart, Report, Returns, Round, Selector, ServerRule, Substitution,
+    Acquaintance, Aggregate, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes,
+    Objective, OwnStart, Report, Returns, Round, Selector, ServerRule, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
+use crate::weights::Weights;
 use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, vectors};
 
 /// One answer to each of the six questions.
@@ -59,6 +60,7 @@ pub struct Engine {
     spent: Spent,
     /// The squares of the oracle's errors so far, added up.
     oracle_errors2: f64,
+    weights: Weights,
 }
 
 /// What happened in a round.
@@ -126,6 +128,7 @@ impl Engine {
             next: 0,
             spent: Spent::default(),
             oracle_errors2: 0.0,
+            weights: Weights::default(),
         }
     }
 
@@ -192,10 +195,11 @@ impl Engine {
         contributions.sort_by_key(|one| (one.client, one.age, one.source));
         let recounted = if folded.is_none() { objective.recount(&round, &contributions) } else { None };
         let recounted = Round { shares: recounted.as_ref().unwrap_or(round.shares), ..round.clone() };
-        let mut aggregate = match folded {
+        let Aggregate { vector: mut aggregate, given } = match folded {
             Some(aggregate) => aggregate,
             None => aggregator.aggregate(&recounted, &contributions), // debiasing, aggregation
         };
+        self.weights.add(&round, given.filter(|_| server.goes_by_aggregate()));
         average(&round, &statistics, &returns, &mut aggregate);
         let oracle = match self.facts.oracle {
             true => {
@@ -278,6 +282,11 @@ impl Engine {
         self.roles.aggregator.lend(shelf);
     }
 
+    /// How much the work of each client counted so far, and how much it should have; `None` where that is not known.
+    pub fn weights(&self) -> Option<&Weights> {
+        self.weights.known()
+    }
+
     /// What all rounds took so far.
     pub fn spent(&self) -> Spent {
         self.spent
@@ -300,6 +309,7 @@ impl State for Engine {
         to.section("census", |to| self.census.save(to));
         to.section("shares", |to| self.shares.save(to));
         to.section("owed", |to| self.owed.save(to));
+        to.section("weights", |to| self.weights.save(to));
         to.section("objective", |to| self.roles.objective.save(to));
         to.section("select", |to| self.roles.selector.save(to));
         to.section("substitute", |to| self.roles.substitution.save(to));
@@ -316,6 +326,7 @@ impl State for Engine {
         from.section("census", |from| self.census.load(from))?;
         from.section("shares", |from| self.shares.load(from))?;
         from.section("owed", |from| self.owed.load(from))?;
+        from.section("weights", |from| self.weights.load(from))?;
         from.section("objective", |from| self.roles.objective.load(from))?;
         from.section("select", |from| self.roles.selector.load(from))?;
         from.section("substitute", |from| self.roles.substitution.load(from))?;

@@ -147,6 +147,8 @@ pub struct Spread {
     pub worst_tenth: f64,
     /// Its standard deviation over clients.
     pub deviation: f64,
+    /// From the client that is served worst to the one that is served best, in steps of a tenth of them.
+    pub deciles: [f64; 11],
 }
 
 /// Why a fleet could not go on with a round.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::fleet::{FleetError, Sink};
-use crate::roles::{Aggregator, Answer, Cohort, Contribution, Hold, Returns, Round, scaled};
+use crate::roles::{Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Returns, Round, scaled};
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, Parcel, RoundNo, Update, vectors};
 
@@ -76,6 +76,7 @@ struct Fold {
     sum: Vec<f64>,
     total: f64,
     waiting: Vec<(Parcel, f64)>,
+    weights: Vec<(ClientId, f64)>,
 }
 
 impl<'a> Inbox<'a> {
@@ -91,12 +92,13 @@ impl<'a> Inbox<'a> {
             sum: vec![0.0; round.global.model.len()],
             total: 0.0,
             waiting: Vec::with_capacity(FOLD_TOGETHER),
+            weights: Vec::new(),
         });
         Inbox { round, cohort, owed, aggregator, returns: Returns::default(), fold }
     }
 
     /// Who answered what, and the aggregate if updates were folded.
-    pub(crate) fn close(mut self, elapsed_s: f64) -> (Returns, Option<Vec<f32>>) {
+    pub(crate) fn close(mut self, elapsed_s: f64) -> (Returns, Option<Aggregate>) {
         let mut answered = self.returns.fresh.iter().map(|answer| answer.client).peekable();
         let asked = self.cohort.picks.iter().map(|pick| pick.client);
         self.returns.absent =
@@ -106,7 +108,9 @@ impl<'a> Inbox<'a> {
         let aggregate = self.fold.take().map(|mut fold| {
             fold.flush(self.round.threads);
             let own: Vec<_> = self.returns.fresh.iter().map(Contribution::own).collect();
-            scaled(&fold.sum, self.aggregator.scale(self.round, fold.total, &own))
+            let scale = self.aggregator.scale(self.round, fold.total, &own);
+            fold.weights.iter_mut().for_each(|(_, weight)| *weight *= scale);
+            Aggregate { vector: scaled(&fold.sum, scale), given: Some(fold.weights) }
         });
         (self.returns, aggregate)
     }
@@ -171,6 +175,7 @@ impl Sink for Inbox<'_> {
             let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
             fold.total += weight;
             fold.waiting.push((delta, weight));
+            fold.weights.push((client, weight));
             if fold.waiting.len() == FOLD_TOGETHER {
                 fold.flush(self.round.threads);
             }

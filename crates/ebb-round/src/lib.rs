@@ -21,6 +21,7 @@ pub mod shelf;
 pub mod sketch;
 pub mod state;
 pub mod vectors;
+pub mod weights;
 
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
@@ -33,10 +34,11 @@ pub use oracle::OracleError;
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;
 pub use roles::{
-    Acquaintance, Adam, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule,
-    LocalRun, Notes, Objective, OwnStart, Pick, Probes, Report, Returns, Round, Selector, ServerRule,
-    StepRule, Substitution, Wait,
+    Acquaintance, Adam, Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness,
+    LocalRule, LocalRun, Notes, Objective, OwnStart, Pick, Probes, Report, Returns, Round, Selector,
+    ServerRule, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
 pub use shelf::Shelf;
 pub use state::{Loader, Saver, State, StateError};
+pub use weights::Weights;

@@ -213,10 +213,15 @@ pub trait Aggregator: State + Send {
         1.0
     }
     /// The aggregate of updates that were all kept.
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let weights: Vec<_> = contributions.iter().map(|one| one.part * self.weigh(round, one)).collect();
         let scale = self.scale(round, weights.iter().sum(), contributions);
-        scaled(&weighted_sum(round, contributions, &weights), scale)
+        let given = contributions.iter().zip(&weights);
+        let given = given.filter_map(|(one, weight)| Some((one.source?, scale * weight)));
+        Aggregate {
+            vector: scaled(&weighted_sum(round, contributions, &weights), scale),
+            given: Some(given.collect()),
+        }
     }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
@@ -230,10 +235,36 @@ pub trait Aggregator: State + Send {
     }
 }
 
+/// What a round's updates, and whatever is remembered of earlier ones, were made into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Aggregate {
+    /// By how much the model is to move.
+    pub vector: Vec<f32>,
+    /// By which factor the work of each client is in it, in any order, several for one client being added up; what no
+    /// single client computed is left out. `None` where the method cannot say.
+    pub given: Option<Vec<(ClientId, f64)>>,
+}
+
+impl Aggregate {
+    /// One that does not say whose work it holds.
+    pub fn untold(vector: Vec<f32>) -> Aggregate {
+        Aggregate { vector, given: None }
+    }
+
+    /// One that holds nobody's work.
+    pub fn nothing(len: usize) -> Aggregate {
+        Aggregate { vector: vec![0.0; len], given: Some(Vec::new()) }
+    }
+}
+
 /// How does the model move, and what is sent next?
 pub trait ServerRule: State + Send {
     /// Whether it needs to see whole updates, or only their aggregate.
     fn hold(&self) -> Hold;
+    /// Whether the model moves by the aggregate, and not by what the rule makes of the answers itself.
+    fn goes_by_aggregate(&self) -> bool {
+        true
+    }
     /// The position in the local rate's schedule, counted from 1.
     fn tick(&self, round: &Round<'_>) -> u32 {
         round.number + 1

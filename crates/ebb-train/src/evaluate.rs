@@ -245,6 +245,11 @@ fn spread(figures: &[f64]) -> Option<Spread> {
         mean: centre,
         worst_tenth: mean(worst),
         deviation: (squares / figures.len() as f64).sqrt(),
+        deciles: std::array::from_fn(|tenth| {
+            let at = (figures.len() - 1) as f64 * tenth as f64 / 10.0;
+            let (below, above) = (figures[at.floor() as usize], figures[at.ceil() as usize]);
+            below + (above - below) * at.fract()
+        }),
     })
 }
 
@@ -277,6 +282,8 @@ mod tests {
         let spread = spread(&figures).unwrap();
         assert_eq!((spread.mean, spread.worst_tenth), (6.0, 1.5));
         assert!((spread.deviation - 10_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(spread.deciles, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
+        assert_eq!(super::spread(&[0.0, 1.0]).unwrap().deciles[3], 0.3);
         assert_eq!(super::spread(&[]), None);
     }
 

@@ -188,3 +188,34 @@ impl LocalRule for Watched {
         self.0.run(job, memory, run)
     }
 }
+
+/// Who answered: 0, 1 and 2; then 0; then 0 and 1; then 2. Each should count for a third in each of the four rounds.
+#[test]
+fn how_much_the_work_of_each_counted() {
+    let counted = |name: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = shipped(&format!("experiments/by-hand/{name}.toml"));
+        let out = folder.path().join("run");
+        succeed(&["run", "--quiet", file.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+        let summary = std::fs::read_to_string(out.join("summary.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&summary).unwrap()["weights"].clone()
+    };
+    let third = 1.0 / 3.0;
+    for (name, expected) in [
+        ("dropout", [third + 1.5, third + 0.5, third + 1.0]),
+        ("zero-update", [1.0, 2.0 * third, 2.0 * third]),
+        ("stale-update", [4.0 * third; 3]),
+        ("mifa", [4.0 * third; 3]),
+        ("full", [4.0 * third; 3]),
+    ] {
+        let weights = counted(name);
+        for (client, expected) in expected.into_iter().enumerate() {
+            let given = weights["given"][client].as_f64().unwrap();
+            assert!((given - expected).abs() < 1e-9, "{name}, client {client}: {given}, not {expected}");
+            let due = weights["due"][client].as_f64().unwrap();
+            assert!((due - 4.0 * third).abs() < 1e-9, "{name}, client {client}: {due}");
+        }
+    }
+    // It goes by the answers themselves, whatever the aggregate.
+    assert!(counted("fedawe").is_null());
+}

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use ebb_methods::Registry;
+use ebb_plot::Theme;
 use ebb_settings::Tree;
 
 use crate::CliError;
 use crate::args::Demo;
 use crate::commands::compare::run_grid;
+use crate::commands::report;
 use crate::grid::Grid;
 use crate::output::{say, typed};
 
@@ -30,10 +32,13 @@ pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
     if args.how.json {
         return Ok(());
     }
+    let report =
+        report::write(std::slice::from_ref(&folder), &folder.join("report"), "The demo", None, Theme::Light)?;
     let one = typed(["ebbflow", "show", &grid.folder_of(&grid.cells[0]).display().to_string()]);
     say(&format!(
-        "\nfigures  {}\nrecords  {}\nlook at one with: {one}",
+        "\nfigures  {}\nrecords  {}\nreport   {}\nlook at one with: {one}",
         grid.csv.display(),
         folder.join("cells").display(),
+        report.display(),
     ))
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_plot::{HeatMap, PlotError, Size, Svg, Theme};
 use ebb_record::{FriendPair, RunFolder};
+use ebb_report::friends::matrix;
 use ebb_round::ClientId;
 use ebb_settings::Facts;
 use ebb_train::data;
@@ -13,10 +14,9 @@ use serde::Serialize;
 use crate::CliError;
 use crate::args::Friends;
 use crate::assemble::{planned, read_to_look};
-use crate::linkage::{Distances, side_by_side};
 use crate::output::{Columns, bold, count, folder_for, resume_command, say, say_files, write_picture};
 
-/// Of more clients than this the table shows the first few, and the picture as many that are evenly apart.
+/// Of more clients than this the table shows the first few.
 const MANY: usize = 2000;
 
 /// The table of many clients ends after so many.
@@ -24,9 +24,6 @@ const FIRST: usize = 50;
 
 /// So many friends of each client are shown.
 const BEST: usize = 3;
-
-/// Of at most so many clients the numbers stand beside the picture.
-const MOST_NAMED: usize = 60;
 
 pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
     let run = RunFolder::open(&args.run)?;
@@ -200,74 +197,19 @@ impl Circle {
 
     /// Draws the matrix, if there is one; says what is where.
     fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
-        if self.pairs.is_empty() {
-            return Ok(Vec::new());
-        }
+        let clusters: BTreeMap<u32, Option<u32>> =
+            self.clients.iter().map(|one| (one.client, one.oracle_cluster)).collect();
+        let cluster = |client: u32| clusters.get(&client).copied().flatten();
+        let Some(map) = matrix(self.round, &self.pairs, cluster) else { return Ok(Vec::new()) };
         let name = format!("round-{:06}", self.round);
-        let files = write_picture(folder, &name, &self.draw(theme)?)?;
+        let files = write_picture(folder, &name, &draw(&map, theme)?)?;
         Ok(files.map(|file| ("picture", file)).to_vec())
     }
+}
 
-    fn draw(&self, theme: Theme) -> Result<Svg, PlotError> {
-        let drawn = self.drawn();
-        let place: BTreeMap<u32, usize> =
-            drawn.iter().enumerate().map(|(at, one)| (one.client, at)).collect();
-        let mut values = vec![vec![f64::NAN; drawn.len()]; drawn.len()];
-        for pair in &self.pairs {
-            if let (Some(&one), Some(&other)) = (place.get(&pair.client), place.get(&pair.other)) {
-                values[one][other] = pair.similarity;
-                values[other][one] = pair.similarity;
-            }
-        }
-        let name =
-            |one: &&Client| if drawn.len() <= MOST_NAMED { one.client.to_string() } else { String::new() };
-        let names: Vec<_> = drawn.iter().map(name).collect();
-        let breaks =
-            drawn.windows(2).enumerate().filter(|(_, two)| two[0].oracle_cluster != two[1].oracle_cluster);
-        let order =
-            if self.oracle.is_some() { "by true cluster (oracle)" } else { "alike ones side by side" };
-        let some = if drawn.len() < self.clients.len() {
-            format!(", {} of {}", drawn.len(), self.clients.len())
-        } else {
-            String::new()
-        };
-        let map = HeatMap {
-            title: format!("Who is how alike after {}", count(u64::from(self.round), "round")),
-            x_label: format!("client{some}, {order}"),
-            y_label: "client".to_owned(),
-            value_label: "similarity".to_owned(),
-            rows: names.clone(),
-            columns: names,
-            values,
-            gap_label: "never met".to_owned(),
-            blank_diagonal: true,
-            breaks: breaks.map(|(at, _)| at + 1).collect(),
-        };
-        let side_px = (36 * drawn.len() as u32).clamp(320, 900);
-        map.draw(theme, Size { width_px: side_px + 150, height_px: side_px + 130 })
-    }
-
-    /// The clients in the picture, in order.
-    fn drawn(&self) -> Vec<&Client> {
-        let n_drawn = self.clients.len().min(MANY);
-        let mut drawn: Vec<_> =
-            (0..n_drawn).map(|at| &self.clients[at * self.clients.len() / n_drawn]).collect();
-        if self.oracle.is_some() {
-            drawn.sort_by_key(|one| (one.oracle_cluster, one.client));
-            return drawn;
-        }
-        let place: BTreeMap<u32, usize> =
-            drawn.iter().enumerate().map(|(at, one)| (one.client, at)).collect();
-        // Whoever never met is as unlike as any two that did.
-        let unlike = self.pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
-        let mut apart = Distances::new(drawn.len(), unlike);
-        for pair in &self.pairs {
-            if let (Some(&one), Some(&other)) = (place.get(&pair.client), place.get(&pair.other)) {
-                apart.set(one, other, 1.0 - pair.similarity);
-            }
-        }
-        side_by_side(apart).into_iter().map(|at| drawn[at]).collect()
-    }
+fn draw(map: &HeatMap, theme: Theme) -> Result<Svg, PlotError> {
+    let side_px = (36 * map.rows.len() as u32).clamp(320, 900);
+    map.draw(theme, Size { width_px: side_px + 150, height_px: side_px + 130 })
 }
 
 impl Client {

@@ -8,6 +8,7 @@ pub(crate) mod describe;
 pub(crate) mod export;
 pub(crate) mod friends;
 pub(crate) mod list;
+pub(crate) mod report;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod selection;

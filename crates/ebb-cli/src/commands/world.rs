@@ -258,6 +258,7 @@ impl Played {
             x_label: "round".to_owned(),
             y_label: "client".to_owned(),
             first_column: 0,
+            column_width: 1,
             states,
             rows: self.drawn.iter().map(row).collect(),
         };

@@ -333,14 +333,7 @@ impl Grid {
 
     /// The folder of a cell's run.
     pub(crate) fn folder_of(&self, cell: &Cell) -> PathBuf {
-        let mut name = String::new();
-        for part in std::iter::once(&cell.method).chain(&cell.values) {
-            name.extend(part.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }));
-            name.push('_');
-        }
-        // Names of files are bounded; the digest tells cells apart.
-        let name: String = name.chars().take(60).collect();
-        self.folder.join("cells").join(format!("{name}s{}_{}", cell.seed, cell.digest))
+        self.folder.join("cells").join(cell_name(&cell.method, &cell.values, cell.seed, &cell.digest))
     }
 
     /// Leaves word in the folder where the figures are.
@@ -365,6 +358,25 @@ impl Grid {
             }
             Err(std::fs::TryLockError::Error(error)) => Err(CliError::file("locking", &path, error)),
         }
+    }
+}
+
+/// The name of the folder of a cell's run.
+fn cell_name(method: &str, values: &[String], seed: u32, digest: &str) -> String {
+    let mut name = String::new();
+    for part in std::iter::once(method).chain(values.iter().map(String::as_str)) {
+        name.extend(part.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }));
+        name.push('_');
+    }
+    // Names of files are bounded; the digest tells cells apart.
+    let name: String = name.chars().take(60).collect();
+    format!("{name}s{seed}_{digest}")
+}
+
+impl Finished {
+    /// The folder of its run, in the folder of its grid.
+    pub(crate) fn folder(&self, grid: &Path) -> PathBuf {
+        grid.join("cells").join(cell_name(&self.method, &self.values, self.seed, &self.digest))
     }
 }
 

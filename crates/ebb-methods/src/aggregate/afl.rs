@@ -6,7 +6,9 @@
 //! is asked for as many steps and does them. Late answers reach it through `substitute.kind = "late"`.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +73,7 @@ impl Aggregator for Cross {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
         // A rate that fell to nothing says nothing of the slope.
         let worked = |one: &&Contribution| {
@@ -90,18 +92,23 @@ impl Aggregator for Cross {
             |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));
         let Some(latest) = &mut self.latest else {
             let mut sum = vec![0.0; round.global.model.len()];
+            let mut given = Vec::new();
             for one in came {
-                let weight = round.weight(one.client) / total * per_step(one);
-                add(&mut sum, weight, &one.update.delta.model);
+                let part = round.weight(one.client) / total;
+                given.push((one.client, part));
+                add(&mut sum, part * per_step(one), &one.update.delta.model);
             }
-            return scaled(&sum, self.reach);
+            return Aggregate { vector: scaled(&sum, self.reach), given: Some(given) };
         };
         latest.begin(round);
         for one in &came {
             latest.replace(round, one.client, &scaled_down(&one.update.delta.model, per_step(one)));
         }
         let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
-        scaled(latest.sum(), if stays { 0.0 } else { self.reach })
+        match stays {
+            true => Aggregate::nothing(round.global.model.len()),
+            false => Aggregate { vector: scaled(latest.sum(), self.reach), given: Some(latest.given(round)) },
+        }
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {
@@ -149,7 +156,7 @@ mod tests {
                 ..partial(client, value, steps, 4)
             };
             let came: Vec<_> = came.iter().map(one).collect();
-            found.push(afl.aggregate(&world.round(number), &came)[0]);
+            found.push(afl.aggregate(&world.round(number), &came).vector[0]);
         }
         found
     }

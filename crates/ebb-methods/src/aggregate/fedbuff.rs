@@ -8,7 +8,9 @@ use std::num::NonZeroU32;
 
 use ebb_round::inbox::LATE_ROUNDS;
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, State, StateError,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +71,7 @@ impl Aggregator for FedBuff {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let mut aggregate = vec![0.0; round.global.model.len()];
         self.buffer.sum.resize(aggregate.len(), 0.0);
         for one in contributions.iter().filter(|one| round.share(one.client) > 0.0) {
@@ -90,7 +92,8 @@ impl Aggregator for FedBuff {
             }
         }
         self.moved.retain(|at| at.saturating_add(LATE_ROUNDS) >= round.number);
-        scaled(&aggregate, 1.0)
+        // Whose work waits in the buffer is not kept.
+        Aggregate::untold(scaled(&aggregate, 1.0))
     }
 
     fn notes(&self) -> Notes {
@@ -131,7 +134,7 @@ mod tests {
                 ..contribution(client, value)
             };
             let came: Vec<_> = came.iter().map(one).collect();
-            let found = f64::from(fedbuff.aggregate(&world.round(number), &came)[0]);
+            let found = f64::from(fedbuff.aggregate(&world.round(number), &came).vector[0]);
             assert!((found - expected).abs() < 1e-6, "round {number}: {found}, not {expected}");
         }
     }

@@ -5,7 +5,9 @@
 //! With beta 0 it is FedAvg without bias, with beta 1 FedVARP for unequal chances.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+};
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
@@ -69,23 +71,27 @@ impl Aggregator for FedStale {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         self.chances.begin(round);
         let answers = own(round, contributions);
         if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
-            return vec![0.0; round.global.model.len()];
+            return Aggregate::nothing(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
+        let mut given = self.past.given(round);
+        given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
         for (one, _) in &answers {
             let weight = round.weight(one.client) / self.chances.of_answer(round, one);
+            let repeated = if self.past.knows(one.client) { self.beta * weight } else { 0.0 };
+            given.push((one.client, weight - repeated));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
         for (one, _) in answers {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
-        scaled(&sum, 1.0)
+        Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }
 
     fn needs_oracle_chances(&self) -> bool {
@@ -134,7 +140,7 @@ mod tests {
                     ..contribution(client, client as f32 * number as f32 + 1.0)
                 };
                 let sent: Vec<_> = answered.iter().map(send).collect();
-                aggregator.aggregate(&world.round(number), &sent)[0]
+                aggregator.aggregate(&world.round(number), &sent).vector[0]
             })
             .collect()
     }

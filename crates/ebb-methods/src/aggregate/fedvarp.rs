@@ -4,7 +4,9 @@
 //! shares taken over them, plus `sum of p_j y_j` over everybody, y being what each sent last, zero for the unheard. A round without answers makes no step.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -48,21 +50,23 @@ impl Aggregator for FedVarp {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         let answers = own(round, contributions);
         if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
-            return vec![0.0; round.global.model.len()];
+            return Aggregate::nothing(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
+        let mut given = self.past.given(round);
         for (one, part) in &answers {
+            given.push((one.client, if self.past.knows(one.client) { 0.0 } else { *part }));
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
         for (one, _) in answers {
             self.past.replace(round, one.client, &one.update.delta.model);
         }
-        scaled(&sum, 1.0)
+        Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

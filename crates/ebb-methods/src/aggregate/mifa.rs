@@ -5,7 +5,9 @@
 //! as zero. A round without answers steps from memory too, at the last rate there was, unless told to stay.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +57,7 @@ impl Aggregator for Mifa {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         let answers = own(round, contributions);
         // A rate that fell to nothing says nothing of the slope.
@@ -68,7 +70,12 @@ impl Aggregator for Mifa {
         let all_heard =
             || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
         let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || self.wait && !all_heard();
-        scaled(self.past.sum(), if stays { 0.0 } else { self.rate })
+        match stays {
+            true => Aggregate::nothing(round.global.model.len()),
+            false => {
+                Aggregate { vector: scaled(self.past.sum(), self.rate), given: Some(self.past.given(round)) }
+            }
+        }
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

@@ -5,7 +5,9 @@
 //! in the first round. A round without answers makes no step.
 
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError};
+use ebb_round::{
+    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +46,7 @@ impl Aggregator for Mimic {
         Hold::All
     }
 
-    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Vec<f32> {
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.corrections.begin(round);
         let answers = own(round, contributions);
         let mut sum = vec![0.0; round.global.model.len()];
@@ -60,7 +62,8 @@ impl Aggregator for Mimic {
                 .collect();
             self.corrections.replace(round, one.client, &off);
         }
-        scaled(&sum, 1.0)
+        // A correction holds what others sent in rounds long gone.
+        Aggregate::untold(scaled(&sum, 1.0))
     }
 
     fn lend(&mut self, shelf: Box<dyn Shelf>) {

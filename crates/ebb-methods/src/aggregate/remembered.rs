@@ -41,6 +41,11 @@ impl Remembered {
         &self.sum
     }
 
+    /// By which factor the work of each client is in the sum.
+    pub(super) fn given(&self, round: &Round<'_>) -> Vec<(ClientId, f64)> {
+        self.memory.clients().into_iter().map(|client| (client, round.share(client))).collect()
+    }
+
     /// What a client sent last; empty if it was never heard.
     pub(super) fn of(&self, client: ClientId) -> Vec<f32> {
         self.memory.get(client).unwrap_or_default()

@@ -189,7 +189,8 @@ mod tests {
         let world = World::of(4);
         let half = |client: usize| Contribution { part: 0.5, ..partial(client, 2.0, 5, 5) };
         let moved = Scheme { kind: Kind::A, renormalise: false }
-            .aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)]);
+            .aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)])
+            .vector;
         // Two of four are whole: each counts with a half.
         assert!((moved[0] - (0.5 + 0.5 * 2.0)).abs() < 1e-6, "{moved:?}");
     }

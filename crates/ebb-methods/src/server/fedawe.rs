@@ -54,6 +54,10 @@ impl ServerRule for FedAwe {
         Hold::All
     }
 
+    fn goes_by_aggregate(&self) -> bool {
+        false
+    }
+
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, _) = self.own.of(round, client);
         Some(OwnStart { parcel, times: NonZeroU32::MIN })

@@ -49,6 +49,10 @@ impl ServerRule for FedPbc {
         Hold::All
     }
 
+    fn goes_by_aggregate(&self) -> bool {
+        false
+    }
+
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, missed) = self.own.of(round, client);
         Some(OwnStart { parcel, times: self.most_rounds.map_or(missed, |most| missed.min(most)) })

@@ -58,6 +58,10 @@ impl ServerRule for Focus {
         Hold::All
     }
 
+    fn goes_by_aggregate(&self) -> bool {
+        false
+    }
+
     fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         let own: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
         let n_clients = round.shares.as_slice().iter().filter(|share| **share > 0.0).count() as f64;

@@ -2,7 +2,7 @@
 
 /// How far things are apart, for each pair of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Distances {
+pub struct Distances {
     n: usize,
     /// Row by row, each as long as there are things.
     apart: Vec<f64>,
@@ -10,12 +10,12 @@ pub(crate) struct Distances {
 
 impl Distances {
     /// Between so many things, of which two are this far apart unless something else is said.
-    pub(crate) fn new(n: usize, apart: f64) -> Self {
+    pub fn new(n: usize, apart: f64) -> Self {
         Distances { n, apart: vec![apart; n * n] }
     }
 
     /// Says how far two are apart.
-    pub(crate) fn set(&mut self, one: usize, other: usize, apart: f64) {
+    pub fn set(&mut self, one: usize, other: usize, apart: f64) {
         self.apart[one * self.n + other] = apart;
         self.apart[other * self.n + one] = apart;
     }
@@ -30,7 +30,7 @@ impl Distances {
 ///
 /// Joins two groups when each is the other's nearest. For average linkage the tree is then that of joining the nearest
 /// two of all, again and again (Murtagh 1983).
-pub(crate) fn side_by_side(mut apart: Distances) -> Vec<usize> {
+pub fn side_by_side(mut apart: Distances) -> Vec<usize> {
     let mut groups: Vec<Option<Vec<usize>>> = (0..apart.n).map(|idx| Some(vec![idx])).collect();
     let mut chain: Vec<usize> = Vec::new();
     for _ in 1..apart.n {

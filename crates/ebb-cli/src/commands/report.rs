@@ -1,0 +1,130 @@
+//! `ebbflow report`: what happened in runs and grids, as one page and its plots.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use ebb_plot::Theme;
+use ebb_record::RunFolder;
+use ebb_report::gather::base_name;
+use ebb_report::{Report, Source};
+
+use crate::CliError;
+use crate::args;
+use crate::grid::{csv_of, read_csv, varied_in_csv};
+use crate::output::{count, note, say, write_file};
+
+pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
+    let first = &args.runs[0];
+    let folder = args.out.clone().unwrap_or_else(|| first.join("report"));
+    let title = args.title.clone().unwrap_or_else(|| {
+        let whole = std::path::absolute(first).unwrap_or_else(|_| first.clone());
+        base_name(&whole)
+    });
+    let page = write(&args.runs, &folder, &title, args.target, args.colours.theme())?;
+    say(&format!("report   {}\nplots    {}", page.display(), folder.join(PLOTS).display()))
+}
+
+/// The folder of the plots, beside the page.
+const PLOTS: &str = "plots";
+
+/// Writes the page and the plots into a folder, and says which is the page.
+pub(crate) fn write(
+    runs: &[PathBuf],
+    folder: &Path,
+    title: &str,
+    target: Option<f64>,
+    theme: Theme,
+) -> Result<PathBuf, CliError> {
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let report = Report::read(sources(runs)?, target, threads)?;
+    let page = folder.join("report.html");
+    write_file(&page, report.html(title)?.as_bytes())?;
+    for (name, bytes) in report.files(theme, threads)? {
+        write_file(&folder.join(PLOTS).join(name), &bytes)?;
+    }
+    Ok(page)
+}
+
+/// The runs that paths lead to: runs, and those of grids.
+fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
+    let mut all = Vec::new();
+    let mut single = Vec::new();
+    for path in paths {
+        match csv_of(path) {
+            Some(csv) => all.extend(of_grid(path, &csv, paths.len() > 1)?),
+            None => single.push(path.clone()),
+        }
+    }
+    all.extend(of_runs(&single)?);
+    Ok(all)
+}
+
+/// The finished runs of a grid whose records are there.
+fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliError> {
+    let varied = varied_in_csv(csv)?;
+    let finished = read_csv(csv, &[])?;
+    let n_finished = finished.len();
+    let sources = finished.into_iter().map(|row| {
+        let settings: Vec<_> =
+            varied.iter().zip(&row.values).map(|(key, value)| format!("{key} = {value}")).collect();
+        let mut world = settings.join(", ");
+        if several {
+            let name = base_name(folder);
+            world = if world.is_empty() { name } else { format!("{name}: {world}") };
+        }
+        Source { folder: row.folder(folder), method: row.method, world }
+    });
+    let sources: Vec<_> = sources.filter(|source| source.folder.is_dir()).collect();
+    let path = folder.display();
+    if sources.is_empty() {
+        return Err(CliError::Usage(format!(
+            "{path}: no run of this grid is finished with its record in it; run it with: ebbflow compare"
+        )));
+    }
+    if sources.len() < n_finished {
+        let missing = n_finished - sources.len();
+        note(&format!(
+            "{path}: the records of {missing} of {} are not there",
+            count(n_finished as u64, "run")
+        ));
+    }
+    Ok(sources)
+}
+
+/// Runs that were given one by one. Those whose data and world are the same are compared with each other.
+fn of_runs(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
+    let mut runs = Vec::new();
+    let mut named: BTreeMap<(String, u64), usize> = BTreeMap::new();
+    for folder in folders {
+        let run = RunFolder::open(folder)?;
+        let method = run.header().recipe.clone().unwrap_or_else(|| base_name(folder));
+        *named.entry((method.clone(), run.header().seed)).or_default() += 1;
+        runs.push((folder, method, run.header().seed, world_of(run.settings())));
+    }
+    let mut worlds: Vec<(String, String)> = Vec::new();
+    let sources = runs.iter().map(|(folder, method, seed, settings)| {
+        let same = worlds.iter().find(|(_, of)| of == settings).map(|(name, _)| name.clone());
+        let world = same.unwrap_or_else(|| {
+            let name = format!("The world of {}", base_name(folder));
+            worlds.push((name.clone(), settings.clone()));
+            name
+        });
+        // Two runs of one method and seed are told apart by their folders.
+        let alone = named[&(method.clone(), *seed)] == 1;
+        let method = if alone { method.clone() } else { base_name(folder) };
+        Source { folder: (*folder).clone(), method, world }
+    });
+    let mut sources: Vec<_> = sources.collect();
+    if worlds.len() == 1 {
+        sources.iter_mut().for_each(|source| source.world.clear());
+    }
+    Ok(sources)
+}
+
+/// What must be the same for runs to be compared.
+fn world_of(settings: &str) -> String {
+    let table: toml::Table = settings.parse().unwrap_or_default();
+    let of = |key: &str| table.get(key).map(toml::Value::to_string).unwrap_or_default();
+    format!("{}\n{}", of("data"), of("world"))
+}

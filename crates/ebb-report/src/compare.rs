@@ -1,0 +1,166 @@
+//! Methods side by side: means over seeds, and differences between runs that share a seed.
+
+use std::collections::BTreeMap;
+
+use ebb_record::stats::{self, Estimate};
+
+use crate::gather::{Judged, Run};
+
+/// The runs of one method in one world, ascending by seed.
+#[derive(Clone, Debug)]
+pub struct Method<'r> {
+    /// Its name.
+    pub name: &'r str,
+    /// Its runs.
+    pub runs: Vec<&'r Run>,
+}
+
+/// What methods are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// The accuracy at the end, in percent.
+    Accuracy,
+    /// The loss at the end.
+    Loss,
+}
+
+/// Groups of methods that can be compared, in the order in which they come: what the group is, and its methods.
+pub fn worlds(runs: &[Run]) -> Vec<(&str, Vec<Method<'_>>)> {
+    let mut worlds: Vec<(&str, Vec<Method<'_>>)> = Vec::new();
+    for run in runs {
+        let at = worlds.iter().position(|(name, _)| *name == run.source.world).unwrap_or_else(|| {
+            worlds.push((&run.source.world, Vec::new()));
+            worlds.len() - 1
+        });
+        let methods = &mut worlds[at].1;
+        match methods.iter_mut().find(|method| method.name == run.source.method) {
+            Some(method) => method.runs.push(run),
+            None => methods.push(Method { name: &run.source.method, runs: vec![run] }),
+        }
+    }
+    for method in worlds.iter_mut().flat_map(|(_, methods)| methods) {
+        method.runs.sort_by_key(|run| run.header.seed);
+    }
+    worlds
+}
+
+impl Goal {
+    /// By accuracy, if anything has one.
+    pub fn of(methods: &[Method<'_>]) -> Goal {
+        let any = methods.iter().flat_map(|method| &method.runs).any(|run| run.final_accuracy().is_some());
+        if any { Goal::Accuracy } else { Goal::Loss }
+    }
+
+    /// The figure of a run.
+    pub fn figure(self, run: &Run) -> Option<f64> {
+        match self {
+            Goal::Accuracy => Some(100.0 * run.final_accuracy()?),
+            Goal::Loss => run.final_loss(),
+        }
+    }
+
+    /// What is counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            Goal::Accuracy => "accuracy %",
+            Goal::Loss => "loss",
+        }
+    }
+
+    /// A difference, turned so that more is better.
+    pub fn gain(self, difference: Estimate) -> Estimate {
+        match self {
+            Goal::Accuracy => difference,
+            Goal::Loss => Estimate { mean: -difference.mean, ..difference },
+        }
+    }
+}
+
+impl Method<'_> {
+    /// A figure by seed, where there is one.
+    pub fn figures(&self, of: impl Fn(&Run) -> Option<f64>) -> BTreeMap<u64, f64> {
+        self.runs.iter().filter_map(|run| Some((run.header.seed, of(run)?))).collect()
+    }
+
+    /// Its mean with an interval.
+    pub fn estimate(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
+        stats::estimate(&self.figures(of).into_values().collect::<Vec<_>>())
+    }
+
+    /// This method less another, over the seeds that both have.
+    pub fn less(&self, other: &Method<'_>, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
+        let (ours, theirs) = (self.figures(&of), other.figures(&of));
+        let both = ours.iter().filter_map(|(seed, one)| Some((*one, *theirs.get(seed)?)));
+        let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
+        stats::paired_difference(&ones, &others)
+    }
+
+    /// Its mean curve: for each round in which every run was judged, the mean and the 95 % interval over runs.
+    pub fn curve(&self, figure: impl Fn(&Judged) -> Option<f64>, place: impl Fn(&Judged) -> f64) -> Curve {
+        // Runs of one method are judged in the same rounds; times and bytes differ a little, and are averaged too.
+        let mut by_round: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        for one in self.runs.iter().flat_map(|run| &run.judged) {
+            if let Some(value) = figure(one).filter(|value| value.is_finite()) {
+                let (places, values) = by_round.entry(one.round).or_default();
+                places.push(place(one));
+                values.push(value);
+            }
+        }
+        let all = by_round.values().map(|(_, values)| values.len()).max().unwrap_or(0);
+        let mut curve = Curve::default();
+        for (places, values) in by_round.values().filter(|(_, values)| values.len() == all) {
+            let (Some(x), Some(found)) = (stats::mean(places), stats::estimate(values)) else { continue };
+            curve.points.push((x, found.mean));
+            curve.band.extend(found.interval());
+        }
+        curve
+    }
+}
+
+/// A mean curve, with a band where there are several runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Curve {
+    /// Across and up.
+    pub points: Vec<(f64, f64)>,
+    /// For each point, from where to where; empty for a single run.
+    pub band: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// At most so many points, evenly chosen, the first and the last among them.
+    pub fn thinned(&self, most: usize) -> Curve {
+        let n_points = self.points.len();
+        if n_points <= most {
+            return self.clone();
+        }
+        let picked = |at: usize| at * (n_points - 1) / (most - 1);
+        let band = if self.band.is_empty() { 0 } else { most };
+        Curve {
+            points: (0..most).map(|at| self.points[picked(at)]).collect(),
+            band: (0..band).map(|at| self.band[picked(at)]).collect(),
+        }
+    }
+}
+
+/// What an interval says of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Above zero, all of it.
+    Above,
+    /// Below zero, all of it.
+    Below,
+    /// It holds zero.
+    Tied,
+    /// Too few runs to say.
+    Unknown,
+}
+
+/// Which it is.
+pub fn sign(difference: Option<Estimate>) -> Sign {
+    match difference.and_then(|difference| difference.interval()) {
+        None => Sign::Unknown,
+        Some((low, _)) if low > 0.0 => Sign::Above,
+        Some((_, high)) if high < 0.0 => Sign::Below,
+        Some(_) => Sign::Tied,
+    }
+}

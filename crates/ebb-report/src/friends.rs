@@ -1,0 +1,80 @@
+//! Who is how alike, as a picture.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ebb_plot::HeatMap;
+use ebb_record::FriendPair;
+
+use crate::linkage::{Distances, side_by_side};
+
+/// Of more clients than this the picture shows as many that are evenly apart.
+const MANY: usize = 2000;
+
+/// Of at most so many clients the numbers stand beside the picture.
+const MOST_NAMED: usize = 60;
+
+/// The matrix of all that met somebody: by true cluster where an oracle says those, else with alike ones side by side. `None`
+/// where nobody met.
+pub fn matrix(round: u32, pairs: &[FriendPair], cluster: impl Fn(u32) -> Option<u32>) -> Option<HeatMap> {
+    let met: BTreeSet<u32> = pairs.iter().flat_map(|pair| [pair.client, pair.other]).collect();
+    let met: Vec<u32> = met.into_iter().collect();
+    if met.is_empty() {
+        return None;
+    }
+    let n_drawn = met.len().min(MANY);
+    let mut drawn: Vec<u32> = (0..n_drawn).map(|at| met[at * met.len() / n_drawn]).collect();
+    let oracle = drawn.iter().any(|&client| cluster(client).is_some());
+    if oracle {
+        drawn.sort_by_key(|&client| (cluster(client), client));
+    } else {
+        drawn = alike_together(&drawn, pairs);
+    }
+    let mut values = vec![vec![f64::NAN; drawn.len()]; drawn.len()];
+    for (one, other, similarity) in among(&drawn, pairs) {
+        values[one][other] = similarity;
+        values[other][one] = similarity;
+    }
+    let name = |client: &u32| if drawn.len() <= MOST_NAMED { client.to_string() } else { String::new() };
+    let names: Vec<_> = drawn.iter().map(name).collect();
+    let apart = |two: &[u32]| cluster(two[0]) != cluster(two[1]);
+    let breaks = drawn.windows(2).enumerate().filter(|(_, two)| apart(two)).map(|(at, _)| at + 1);
+    let order = if oracle { "by true cluster (oracle)" } else { "alike ones side by side" };
+    let some = match drawn.len() < met.len() {
+        true => format!(", {} of {}", drawn.len(), met.len()),
+        false => String::new(),
+    };
+    let rounds = if round == 1 { "1 round".to_owned() } else { format!("{round} rounds") };
+    Some(HeatMap {
+        title: format!("Who is how alike after {rounds}"),
+        x_label: format!("client{some}, {order}"),
+        y_label: "client".to_owned(),
+        value_label: "similarity".to_owned(),
+        rows: names.clone(),
+        columns: names,
+        values,
+        gap_label: "never met".to_owned(),
+        blank_diagonal: true,
+        breaks: breaks.collect(),
+    })
+}
+
+/// The pairs among these clients, by their places.
+fn among<'p>(
+    clients: &[u32],
+    pairs: &'p [FriendPair],
+) -> impl Iterator<Item = (usize, usize, f64)> + use<'p> {
+    let place: BTreeMap<u32, usize> = clients.iter().enumerate().map(|(at, one)| (*one, at)).collect();
+    pairs
+        .iter()
+        .filter_map(move |pair| Some((*place.get(&pair.client)?, *place.get(&pair.other)?, pair.similarity)))
+}
+
+fn alike_together(clients: &[u32], pairs: &[FriendPair]) -> Vec<u32> {
+    // Whoever never met is as unlike as any two that did.
+    let unlike = pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
+    let mut apart = Distances::new(clients.len(), unlike);
+    for (one, other, similarity) in among(clients, pairs) {
+        apart.set(one, other, 1.0 - similarity);
+    }
+    side_by_side(apart).into_iter().map(|at| clients[at]).collect()
+}

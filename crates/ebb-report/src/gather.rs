@@ -1,0 +1,233 @@
+//! Reads runs row by row: curves and counts are kept, rows are not.
+
+use std::path::{Path, PathBuf};
+
+use ebb_record::{FriendPair, Header, RecordError, Row, RunFolder, SelectionTally, Summary};
+
+/// More rows or columns than this no picture shows.
+const MOST_CELLS: usize = 160;
+
+/// A run that is to be reported on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Where it lies.
+    pub folder: PathBuf,
+    /// What it is called in tables and legends.
+    pub method: String,
+    /// What it shares with those it is compared with, where there are several such groups: "alpha = 0.1".
+    pub world: String,
+}
+
+/// One run, as far as a report needs it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Which it is.
+    pub source: Source,
+    /// Its facts.
+    pub header: Header,
+    /// What came of it; of an unfinished run, so far.
+    pub summary: Summary,
+    /// Whether it is finished.
+    pub finished: bool,
+    /// Its settings as resolved.
+    pub settings: String,
+    /// The rounds in which the model was judged.
+    pub judged: Vec<Judged>,
+    /// How often each client was asked.
+    pub asked: Vec<u32>,
+    /// How often each answered in time.
+    pub answered: Vec<u32>,
+    /// Who was in which state when.
+    pub presence: Presence,
+    /// Of FAST: by round, the share of rounds so far that were snapshots, and the chance of the next.
+    pub snapshots: Vec<(u32, f64, Option<f64>)>,
+    /// Who is how alike at the end, where clients were compared, and after how many rounds.
+    pub friends: Option<(u32, Vec<FriendPair>)>,
+}
+
+/// A model judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// After which round.
+    pub round: u32,
+    /// Virtual hours until then.
+    pub hours: f64,
+    /// Megabytes up and down until then.
+    pub megabytes: f64,
+    /// On the test data.
+    pub accuracy: Option<f64>,
+    /// On the test data.
+    pub loss: Option<f64>,
+}
+
+/// The states of a client in a round.
+pub const STATES: [&str; 4] = ["answered", "asked, silent", "up, not asked", "down"];
+
+/// In which state clients were, coarsened to what a picture can show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Presence {
+    /// How many clients a row of cells stands for.
+    pub clients_each: usize,
+    /// How many rounds a column stands for.
+    pub rounds_each: usize,
+    /// The number of the first round.
+    pub first: u32,
+    /// For each row of cells, from client 0, how often each state occurred in each column.
+    counts: Vec<Vec<[u32; STATES.len()]>>,
+}
+
+impl Presence {
+    fn new(n_clients: usize, n_rounds: usize) -> Presence {
+        let each = |count: usize| count.div_ceil(MOST_CELLS).max(1);
+        let (clients_each, rounds_each) = (each(n_clients), each(n_rounds));
+        let columns = vec![[0; STATES.len()]; n_rounds.div_ceil(rounds_each)];
+        let counts = vec![columns; n_clients.div_ceil(clients_each)];
+        Presence { clients_each, rounds_each, first: 0, counts }
+    }
+
+    fn add(&mut self, at: usize, client: usize, state: u8) {
+        let row = self.counts.get_mut(client / self.clients_each);
+        if let Some(cell) = row.and_then(|row| row.get_mut(at / self.rounds_each)) {
+            cell[usize::from(state)] += 1;
+        }
+    }
+
+    /// What most of each cell is, row by row; nothing where nobody was in.
+    pub fn cells(&self) -> Vec<Vec<Option<u8>>> {
+        let most = |counts: &[u32; STATES.len()]| {
+            let highest = counts.iter().copied().max().filter(|most| *most > 0)?;
+            counts.iter().position(|count| *count == highest).map(|state| state as u8)
+        };
+        self.counts.iter().map(|row| row.iter().map(most).collect()).collect()
+    }
+}
+
+impl Run {
+    /// Reads a run, finished or not.
+    pub fn read(source: Source) -> Result<Run, RecordError> {
+        let record = RunFolder::open(&source.folder)?;
+        let (n_rounds, n_clients) = size(&record)?;
+        let mut gathered = Gathered {
+            presence: Presence::new(n_clients, n_rounds),
+            answered: vec![0; n_clients],
+            enrolled: vec![false; n_clients],
+            states: vec![0; n_clients],
+            ..Gathered::default()
+        };
+        for (at, row) in record.each_row()?.enumerate() {
+            gathered.add(at, &row?);
+        }
+        let summary = record.summary()?;
+        let finished = summary.is_some();
+        let summary = match summary {
+            Some(summary) => summary,
+            None => Summary::of(record.each_row()?, "unfinished", None)?,
+        };
+        let friends = match record.friends_rounds()?.last() {
+            Some(&last) => Some((last, record.friends(last)?)),
+            None => None,
+        };
+        Ok(Run {
+            source,
+            settings: record.settings().to_owned(),
+            header: record.header().clone(),
+            summary,
+            finished,
+            judged: gathered.judged,
+            asked: gathered.selection.selections().to_vec(),
+            answered: gathered.answered,
+            presence: gathered.presence,
+            snapshots: gathered.snapshots,
+            friends,
+        })
+    }
+
+    /// Its accuracy when it was judged last.
+    pub fn final_accuracy(&self) -> Option<f64> {
+        self.summary.final_accuracy
+    }
+
+    /// Its loss when it was judged last.
+    pub fn final_loss(&self) -> Option<f64> {
+        self.summary.final_loss
+    }
+
+    /// How many rounds it takes until the accuracy is so high.
+    pub fn reached(&self, accuracy: f64) -> Option<u32> {
+        let high = |one: &&Judged| one.accuracy.is_some_and(|found| found >= accuracy);
+        self.judged.iter().find(high).map(|one| one.round + 1)
+    }
+}
+
+/// How many rounds and clients there are: once to see how large it is, then to count.
+fn size(record: &RunFolder) -> Result<(usize, usize), RecordError> {
+    let (mut n_rounds, mut n_clients) = (0, 0);
+    for row in record.each_row()? {
+        let last = row?.joined.iter().map(|[_, last]| *last as usize + 1).max();
+        n_rounds += 1;
+        n_clients = n_clients.max(last.unwrap_or(0));
+    }
+    Ok((n_rounds, n_clients))
+}
+
+#[derive(Default)]
+struct Gathered {
+    judged: Vec<Judged>,
+    selection: SelectionTally,
+    answered: Vec<u32>,
+    presence: Presence,
+    snapshots: Vec<(u32, f64, Option<f64>)>,
+    enrolled: Vec<bool>,
+    /// Of each client in the present round.
+    states: Vec<u8>,
+}
+
+impl Gathered {
+    fn add(&mut self, at: usize, row: &Row) {
+        if at == 0 {
+            self.presence.first = row.round;
+        }
+        if row.evaluated() {
+            self.judged.push(Judged {
+                round: row.round,
+                hours: row.virtual_s / 3600.0,
+                megabytes: row.bytes_total as f64 / 1e6,
+                accuracy: row.accuracy,
+                loss: row.loss,
+            });
+        }
+        self.selection.add(row);
+        for (stretches, is_in) in [(&row.joined, true), (&row.left, false)] {
+            for &[first, last] in stretches {
+                self.enrolled[first as usize..=last as usize].fill(is_in);
+            }
+        }
+        // The latest word counts: whoever was asked was enrolled, and whoever answered was asked.
+        self.states.fill(3);
+        let mut say = |clients: Vec<u32>, state: u8| {
+            clients.into_iter().for_each(|client| self.states[client as usize] = state);
+        };
+        say(row.up(), 2);
+        say(row.absent(), 1);
+        let answers: Vec<_> = row.whole().into_iter().chain(row.partial()).collect();
+        answers.iter().for_each(|&client| self.answered[client as usize] += 1);
+        say(answers, 0);
+        for client in (0..self.enrolled.len()).filter(|&client| self.enrolled[client]) {
+            self.presence.add(at, client, self.states[client]);
+        }
+        if let Some(share) = row.notes.get("fast_arbitrary_share") {
+            self.snapshots.push((row.round, 1.0 - share, row.notes.get("fast_q_next").copied()));
+        }
+    }
+}
+
+/// A text that tells files of runs apart.
+pub(crate) fn file_name(text: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
+    text.chars().map(plain).collect()
+}
+
+/// The last part of a path.
+pub fn base_name(folder: &Path) -> String {
+    folder.file_name().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,285 @@
+//! One page that holds everything: opens from disk, asks the network for nothing.
+
+use std::fmt::Write;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, RasterRow, Series, Size, Svg, Theme};
+use serde_json::{Value, json};
+
+use crate::pictures::{Kind, Picture};
+
+const CSS: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Drawings larger than this are shown as pixels.
+const MOST_SVG_BYTES: usize = 60_000;
+
+/// So many series have colours that follow the reader's theme.
+const N_SERIES: usize = 30;
+
+/// Text that is fit for the page.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A page that is being written.
+pub(crate) struct Page {
+    body: String,
+    n_tabs: usize,
+    n_figures: usize,
+}
+
+impl Page {
+    pub(crate) fn new(title: &str, about: &str) -> Page {
+        let (title, about) = (escaped(title), escaped(about));
+        let theme = "<button id=\"theme\" type=\"button\">light / dark</button>";
+        let body = format!("<header>{theme}<h1>{title}</h1><p class=\"soft\">{about}</p></header>\n");
+        Page { body, n_tabs: 0, n_figures: 0 }
+    }
+
+    /// Links to the sections.
+    pub(crate) fn contents(&mut self, sections: &[(String, String)]) {
+        let link = |(id, title): &(String, String)| format!("<a href=\"#{id}\">{}</a>", escaped(title));
+        let links: Vec<_> = sections.iter().map(link).collect();
+        let _ = writeln!(self.body, "<nav aria-label=\"sections\">{}</nav>\n<main>", links.join(" "));
+    }
+
+    pub(crate) fn section(&mut self, id: &str, title: &str) {
+        let _ = writeln!(self.body, "<h2 id=\"{id}\">{}</h2>", escaped(title));
+    }
+
+    pub(crate) fn subsection(&mut self, title: &str) {
+        let _ = writeln!(self.body, "<h3>{}</h3>", escaped(title));
+    }
+
+    pub(crate) fn sentences(&mut self, sentences: &[String]) {
+        let items: String = sentences.iter().map(|text| format!("<li>{}</li>", escaped(text))).collect();
+        let _ = writeln!(self.body, "<ul>{items}</ul>");
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        let _ = writeln!(self.body, "<p class=\"soft\">{}</p>", escaped(text));
+    }
+
+    /// A table; its first row is the heading.
+    pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
+        let Some((heading, rows)) = rows.split_first() else { return };
+        let cells = |row: &[String], tag: &str| -> String {
+            row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
+        };
+        let heading = cells(heading, "th");
+        let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row, "td"))).collect();
+        let _ = writeln!(
+            self.body,
+            "<div class=\"table\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
+        );
+    }
+
+    /// Something long that is shown when asked for.
+    pub(crate) fn folded(&mut self, title: &str, text: &str) {
+        let (title, text) = (escaped(title), escaped(text));
+        let _ = writeln!(self.body, "<details><summary>{title}</summary><pre>{text}</pre></details>");
+    }
+
+    pub(crate) fn picture(&mut self, picture: &Picture) -> Result<(), PlotError> {
+        let figure = self.figure(picture)?;
+        self.body.push_str(&figure);
+        Ok(())
+    }
+
+    /// Pictures of which one is shown at a time.
+    pub(crate) fn tabs(&mut self, pictures: &[(&str, Picture)]) -> Result<(), PlotError> {
+        let group = self.n_tabs;
+        self.n_tabs += 1;
+        let id = |at: usize| format!("tab{group}-{at}");
+        let shown = |at: usize| format!("#{0}:checked ~ #panel-{0} {{ display: block }}", id(at));
+        let rules: Vec<_> = (0..pictures.len()).map(shown).collect();
+        let _ = write!(self.body, "<div class=\"tabs\"><style>{}</style>", rules.join(" "));
+        for (at, (label, _)) in pictures.iter().enumerate() {
+            let checked = if at == 0 { " checked" } else { "" };
+            let (id, label) = (id(at), escaped(label));
+            let input = format!("<input type=\"radio\" name=\"tabs{group}\" id=\"{id}\"{checked}>");
+            let _ = write!(self.body, "{input}<label for=\"{id}\">{label}</label> ");
+        }
+        for (at, (_, picture)) in pictures.iter().enumerate() {
+            let figure = self.figure(picture)?;
+            let _ = write!(self.body, "<div class=\"panel\" id=\"panel-{}\">{figure}</div>", id(at));
+        }
+        self.body.push_str("</div>\n");
+        Ok(())
+    }
+
+    pub(crate) fn finish(self, title: &str) -> String {
+        let css = CSS.replace("LIGHT", &variables(Theme::Light)).replace("DARK", &variables(Theme::Dark));
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+             <link rel=\"icon\" href=\"data:,\"><title>{}</title><style>{css}</style></head><body>\n{}</main>\n\
+             <script>{SCRIPT}</script></body></html>\n",
+            escaped(title),
+            self.body
+        )
+    }
+
+    fn figure(&mut self, picture: &Picture) -> Result<String, PlotError> {
+        let id = format!("data-{}", self.n_figures);
+        self.n_figures += 1;
+        let mut shown = String::new();
+        let mut sizes = Vec::new();
+        for (class, size) in [("wide", picture.wide()), ("narrow", picture.narrow())] {
+            let (drawing, light) = drawing(picture, class, size)?;
+            shown.push_str(&drawing);
+            sizes.push(json!({ "class": class, "width": size.width_px, "area": area_of(&light) }));
+        }
+        let mut data = words_of(picture);
+        data["sizes"] = Value::from(sizes);
+        data["file"] = Value::from(format!("{}.csv", picture.name));
+        // A script ends where its end is written, whatever it is written in.
+        let data = data.to_string().replace("</", "<\\/");
+        let (title, caption) = (escaped(&picture.title), escaped(&picture.caption));
+        Ok(format!(
+            "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
+             <a class=\"csv\" href=\"#\">figures as CSV</a></figcaption>\
+             <script type=\"application/json\" id=\"{id}\">{data}</script></figure>\n"
+        ))
+    }
+}
+
+/// The colours of a theme as variables of the page.
+fn variables(theme: Theme) -> String {
+    let named = colours(theme).into_iter().zip(names());
+    named.map(|(colour, name)| format!("--{name}: {};", hex(colour))).collect()
+}
+
+fn names() -> Vec<String> {
+    let fixed = ["ground", "ink", "soft", "grid"].map(str::to_owned);
+    fixed.into_iter().chain((0..N_SERIES).map(|idx| format!("p{idx}"))).collect()
+}
+
+fn colours(theme: Theme) -> Vec<Colour> {
+    let fixed = [theme.background(), theme.ink(), theme.soft_ink(), theme.grid()];
+    fixed.into_iter().chain((0..N_SERIES).map(|idx| theme.series(idx))).collect()
+}
+
+fn hex(colour: Colour) -> String {
+    format!("#{:02X}{:02X}{:02X}", colour.red, colour.green, colour.blue)
+}
+
+/// The picture as elements of the page, and as it is on light ground.
+fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
+    let light = picture.draw(Theme::Light, size)?;
+    if light.as_str().len() <= MOST_SVG_BYTES {
+        return Ok((format!("<div class=\"{class}\">{}</div>", themed(&light)), light));
+    }
+    let image = |svg: &Svg, theme: &str| -> Result<String, PlotError> {
+        let (pixels, alt) = (STANDARD.encode(svg.png(1)?), escaped(&picture.title));
+        Ok(format!("<img class=\"{theme}\" alt=\"{alt}\" src=\"data:image/png;base64,{pixels}\">"))
+    };
+    let dark = picture.draw(Theme::Dark, size)?;
+    let both = image(&light, "light")? + &image(&dark, "dark")?;
+    Ok((format!("<div class=\"{class}\">{both}</div>"), light))
+}
+
+/// A drawing whose colours follow the page's.
+fn themed(svg: &Svg) -> String {
+    let mut text = svg.as_str().to_owned();
+    for (colour, name) in colours(Theme::Light).into_iter().zip(names()) {
+        text = text.replace(&format!("\"{}\"", hex(colour)), &format!("\"var(--{name})\""));
+    }
+    text
+}
+
+/// Where the data of a drawing lie, in its own pixels and values.
+fn area_of(svg: &Svg) -> Value {
+    svg.area().map_or(Value::Null, |area| {
+        json!({
+            "left": area.left_px, "top": area.top_px, "right": area.right_px, "bottom": area.bottom_px,
+            "across": [area.across.0, area.across.1], "down": [area.down.0, area.down.1],
+        })
+    })
+}
+
+/// What the page's script needs to say what is pointed at, and to write the figures. What it can write from that is not
+/// there twice.
+fn words_of(picture: &Picture) -> Value {
+    match &picture.kind {
+        Kind::Lines(lines) => {
+            let series = lines.series.iter().map(|series| {
+                let points: Vec<_> = (0..series.points.len()).map(|at| point(series, at)).collect();
+                json!({ "name": series.name, "points": points })
+            });
+            let mut all =
+                json!({ "kind": "lines", "x": lines.x_label, "series": series.collect::<Vec<_>>() });
+            if picture.drawn_whole {
+                all["heading"] = Value::from(picture.table[0].clone());
+            } else {
+                all["csv"] = Value::from(picture.csv());
+            }
+            all
+        }
+        Kind::Bars(bars) => {
+            let of = |group: usize| bars.series.iter().map(|series| bar(series, group)).collect::<Vec<_>>();
+            let words: Vec<_> = (0..bars.groups.len()).map(of).collect();
+            json!({ "kind": "groups", "groups": bars.groups, "words": words, "csv": picture.csv() })
+        }
+        Kind::Boxes(boxes) => {
+            let of =
+                |group: usize| boxes.series.iter().map(|series| spread(series, group)).collect::<Vec<_>>();
+            let words: Vec<_> = (0..boxes.groups.len()).map(of).collect();
+            json!({ "kind": "groups", "groups": boxes.groups, "words": words, "csv": picture.csv() })
+        }
+        Kind::Raster(raster, each) => {
+            let row = |row: &RasterRow| -> String {
+                row.cells.iter().map(|cell| cell.map_or('.', |state| char::from(b'0' + state))).collect()
+            };
+            let cells: Vec<_> = raster.rows.iter().map(row).collect();
+            let first = raster.first_column;
+            json!({ "kind": "cells", "states": raster.states, "each": each, "first": first, "cells": cells })
+        }
+        Kind::Heat(map) => {
+            let row = |row: &Vec<f64>| row.iter().map(|value| finite(*value)).collect::<Vec<_>>();
+            let values: Vec<_> = map.values.iter().map(row).collect();
+            json!({ "kind": "heat", "rows": map.rows, "values": values, "csv": picture.csv() })
+        }
+    }
+}
+
+fn point(series: &Series, at: usize) -> Value {
+    let (x, y) = series.points[at];
+    match series.band.as_ref().and_then(|band| band.get(at)) {
+        Some((low, high)) => json!([short(x), short(y), short(*low), short(*high)]),
+        None => json!([short(x), short(y)]),
+    }
+}
+
+fn bar(series: &BarSeries, group: usize) -> String {
+    let value = series.values.get(group).copied().unwrap_or(f64::NAN);
+    let spread = series.spread.as_ref().and_then(|spread| spread.get(group));
+    let spread = spread.map_or(String::new(), |(low, high)| format!(" ({low:.4} to {high:.4})"));
+    format!("{} {value:.4}{spread}", series.name).trim().to_owned()
+}
+
+fn spread(series: &BoxSeries, group: usize) -> String {
+    let mut values = series.values.get(group).cloned().unwrap_or_default();
+    values.sort_by(f64::total_cmp);
+    match (values.first(), values.get(values.len() / 2), values.last()) {
+        (Some(least), Some(middle), Some(most)) => {
+            format!("{}: median {middle}, {least} to {most}", series.name)
+        }
+        _ => format!("{}: none", series.name),
+    }
+}
+
+fn finite(value: f64) -> Value {
+    if value.is_finite() { Value::from(short(value)) } else { Value::Null }
+}
+
+/// Six digits are more than anybody sees.
+fn short(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = 5 - value.abs().log10().floor() as i32;
+    format!("{value:.*}", digits.clamp(0, 12) as usize).parse().unwrap_or(value)
+}

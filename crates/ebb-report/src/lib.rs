@@ -1,0 +1,236 @@
+//! Reports over run records: what happened, in one file that opens anywhere.
+//!
+//! Knows records and plots, not the engine: whatever is said is computed from what a run left behind.
+
+pub mod compare;
+pub mod friends;
+pub mod gather;
+mod html;
+pub mod linkage;
+pub mod pictures;
+mod settings;
+pub mod tables;
+pub mod words;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ebb_plot::{PlotError, Theme};
+use ebb_record::RecordError;
+
+use compare::{Method, worlds};
+pub use gather::Source;
+use gather::{Run, file_name};
+use html::Page;
+use pictures::{Across, Picture};
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum ReportError {
+    /// A run cannot be read.
+    Record(RecordError),
+    /// A picture cannot be drawn.
+    Plot(PlotError),
+}
+
+impl std::fmt::Display for ReportError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ReportError::Record(error) => error.fmt(f),
+            ReportError::Plot(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReportError {}
+
+impl From<RecordError> for ReportError {
+    fn from(error: RecordError) -> Self {
+        ReportError::Record(error)
+    }
+}
+
+impl From<PlotError> for ReportError {
+    fn from(error: PlotError) -> Self {
+        ReportError::Plot(error)
+    }
+}
+
+/// Runs, read and ready to be reported on.
+#[derive(Clone, Debug)]
+pub struct Report {
+    runs: Vec<Run>,
+    target: Option<f64>,
+}
+
+impl Report {
+    /// Reads runs. Rounds are counted until an accuracy of `target`, or else until one that all methods reach.
+    pub fn read(
+        sources: Vec<Source>,
+        target: Option<f64>,
+        threads: NonZeroUsize,
+    ) -> Result<Report, ReportError> {
+        let read = side_by_side(sources.len(), threads, |at| Run::read(sources[at].clone()));
+        Ok(Report { runs: read.into_iter().collect::<Result<_, _>>()?, target })
+    }
+
+    /// What happened, in plain sentences: for each group of methods that can be compared, what it is, and the sentences.
+    pub fn words(&self) -> Vec<(&str, Vec<String>)> {
+        worlds(&self.runs)
+            .into_iter()
+            .map(|(world, methods)| (world, words::what_happened(&methods)))
+            .collect()
+    }
+
+    /// The page.
+    pub fn html(&self, title: &str) -> Result<String, ReportError> {
+        let worlds = worlds(&self.runs);
+        let mut page = Page::new(title, &self.about());
+        let named = |at: usize, world: &str| (format!("world-{at}"), world_name(world).to_owned());
+        let mut sections: Vec<_> =
+            worlds.iter().enumerate().map(|(at, (world, _))| named(at, world)).collect();
+        sections.push(("settings".to_owned(), "Settings".to_owned()));
+        page.contents(&sections);
+        for (at, (world, methods)) in worlds.iter().enumerate() {
+            let (id, name) = named(at, world);
+            page.section(&id, &name);
+            self.compare(&mut page, methods)?;
+        }
+        page.section("settings", "Settings");
+        self.settings(&mut page);
+        Ok(page.finish(title))
+    }
+
+    /// The plots as files: a name, and what is in it.
+    pub fn files(&self, theme: Theme, threads: NonZeroUsize) -> Result<Vec<(String, Vec<u8>)>, ReportError> {
+        let worlds = worlds(&self.runs);
+        let mut named = Vec::new();
+        for (world, methods) in &worlds {
+            let before = if worlds.len() == 1 { String::new() } else { format!("{}-", file_name(world)) };
+            named.extend(pictures_of(methods).into_iter().map(|one| (format!("{before}{}", one.name), one)));
+        }
+        let drawn = side_by_side(named.len(), threads, |at| -> Result<_, PlotError> {
+            let (name, picture) = &named[at];
+            let svg = picture.draw(theme, picture.wide())?;
+            Ok([
+                (format!("{name}.svg"), svg.as_str().as_bytes().to_vec()),
+                (format!("{name}.png"), svg.png(2)?),
+                (format!("{name}.csv"), picture.csv().into_bytes()),
+            ])
+        });
+        let drawn = drawn.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(drawn.into_iter().flatten().collect())
+    }
+
+    fn about(&self) -> String {
+        let methods: BTreeSet<_> = self.runs.iter().map(|run| &run.source.method).collect();
+        let seeds: BTreeSet<_> = self.runs.iter().map(|run| run.header.seed).collect();
+        let programs: BTreeSet<_> = self.runs.iter().map(|run| run.header.program.as_str()).collect();
+        format!(
+            "{} of {}, {}, made by {}. Everything here is computed from the records of the runs.",
+            count(self.runs.len(), "run"),
+            count(methods.len(), "method"),
+            count(seeds.len(), "seed"),
+            programs.into_iter().collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    /// Everything of methods that can be compared.
+    fn compare(&self, page: &mut Page, methods: &[Method<'_>]) -> Result<(), ReportError> {
+        page.subsection("What happened");
+        page.sentences(&words::what_happened(methods));
+        page.subsection("Methods side by side");
+        page.table(&tables::overview(methods, self.target));
+        page.note(tables::OVERVIEW_NOTE);
+        if methods.len() > 2 {
+            page.subsection("Every pair");
+            page.table(&tables::pairs(methods));
+            page.note(tables::PAIRS_NOTE);
+        }
+        let drawn = Drawn::new(methods);
+        page.subsection("How it went");
+        for group in drawn.curves.iter().filter(|group| !group.is_empty()) {
+            page.tabs(group)?;
+        }
+        drawn.finals.iter().try_for_each(|picture| page.picture(picture))?;
+        page.subsection("Clients");
+        drawn.rest.iter().try_for_each(|picture| page.picture(picture))?;
+        Ok(())
+    }
+
+    fn settings(&self, page: &mut Page) {
+        let first: Vec<_> = worlds(&self.runs)
+            .into_iter()
+            .flat_map(|(world, methods)| methods.into_iter().map(move |method| (world, method)))
+            .filter_map(|(world, method)| Some((label(world, method.name), *method.runs.first()?)))
+            .collect();
+        let texts: Vec<_> = first.iter().map(|(name, run)| (name.as_str(), run.settings.as_str())).collect();
+        let differ = settings::differing(&texts);
+        if differ.len() > 1 {
+            page.note("Where they differ; the seed, and what is the same for all, is left out.");
+            page.table(&differ);
+        }
+        for (name, run) in first {
+            page.folded(&format!("{name}, seed {}", run.header.seed), &run.settings);
+        }
+    }
+}
+
+/// The pictures of methods that can be compared.
+struct Drawn {
+    /// Accuracy and loss, each against rounds, time and bytes.
+    curves: Vec<Vec<(&'static str, Picture)>>,
+    finals: Option<Picture>,
+    /// Of clients.
+    rest: Vec<Picture>,
+}
+
+impl Drawn {
+    fn new(methods: &[Method<'_>]) -> Drawn {
+        let curves = ["accuracy", "loss"].map(|what| {
+            let one = |across: Across| Some((across.name(), pictures::curves(methods, across, what)?));
+            Across::ALL.into_iter().filter_map(one).collect()
+        });
+        let mut rest = Vec::new();
+        rest.extend(pictures::weights(methods));
+        rest.extend(pictures::served(methods));
+        rest.extend(pictures::asked(methods));
+        rest.extend(pictures::snapshots(methods));
+        rest.extend(methods.iter().filter_map(pictures::alike));
+        rest.extend(methods.iter().filter_map(pictures::presence));
+        Drawn { curves: curves.to_vec(), finals: pictures::finals(methods), rest }
+    }
+}
+
+fn pictures_of(methods: &[Method<'_>]) -> Vec<Picture> {
+    let Drawn { curves, finals, rest } = Drawn::new(methods);
+    curves.into_iter().flatten().map(|(_, picture)| picture).chain(finals).chain(rest).collect()
+}
+
+fn world_name(world: &str) -> &str {
+    if world.is_empty() { "Comparison" } else { world }
+}
+
+fn label(world: &str, method: &str) -> String {
+    if world.is_empty() { method.to_owned() } else { format!("{world}: {method}") }
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+/// Results in order, computed by several threads.
+fn side_by_side<T: Send>(count: usize, threads: NonZeroUsize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < count);
+        std::iter::from_fn(take).map(|at| (at, one(at))).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.get().min(count)).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("reading does not panic")).collect()
+    });
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, result)| result).collect()
+}

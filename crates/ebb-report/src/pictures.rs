@@ -1,0 +1,435 @@
+//! The pictures of a report, each with the figures behind it.
+
+use ebb_plot::{
+    BarSeries, Bars, BoxSeries, Boxes, HeatMap, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme,
+};
+
+use crate::compare::{Curve, Goal, Method};
+use crate::friends::matrix;
+use crate::gather::{Judged, Run, STATES, file_name};
+
+/// More points than this nobody can tell apart on a page.
+const MOST_POINTS: usize = 300;
+
+/// A picture, and the figures it was made from.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// The name of its files.
+    pub name: String,
+    /// What it shows, above it.
+    pub title: String,
+    /// What to know about it, below it.
+    pub caption: String,
+    /// How it is drawn.
+    pub kind: Kind,
+    /// Its figures: the heading, then the rows.
+    pub table: Vec<Vec<String>>,
+    /// Whether the drawing has all of them.
+    pub drawn_whole: bool,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Lines with bands.
+    Lines(Lines),
+    /// Bars.
+    Bars(Bars),
+    /// Boxes.
+    Boxes(Boxes),
+    /// Who was in which state; how many clients and rounds a cell stands for.
+    Raster(Raster, (usize, usize)),
+    /// Who is how alike.
+    Heat(HeatMap),
+}
+
+impl Picture {
+    /// Draws it.
+    pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
+        match &self.kind {
+            Kind::Lines(lines) => lines.draw(theme, size),
+            Kind::Bars(bars) => bars.draw(theme, size),
+            Kind::Boxes(boxes) => boxes.draw(theme, size),
+            Kind::Raster(raster, _) => raster.draw(theme, size),
+            Kind::Heat(map) => map.draw(theme, size),
+        }
+    }
+
+    /// How large it is on a page of the usual width.
+    pub fn wide(&self) -> Size {
+        match &self.kind {
+            Kind::Heat(_) => Size { width_px: 760, height_px: 680 },
+            _ => Size { width_px: 900, height_px: 440 },
+        }
+    }
+
+    /// How large it is on a phone.
+    pub fn narrow(&self) -> Size {
+        Size { width_px: 420, height_px: 400 }
+    }
+
+    /// Its figures as CSV.
+    pub fn csv(&self) -> String {
+        let quoted = |cell: &String| match cell.contains([',', '"', '\n']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell.clone(),
+        };
+        let line = |row: &Vec<String>| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n";
+        self.table.iter().map(line).collect()
+    }
+}
+
+/// A heading.
+fn heading<const N: usize>(names: [&str; N]) -> Vec<Vec<String>> {
+    vec![names.map(str::to_owned).to_vec()]
+}
+
+/// Against what a curve is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Across {
+    /// Rounds.
+    Rounds,
+    /// Virtual time.
+    Hours,
+    /// Payload.
+    Megabytes,
+}
+
+impl Across {
+    /// All of them.
+    pub const ALL: [Across; 3] = [Across::Rounds, Across::Hours, Across::Megabytes];
+
+    /// What the axis is called.
+    pub fn label(self) -> &'static str {
+        match self {
+            Across::Rounds => "round",
+            Across::Hours => "virtual hours",
+            Across::Megabytes => "MB up and down",
+        }
+    }
+
+    /// In the name of a tab, and of a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Across::Rounds => "rounds",
+            Across::Hours => "time",
+            Across::Megabytes => "bytes",
+        }
+    }
+
+    fn place(self, judged: &Judged) -> f64 {
+        match self {
+            Across::Rounds => f64::from(judged.round),
+            Across::Hours => judged.hours,
+            Across::Megabytes => judged.megabytes,
+        }
+    }
+}
+
+/// Accuracy or loss of all methods; nothing where it was never measured.
+pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Option<Picture> {
+    let figure = |judged: &Judged| if what == "accuracy" { judged.accuracy } else { judged.loss };
+    let curves = methods.iter().map(|method| {
+        let whole = method.curve(figure, |judged| across.place(judged));
+        (method.name, whole.thinned(MOST_POINTS))
+    });
+    let curves: Vec<_> = curves.filter(|(_, curve)| !curve.points.is_empty()).collect();
+    if curves.is_empty() {
+        return None;
+    }
+    let mut table = heading(["method", across.label(), what, "low", "high"]);
+    for (name, curve) in &curves {
+        for (at, (x, y)) in curve.points.iter().enumerate() {
+            let (low, high) = curve
+                .band
+                .get(at)
+                .map_or((String::new(), String::new()), |(low, high)| (low.to_string(), high.to_string()));
+            table.push(vec![(*name).to_owned(), x.to_string(), y.to_string(), low, high]);
+        }
+    }
+    let several = methods.iter().any(|method| method.runs.len() > 1);
+    let series = curves.into_iter().map(|(name, Curve { points, band })| Series {
+        name: name.to_owned(),
+        points,
+        band: (!band.is_empty()).then_some(band),
+    });
+    let caption = if several { "Means over seeds; bands are 95 % intervals of the mean." } else { "" };
+    Some(Picture {
+        name: format!("{what}-by-{}", across.name()),
+        title: format!("Test {what} by {}", across.name()),
+        caption: caption.to_owned(),
+        kind: Kind::Lines(Lines {
+            title: String::new(),
+            x_label: across.label().to_owned(),
+            y_label: format!("test {what}"),
+            series: series.collect(),
+        }),
+        table,
+        drawn_whole: true,
+    })
+}
+
+/// Final accuracies, or losses, as bars with intervals.
+pub fn finals(methods: &[Method<'_>]) -> Option<Picture> {
+    let goal = Goal::of(methods);
+    let found: Vec<_> = methods
+        .iter()
+        .filter_map(|method| Some((method.name, method.estimate(|run| goal.figure(run))?)))
+        .filter(|(_, one)| one.mean.is_finite())
+        .collect();
+    if found.len() < 2 {
+        return None;
+    }
+    let ends = |one: &ebb_record::stats::Estimate| one.interval().unwrap_or((one.mean, one.mean));
+    let mut table = heading(["method", "seeds", goal.name(), "low", "high"]);
+    for (name, one) in &found {
+        let (low, high) = ends(one);
+        let figures = [one.mean, low, high].map(|figure| figure.to_string());
+        let cells = [(*name).to_owned(), one.n_values.to_string()];
+        table.push(cells.into_iter().chain(figures).collect());
+    }
+    Some(Picture {
+        name: "final".to_owned(),
+        title: format!("At the end: {}", goal.name()),
+        caption: "Means over seeds, with 95 % intervals of the mean where there are several.".to_owned(),
+        kind: Kind::Bars(Bars {
+            title: String::new(),
+            x_label: String::new(),
+            y_label: format!("test {}", goal.name()),
+            groups: found.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            series: vec![BarSeries {
+                name: String::new(),
+                values: found.iter().map(|(_, one)| one.mean).collect(),
+                spread: Some(found.iter().map(|(_, one)| ends(one)).collect()),
+            }],
+        }),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// How often clients were asked and answered, spread over clients: two boxes a method.
+pub fn asked(methods: &[Method<'_>]) -> Option<Picture> {
+    let first: Vec<_> = methods.iter().filter_map(|method| method.runs.first().copied()).collect();
+    if first.iter().all(|run| run.asked.is_empty()) {
+        return None;
+    }
+    let mut table = heading(["method", "client", "asked", "answered"]);
+    for run in &first {
+        for (client, (asked, answered)) in run.asked.iter().zip(&run.answered).enumerate() {
+            let counts = [client, *asked as usize, *answered as usize].map(|count| count.to_string());
+            table.push(std::iter::once(run.source.method.clone()).chain(counts).collect());
+        }
+    }
+    let spread = |of: fn(&Run) -> &Vec<u32>| -> Vec<Vec<f64>> {
+        first.iter().map(|run| of(run).iter().map(|&count| f64::from(count)).collect()).collect()
+    };
+    Some(Picture {
+        name: "selections".to_owned(),
+        title: "How often clients were asked, and answered".to_owned(),
+        caption: "Spread over clients, in the first seed of each method; the figures have every client."
+            .to_owned(),
+        kind: Kind::Boxes(Boxes {
+            title: String::new(),
+            x_label: String::new(),
+            y_label: "rounds".to_owned(),
+            groups: methods.iter().map(|method| method.name.to_owned()).collect(),
+            series: vec![
+                BoxSeries { name: "asked".to_owned(), values: spread(|run| &run.asked) },
+                BoxSeries { name: "answered".to_owned(), values: spread(|run| &run.answered) },
+            ],
+        }),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// How much more than it should each client counted, from the one that counted most.
+pub fn weights(methods: &[Method<'_>]) -> Option<Picture> {
+    let mut table = heading(["method", "client", "given", "due", "given over due"]);
+    let mut series = Vec::new();
+    for run in methods.iter().filter_map(|method| method.runs.first()) {
+        let Some(weights) = &run.summary.weights else { continue };
+        let over = weights.over_due();
+        for (client, ((given, due), over)) in weights.given.iter().zip(&weights.due).zip(&over).enumerate() {
+            let figures = [given, due, over].map(|figure| figure.to_string());
+            let cells = [run.source.method.clone(), client.to_string()];
+            table.push(cells.into_iter().chain(figures).collect());
+        }
+        // Whoever is in no objective has nothing due.
+        let mut over: Vec<_> = over.into_iter().filter(|over| over.is_finite()).collect();
+        over.sort_by(|one, other| other.total_cmp(one));
+        let points: Vec<_> = over.into_iter().enumerate().map(|(at, over)| (at as f64, over)).collect();
+        if !points.is_empty() {
+            let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MOST_POINTS);
+            series.push(Series { name: run.source.method.clone(), points, band: None });
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    Some(Picture {
+        name: "weights".to_owned(),
+        title: "How much each client counted, over how much it should".to_owned(),
+        caption: "First seed of each method. 1: as much as the objective says; 0: not at all. Each method's clients from the \
+                  one that counted most; methods that cannot say are left out."
+            .to_owned(),
+        kind: Kind::Lines(Lines {
+            title: String::new(),
+            x_label: "clients, most first".to_owned(),
+            y_label: "weight given over due".to_owned(),
+            series,
+        }),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// How well the model suits each client, from the one it suits least.
+pub fn served(methods: &[Method<'_>]) -> Option<Picture> {
+    let goal = Goal::of(methods);
+    let (what, scale) = match goal {
+        Goal::Accuracy => ("accuracy", 100.0),
+        Goal::Loss => ("loss", 1.0),
+    };
+    let mut table = heading(["method", "percent of clients", what]);
+    let mut series = Vec::new();
+    for method in methods {
+        let decile =
+            |tenth: usize| method.estimate(|run| run.summary.oracle_client_deciles.get(tenth).copied());
+        let points = (0..=10).filter_map(|tenth| Some((10.0 * tenth as f64, scale * decile(tenth)?.mean)));
+        let points: Vec<_> = points.collect();
+        for (at, figure) in &points {
+            table.push(vec![method.name.to_owned(), at.to_string(), figure.to_string()]);
+        }
+        if !points.is_empty() {
+            series.push(Series { name: method.name.to_owned(), points, band: None });
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    let better = if goal == Goal::Accuracy { "at most" } else { "at least" };
+    Some(Picture {
+        name: "per-client".to_owned(),
+        title: format!("At the clients: {} (oracle)", goal.name()),
+        caption: format!(
+            "Each client's own test data; means over seeds. So many percent of the clients have {better} this {what}."
+        ),
+        kind: Kind::Lines(Lines {
+            title: String::new(),
+            x_label: "percent of clients, worst served first".to_owned(),
+            y_label: goal.name().to_owned(),
+            series,
+        }),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// How many rounds were snapshots, where a method makes them.
+pub fn snapshots(methods: &[Method<'_>]) -> Option<Picture> {
+    let mut table = heading(["method", "round", "share of snapshots so far", "chance of the next"]);
+    let mut series = Vec::new();
+    for run in methods.iter().filter_map(|method| method.runs.first()).filter(|run| !run.snapshots.is_empty())
+    {
+        let name = &run.source.method;
+        for (round, share, next) in &run.snapshots {
+            let next = next.map_or_else(String::new, |next| next.to_string());
+            table.push(vec![name.clone(), round.to_string(), share.to_string(), next]);
+        }
+        let shares: Vec<_> = run.snapshots.iter().map(|one| (f64::from(one.0), one.1)).collect();
+        let chances: Vec<_> =
+            run.snapshots.iter().filter_map(|one| Some((f64::from(one.0), one.2?))).collect();
+        for (what, points) in [("share so far", shares), ("chance of the next", chances)] {
+            if !points.is_empty() {
+                let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MOST_POINTS);
+                series.push(Series { name: format!("{name}: {what}"), points, band: None });
+            }
+        }
+    }
+    if series.is_empty() {
+        return None;
+    }
+    Some(Picture {
+        name: "snapshots".to_owned(),
+        title: "Snapshot rounds".to_owned(),
+        caption: "First seed of each method.".to_owned(),
+        kind: Kind::Lines(Lines {
+            title: String::new(),
+            x_label: "round".to_owned(),
+            y_label: "share of rounds".to_owned(),
+            series,
+        }),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// Who is how alike in the first run of a method that compares clients.
+pub fn alike(method: &Method<'_>) -> Option<Picture> {
+    let run = method.runs.first()?;
+    let (round, pairs) = run.friends.as_ref()?;
+    let pairs: Vec<_> = pairs.iter().filter(|pair| pair.similarity.is_finite()).copied().collect();
+    let map = HeatMap { title: String::new(), ..matrix(*round, &pairs, |_| None)? };
+    let mut table = heading(["client", "other", "similarity", "met", "last met"]);
+    for pair in &pairs {
+        let counts = [pair.client, pair.other, pair.met, pair.last_met].map(|count| count.to_string());
+        let [client, other, met, last_met] = counts;
+        table.push(vec![client, other, pair.similarity.to_string(), met, last_met]);
+    }
+    Some(Picture {
+        name: format!("friends-{}", file_name(method.name)),
+        title: format!("Who is how alike: {}", method.name),
+        caption: format!("Seed {}, after {round} rounds.", run.header.seed),
+        kind: Kind::Heat(map),
+        table,
+        drawn_whole: false,
+    })
+}
+
+/// Who was there, and who answered, in the first run of a method.
+pub fn presence(method: &Method<'_>) -> Option<Picture> {
+    let run = method.runs.first()?;
+    let presence = &run.presence;
+    let cells = presence.cells();
+    if cells.first().is_none_or(Vec::is_empty) {
+        return None;
+    }
+    let (clients, rounds) = (presence.clients_each, presence.rounds_each);
+    let name_of = |row: usize| (row * clients).to_string();
+    let first_of = |column: usize| (presence.first as usize + column * rounds).to_string();
+    let corner = "first client \\ first round".to_owned();
+    let mut table =
+        vec![std::iter::once(corner).chain((0..cells[0].len()).map(first_of)).collect::<Vec<_>>()];
+    for (row, states) in cells.iter().enumerate() {
+        let word = |state: &Option<u8>| state.map_or("", |state| STATES[usize::from(state)]).to_owned();
+        table.push(std::iter::once(name_of(row)).chain(states.iter().map(word)).collect());
+    }
+    let each = match (clients, rounds) {
+        (1, 1) => String::new(),
+        _ => {
+            let many =
+                |n: usize, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
+            format!(" A cell is what {} mostly were in {}.", many(clients, "client"), many(rounds, "round"))
+        }
+    };
+    let rows = cells.into_iter().enumerate().map(|(row, cells)| RasterRow { name: name_of(row), cells });
+    let raster = Raster {
+        title: String::new(),
+        x_label: "round".to_owned(),
+        y_label: "client".to_owned(),
+        first_column: u64::from(presence.first),
+        column_width: rounds as u64,
+        states: STATES.map(str::to_owned).to_vec(),
+        rows: rows.collect(),
+    };
+    Some(Picture {
+        name: format!("participation-{}", file_name(method.name)),
+        title: format!("Who took part: {}", method.name),
+        caption: format!("Seed {}.{each}", run.header.seed),
+        kind: Kind::Raster(raster, (clients, rounds)),
+        table,
+        drawn_whole: true,
+    })
+}

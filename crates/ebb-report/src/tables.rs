@@ -1,0 +1,126 @@
+//! The tables of a report: the heading, then the rows.
+
+use ebb_record::stats::Estimate;
+
+use crate::compare::{Goal, Method, Sign, sign};
+use crate::gather::Run;
+
+/// What to know about the overview.
+pub const OVERVIEW_NOTE: &str = "± after a figure is its standard deviation over seeds, after a difference half of its 95 % interval. Differences are \
+                                 paired: runs of one seed saw the same data and the same absences. Tied: the interval holds zero. Worst tenth: the tenth of \
+                                 the clients that are served worst, as only a simulation knows. Misplaced: the part of all weight that went to other clients \
+                                 than the objective says.";
+
+/// What to know about the pairs.
+pub const PAIRS_NOTE: &str = "The row less the column, over the seeds that both have, ± half of the 95 % interval; * where the interval does not hold zero.";
+
+/// The methods side by side. Rounds are counted until `target`, or else until what every method reaches.
+pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>> {
+    let goal = Goal::of(methods);
+    let of = |run: &Run| goal.figure(run);
+    let first = methods.first().filter(|_| methods.len() > 1);
+    let target = target.or_else(|| common_target(methods));
+    let worst = |run: &Run| run.summary.oracle_client_worst_tenth;
+    let any = |of: &dyn Fn(&Run) -> Option<f64>| methods.iter().any(|method| method.estimate(of).is_some());
+    let scale = if goal == Goal::Accuracy { 100.0 } else { 1.0 };
+    let misplaced = |run: &Run| run.summary.weights.as_ref().map(|weights| 100.0 * weights.misplaced());
+
+    let mut heading = vec!["method".to_owned(), "seeds".to_owned(), goal.name().to_owned()];
+    heading.extend(first.map(|first| format!("less {}", first.name)));
+    heading.extend(target.map(|target| format!("rounds to {:.0} %", 100.0 * target)));
+    heading.extend(any(&worst).then(|| "worst tenth (oracle)".to_owned()));
+    heading.extend(any(&misplaced).then(|| "misplaced %".to_owned()));
+    heading.extend(["virtual hours", "MB"].map(str::to_owned));
+    let mut rows = vec![heading];
+    for method in methods {
+        let mut row = vec![method.name.to_owned(), method.runs.len().to_string()];
+        row.push(spread(method.estimate(of), 1.0));
+        row.extend(first.map(|first| difference(method, first, goal)));
+        row.extend(target.map(|target| rounds_to(method, target)));
+        if any(&worst) {
+            row.push(spread(method.estimate(worst), scale));
+        }
+        if any(&misplaced) {
+            row.push(spread(method.estimate(misplaced), 1.0));
+        }
+        row.push(mean(method.estimate(|run| Some(run.summary.virtual_s / 3600.0))));
+        let bytes = |run: &Run| Some((run.summary.bytes_down + run.summary.bytes_up) as f64 / 1e6);
+        row.push(mean(method.estimate(bytes)));
+        rows.push(row);
+    }
+    rows
+}
+
+/// Every method less every other.
+pub fn pairs(methods: &[Method<'_>]) -> Vec<Vec<String>> {
+    let goal = Goal::of(methods);
+    let mut rows = vec![vec![goal.name().to_owned()]];
+    rows[0].extend(methods.iter().map(|method| format!("less {}", method.name)));
+    for one in methods {
+        let mut row = vec![one.name.to_owned()];
+        row.extend(methods.iter().map(|other| {
+            let found = one.less(other, |run| goal.figure(run)).filter(|_| one.name != other.name);
+            let star = if matches!(sign(found), Sign::Above | Sign::Below) { " *" } else { "" };
+            found.map_or_else(String::new, |found| format!("{}{star}", signed(found)))
+        }));
+        rows.push(row);
+    }
+    rows
+}
+
+/// The highest multiple of five percent that every method reaches in every run.
+fn common_target(methods: &[Method<'_>]) -> Option<f64> {
+    let runs = methods.iter().flat_map(|method| &method.runs);
+    let best: Option<Vec<_>> = runs.map(|run| run.summary.best_accuracy).collect();
+    let lowest = best?.into_iter().fold(f64::INFINITY, f64::min);
+    let target = (lowest * 20.0).floor() / 20.0;
+    (target.is_finite() && target > 0.0).then_some(target)
+}
+
+fn rounds_to(method: &Method<'_>, target: f64) -> String {
+    let rounds = |run: &Run| run.reached(target).map(f64::from);
+    let (n_reached, n_runs) = (method.figures(rounds).len(), method.runs.len());
+    match method.estimate(rounds) {
+        None => "never".to_owned(),
+        found if n_reached == n_runs => spread(found, 1.0),
+        found => format!("{} ({n_reached} of {n_runs})", spread(found, 1.0)),
+    }
+}
+
+fn mean(found: Option<Estimate>) -> String {
+    found.map_or_else(String::new, |found| digits(found.mean))
+}
+
+fn spread(found: Option<Estimate>, scale: f64) -> String {
+    found.map_or_else(String::new, |found| match found.deviation {
+        Some(deviation) => format!("{} ± {}", digits(scale * found.mean), digits(scale * deviation)),
+        None => digits(scale * found.mean),
+    })
+}
+
+fn difference(method: &Method<'_>, first: &Method<'_>, goal: Goal) -> String {
+    if method.name == first.name {
+        return String::new();
+    }
+    let found = method.less(first, |run| goal.figure(run));
+    let tied = if sign(found) == Sign::Tied { " (tied)" } else { "" };
+    found.map_or_else(|| "no seed in common".to_owned(), |found| format!("{}{tied}", signed(found)))
+}
+
+fn signed(found: Estimate) -> String {
+    let sign = if found.mean >= 0.0 { "+" } else { "" };
+    match found.half_width {
+        Some(half) => format!("{sign}{} ± {}", digits(found.mean), digits(half)),
+        None => format!("{sign}{}", digits(found.mean)),
+    }
+}
+
+/// Four digits, two of them behind the point at most, unless it is small.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}

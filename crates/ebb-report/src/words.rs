@@ -1,0 +1,190 @@
+//! What happened, in plain sentences, from the record alone.
+
+use ebb_record::stats::Estimate;
+
+use crate::compare::{Goal, Method, Sign, sign};
+use crate::gather::Run;
+
+/// The sentences, most important first.
+pub fn what_happened(methods: &[Method<'_>]) -> Vec<String> {
+    let goal = Goal::of(methods);
+    let full = methods.iter().find(|method| method.name == "full");
+    let mut words = Vec::new();
+    words.extend(winner(methods, goal));
+    words.extend(full.and_then(|full| cost(methods, full, goal)));
+    words.extend(misplaced(methods));
+    words.extend(worst_served(methods));
+    words.extend(never_heard(methods));
+    words.extend(snapshots(methods));
+    words.extend(unfinished(methods));
+    words.extend(diverged(methods));
+    words
+}
+
+/// Which method is best, and whether that is beyond noise.
+fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
+    let of = |run: &Run| goal.figure(run);
+    let mean = |method: &Method<'_>| method.estimate(of).map(|found| found.mean);
+    let mut ranked: Vec<_> = methods.iter().filter_map(|method| Some((mean(method)?, method))).collect();
+    ranked.sort_by(|(one, _), (other, _)| match goal {
+        Goal::Accuracy => other.total_cmp(one),
+        Goal::Loss => one.total_cmp(other),
+    });
+    let (highest, best) = ranked.first()?;
+    let at = match goal {
+        Goal::Accuracy => format!("at an accuracy of {highest:.2} %"),
+        Goal::Loss => format!("at a loss of {highest:.4}"),
+    };
+    let Some((_, second)) = ranked.get(1) else { return Some(format!("{} ends {at}.", best.name)) };
+    let over = |other: &Method<'_>| best.less(other, of).map(|found| goal.gain(found));
+    let rest = &ranked[1..];
+    let tied: Vec<_> = rest.iter().filter(|(_, other)| sign(over(other)) == Sign::Tied).collect();
+    let unknown = rest.iter().any(|(_, other)| sign(over(other)) == Sign::Unknown);
+    let begin = format!("{} ends best, {at}", best.name);
+    Some(if unknown {
+        format!("{begin}. With so few seeds in common nobody can say whether that is more than noise.")
+    } else if tied.is_empty() {
+        format!("{begin}: {} ahead of {}, which is beyond noise.", amount(over(second)?, goal), second.name)
+    } else {
+        let names: Vec<_> = tied.iter().map(|(_, other)| other.name.to_owned()).collect();
+        format!("{begin}, but not beyond noise: {} cannot be told apart from it.", listed(&names))
+    })
+}
+
+/// What absences cost, where somebody waited for everybody.
+fn cost(methods: &[Method<'_>], full: &Method<'_>, goal: Goal) -> Option<String> {
+    let of = |run: &Run| goal.figure(run);
+    let loss = |method: &Method<'_>| full.less(method, of).map(|found| goal.gain(found));
+    let mut others: Vec<_> = methods
+        .iter()
+        .filter(|method| method.name != full.name)
+        .filter_map(|method| Some((loss(method)?, method)))
+        .collect();
+    others.sort_by(|(one, _), (other, _)| one.mean.total_cmp(&other.mean));
+    let (least, best) = others.first()?;
+    let (most, worst) = others.last()?;
+    let hours = |method: &Method<'_>| method.estimate(|run| Some(run.summary.virtual_s / 3600.0));
+    let time = match (hours(full), hours(best)) {
+        (Some(full), Some(other)) if other.mean > 0.0 && full.mean > 1.5 * other.mean => {
+            format!(
+                " Waiting for everybody took {:.0} times as long as {}.",
+                full.mean / other.mean,
+                best.name
+            )
+        }
+        _ => String::new(),
+    };
+    let said = |found: Estimate, name: &str| match sign(Some(found)) {
+        Sign::Tied => format!("{name} no more than noise ({})", amount(found, goal)),
+        Sign::Below => format!("{name} nothing: it gains {}", amount(negated(found), goal)),
+        _ => format!("{name} {}", amount(found, goal)),
+    };
+    let begin = "Against full participation, absences cost";
+    Some(if worst.name == best.name {
+        format!("{begin} {}.{time}", said(*least, best.name))
+    } else {
+        format!("{begin} {} and {}.{time}", said(*most, worst.name), said(*least, best.name))
+    })
+}
+
+/// Whose work counted for more than it should.
+fn misplaced(methods: &[Method<'_>]) -> Option<String> {
+    let share = |run: &Run| Some(100.0 * run.summary.weights.as_ref()?.misplaced());
+    let mut found: Vec<_> = methods
+        .iter()
+        .filter_map(|method| Some((method.estimate(share)?.mean, method.name)))
+        .filter(|(mean, _)| mean.is_finite())
+        .collect();
+    found.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let (least, first) = found.first()?;
+    let (most, last) = found.last()?;
+    Some(if found.len() == 1 {
+        format!("{first} gave {least:.0} % of all weight to other clients than the objective says.")
+    } else {
+        format!(
+            "Of all weight, {last} gave {most:.0} % to other clients than the objective says, {first} {least:.0} %."
+        )
+    })
+}
+
+/// Whom the model suits least.
+fn worst_served(methods: &[Method<'_>]) -> Option<String> {
+    let worst = |run: &Run| {
+        run.final_accuracy()?;
+        Some(100.0 * run.summary.oracle_client_worst_tenth?)
+    };
+    let mut found: Vec<_> =
+        methods.iter().filter_map(|method| Some((method.estimate(worst)?.mean, method.name))).collect();
+    found.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let (highest, first) = found.first()?;
+    let (lowest, last) = found.last()?;
+    Some(if found.len() == 1 {
+        format!("The tenth of the clients that {first} serves worst have {highest:.1} % (oracle).")
+    } else {
+        format!(
+            "The tenth of the clients that are served worst have {highest:.1} % with {first} and {lowest:.1} % with {last} (oracle)."
+        )
+    })
+}
+
+/// Who was never heard.
+fn never_heard(methods: &[Method<'_>]) -> Option<String> {
+    let mean = |method: &Method<'_>| method.estimate(|run| Some(run.summary.never_heard as f64));
+    let lost: Vec<_> = methods
+        .iter()
+        .filter_map(|method| Some((method.name, mean(method)?.mean)))
+        .filter(|(_, lost)| *lost > 0.0)
+        .collect();
+    if lost.is_empty() {
+        return Some("Every client was heard at least once in every run.".to_owned());
+    }
+    let said: Vec<_> = lost.iter().map(|(name, lost)| format!("{lost:.1} under {name}")).collect();
+    Some(format!("Clients that were never heard, on average over runs: {}.", listed(&said)))
+}
+
+fn snapshots(methods: &[Method<'_>]) -> Option<String> {
+    let share = |run: &Run| Some(100.0 * run.snapshots.last()?.1);
+    let found = methods.iter().filter_map(|method| Some((method.estimate(share)?.mean, method.name)));
+    let said: Vec<_> = found.map(|(mean, name)| format!("{mean:.0} % under {name}")).collect();
+    (!said.is_empty()).then(|| format!("Rounds that were snapshots: {}.", listed(&said)))
+}
+
+fn unfinished(methods: &[Method<'_>]) -> Option<String> {
+    let open = methods.iter().flat_map(|method| &method.runs).filter(|run| !run.finished).count();
+    let verb = if open == 1 { "run is" } else { "runs are" };
+    (open > 0).then(|| format!("{open} {verb} not finished: what is said of them is so far."))
+}
+
+fn diverged(methods: &[Method<'_>]) -> Option<String> {
+    let runs = methods.iter().flat_map(|method| &method.runs);
+    let broken: Vec<_> = runs
+        .filter(|run| run.summary.diverged.is_some() || run.summary.ending == "diverged")
+        .map(|run| format!("{}, seed {}", run.source.method, run.header.seed))
+        .collect();
+    (!broken.is_empty())
+        .then(|| format!("Training diverged at some client, or as a whole: {}.", broken.join("; ")))
+}
+
+fn negated(found: Estimate) -> Estimate {
+    Estimate { mean: -found.mean, ..found }
+}
+
+/// A difference, with its interval where there is one.
+fn amount(found: Estimate, goal: Goal) -> String {
+    let (digits, unit) = match goal {
+        Goal::Accuracy => (2, " points"),
+        Goal::Loss => (4, ""),
+    };
+    match found.half_width {
+        Some(half) => format!("{:.digits$} ± {half:.digits$}{unit}", found.mean),
+        None => format!("{:.digits$}{unit}", found.mean),
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
+    }
+}
