@@ -5,6 +5,7 @@
 
 mod also;
 mod figures;
+mod tables;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::drive::{Ended, Watch, drive};
 use also::Also;
 use figures::write_csv;
 pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
+pub(crate) use tables::tables;
 pub(crate) use workers::side_by_side;
 
 /// The `[grid]` table.
