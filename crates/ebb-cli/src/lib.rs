@@ -12,6 +12,7 @@ mod grid;
 mod linkage;
 mod output;
 mod progress;
+mod typeset;
 mod untrained;
 
 use std::process::ExitCode;
