@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Report(Report),
     /// Show who is how alike in a run whose substitution compares clients
     Friends(Friends),
-    /// Write the rounds of a run as CSV or Parquet
+    /// Write a run or a grid for other tools: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
     Export(Export),
     /// List the recipes, methods, data and worlds there are
     List(List),
@@ -169,11 +169,33 @@ pub(crate) struct Friends {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Export {
-    /// Folder of the run
+    /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
-    /// File to write; its ending says the format: .csv or .parquet
-    #[arg(long, value_name = "FILE")]
+    /// File to write; its ending says the format: .csv, .parquet, .json, .jsonl, .md or .tex. With --as tensorboard, a folder
+    #[arg(long, value_name = "PLACE")]
     pub(crate) to: PathBuf,
+    /// What to write, whatever the ending
+    #[arg(long = "as", value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+}
+
+/// What other tools read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A run's scalars, one line a round; a grid's figures, one line a run
+    Csv,
+    /// All that a run's rounds hold
+    Parquet,
+    /// All of a run: what it is, its settings, its summary and its rounds
+    Json,
+    /// All that a run's rounds hold, one JSON object a line
+    Jsonl,
+    /// A run's scalars as an event file; of a grid, one subfolder a run
+    Tensorboard,
+    /// Tables as they are shown
+    Markdown,
+    /// Tables as they are shown, for the package booktabs
+    Latex,
 }
 
 #[derive(Debug, ClapArgs)]

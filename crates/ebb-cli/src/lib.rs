@@ -11,6 +11,7 @@ mod error;
 mod grid;
 mod output;
 mod progress;
+mod typeset;
 mod untrained;
 
 use std::process::ExitCode;

@@ -115,6 +115,16 @@ impl Columns {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
+    /// The headings, then the rows.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
+    /// How many columns hold words: these are the first.
+    pub(crate) fn left(&self) -> usize {
+        self.left
+    }
+
     pub(crate) fn print(&self) -> Result<(), CliError> {
         let width = |column: usize| {
             self.rows

@@ -22,7 +22,9 @@ mod checkpoint;
 mod clients;
 mod disk;
 mod error;
+mod figures;
 mod friends;
+mod json;
 mod model;
 mod numbers;
 mod reader;
@@ -32,10 +34,12 @@ mod shelf;
 pub mod stats;
 mod summary;
 mod table;
+mod tensorboard;
 mod writer;
 
 pub use error::RecordError;
 pub use friends::FriendPair;
+pub use json::{write_json, write_json_lines};
 pub use model::{read_model, write_model};
 pub use reader::{Header, Rows, RunFolder, Wall};
 pub use row::{Judged, Row};
@@ -43,6 +47,7 @@ pub use selection::{Selection, SelectionTally};
 pub use shelf::FileShelf;
 pub use summary::{Answers, ClientWeights, Diverged, Summary};
 pub use table::{note_names, write_csv, write_parquet};
+pub use tensorboard::{EVENTS, write_tensorboard};
 pub use writer::RunWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.

@@ -11,7 +11,7 @@ use crate::row::BadLine;
 use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends};
 
 /// The facts of a run that hold from its first round to its last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The program that wrote the run, and its version.
     pub program: String,

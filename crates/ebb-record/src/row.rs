@@ -375,6 +375,20 @@ impl Row {
         }
     }
 
+    /// The same row with every set of clients as a list, however large.
+    pub(crate) fn with_lists(mut self) -> Row {
+        for (list, bits) in [
+            (&mut self.up, &mut self.up_bits),
+            (&mut self.asked, &mut self.asked_bits),
+            (&mut self.whole, &mut self.whole_bits),
+            (&mut self.partial, &mut self.partial_bits),
+            (&mut self.absent, &mut self.absent_bits),
+        ] {
+            *list = Some(members(list, &bits.take()));
+        }
+        self
+    }
+
     /// Whether the model was judged after this round, though its loss may be no number.
     pub fn evaluated(&self) -> bool {
         self.loss.is_some()
@@ -640,6 +654,20 @@ pub(crate) mod tests {
         Row::new(&census(4, &[1, 2]), &outcome, None)
     }
 
+    /// A round of 5000 clients of which every third is up and answers, half of them in part.
+    pub(crate) fn many(number: u32) -> Row {
+        let n_clients = 5000;
+        let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
+        let mut outcome = outcome(number);
+        outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
+        outcome.returns.fresh = every_third
+            .iter()
+            .map(|&idx| answer(idx, number, if idx % 2 == 0 { 10 } else { 3 }, 1.0))
+            .collect();
+        outcome.returns.absent = vec![ClientId::new(4999)];
+        Row::new(&census(n_clients, &every_third), &outcome, None)
+    }
+
     fn line(row: &Row) -> String {
         serde_json::to_string(row).unwrap()
     }
@@ -771,14 +799,7 @@ pub(crate) mod tests {
 
     #[test]
     fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
-        let n_clients = 5000;
-        let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
-        let mut outcome = outcome(1);
-        outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
-        outcome.returns.fresh =
-            every_third.iter().map(|&idx| answer(idx, 1, if idx % 2 == 0 { 10 } else { 3 }, 1.0)).collect();
-        outcome.returns.absent = vec![ClientId::new(4999)];
-        let row = Row::new(&census(n_clients, &every_third), &outcome, None);
+        let row = many(1);
         let text = line(&row);
         for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
             assert!(text.contains(&format!("\"{key}\":")), "{key}");
@@ -786,7 +807,7 @@ pub(crate) mod tests {
         assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
         let again = back(&row);
         assert_eq!(again, row);
-        let every_third: Vec<_> = every_third.iter().map(|&idx| idx as u32).collect();
+        let every_third: Vec<_> = (0..5000).step_by(3).collect();
         let (whole, partial): (Vec<_>, Vec<_>) = every_third.iter().partition(|&&idx| idx % 2 == 0);
         assert_eq!((again.up(), again.asked()), (every_third.clone(), every_third));
         assert_eq!((again.n_whole(), again.n_partial()), (whole.len(), partial.len()));

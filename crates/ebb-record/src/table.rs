@@ -12,6 +12,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::error::{Doing, RecordError};
+use crate::figures::{FIGURES, Figure, Scalar, cell};
 use crate::{Judged, Row, disk};
 
 /// Writes the scalars of the rows and how long their lists are, and a column for each of these notes: those that any row has. What was
@@ -22,12 +23,12 @@ pub fn write_csv(
     to: &Path,
 ) -> Result<(), RecordError> {
     disk::replace(to, |file| {
-        let mut names: Vec<_> = SCALARS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let mut names: Vec<_> = FIGURES.iter().map(|figure| figure.name.to_owned()).collect();
         names.extend(notes.iter().map(|name| format!("note_{name}")));
         writeln!(file, "{}", names.join(",")).doing("writing", to)?;
         for row in rows {
             let row = row?;
-            let mut cells: Vec<_> = SCALARS.iter().map(|(_, scalar)| scalar.cell(&row)).collect();
+            let mut cells: Vec<_> = FIGURES.iter().map(|figure| figure.of.cell(&row)).collect();
             cells.extend(notes.iter().map(|name| cell(row.notes.get(name).copied())));
             writeln!(file, "{}", cells.join(",")).doing("writing", to)?;
         }
@@ -74,50 +75,6 @@ pub fn write_parquet(
         writer.close().map(|_| ()).map_err(failed)
     })
 }
-
-/// A column with one value a round, and where the value is found.
-enum Scalar {
-    Count(fn(&Row) -> u64),
-    SomeCount(fn(&Row) -> Option<u32>),
-    Single(fn(&Row) -> Option<f32>),
-    Double(fn(&Row) -> Option<f64>),
-}
-
-const SCALARS: [(&str, Scalar); 33] = [
-    ("round", Scalar::Count(|row| u64::from(row.round))),
-    ("n_enrolled", Scalar::Count(|row| u64::from(row.n_enrolled))),
-    ("n_up", Scalar::Count(|row| u64::from(row.n_up))),
-    ("n_asked", Scalar::Count(|row| row.n_asked() as u64)),
-    ("n_whole", Scalar::Count(|row| row.n_whole() as u64)),
-    ("n_partial", Scalar::Count(|row| row.n_partial() as u64)),
-    ("n_late", Scalar::Count(|row| row.late.len() as u64)),
-    ("n_absent", Scalar::Count(|row| row.n_absent() as u64)),
-    ("n_refused", Scalar::Count(|row| row.refused.len() as u64)),
-    ("n_stand_ins", Scalar::Count(|row| u64::from(row.n_stand_ins))),
-    ("chance", Scalar::Double(|row| row.chance)),
-    ("rate", Scalar::Single(|row| Some(row.rate))),
-    ("train_loss", Scalar::Single(|row| row.train_loss)),
-    ("train_accuracy", Scalar::Single(|row| row.train_accuracy)),
-    ("step_norm", Scalar::Double(|row| Some(row.step_norm))),
-    ("loss", Scalar::Double(|row| row.loss)),
-    ("accuracy", Scalar::Double(|row| row.accuracy)),
-    ("oracle_client_mean", Scalar::Double(|row| row.oracle_client_mean)),
-    ("oracle_client_worst_tenth", Scalar::Double(|row| row.oracle_client_worst_tenth)),
-    ("oracle_client_deviation", Scalar::Double(|row| row.oracle_client_deviation)),
-    ("oracle_hits", Scalar::SomeCount(|row| row.oracle_hits)),
-    ("oracle_hits_of", Scalar::SomeCount(|row| row.oracle_hits_of)),
-    ("oracle_error2", Scalar::Double(|row| row.oracle_error2)),
-    ("oracle_sigma_p2", Scalar::Double(|row| row.oracle_sigma_p2)),
-    ("oracle_sigma_f2", Scalar::Double(|row| row.oracle_sigma_f2)),
-    ("oracle_bound_p2", Scalar::Double(|row| row.oracle_bound_p2)),
-    ("oracle_bound_f2", Scalar::Double(|row| row.oracle_bound_f2)),
-    ("oracle_psi", Scalar::Double(|row| row.oracle_psi)),
-    ("elapsed_s", Scalar::Double(|row| Some(row.elapsed_s))),
-    ("virtual_s", Scalar::Double(|row| Some(row.virtual_s))),
-    ("bytes_down", Scalar::Count(|row| row.bytes_down)),
-    ("bytes_up", Scalar::Count(|row| row.bytes_up)),
-    ("bytes_total", Scalar::Count(|row| row.bytes_total)),
-];
 
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
@@ -179,25 +136,8 @@ fn expand(stretches: &[[u32; 2]]) -> Vec<u32> {
     stretches.iter().flat_map(|&[first, last]| first..=last).collect()
 }
 
-impl Scalar {
-    /// The shortest text that reads as the same number.
-    fn cell(&self, row: &Row) -> String {
-        match self {
-            Scalar::Count(of) => of(row).to_string(),
-            Scalar::SomeCount(of) => cell(of(row)),
-            Scalar::Single(of) => cell(of(row)),
-            Scalar::Double(of) => cell(of(row)),
-        }
-    }
-}
-
-/// A value as it reads, or nothing.
-fn cell<T: std::fmt::Debug>(value: Option<T>) -> String {
-    value.map(|value| format!("{value:?}")).unwrap_or_default()
-}
-
 fn schema() -> String {
-    let scalar = |(name, scalar): &(&str, Scalar)| match scalar {
+    let scalar = |Figure { name, of, .. }: &Figure| match of {
         Scalar::Count(_) => format!("required int64 {name};"),
         Scalar::SomeCount(_) => format!("optional int64 {name};"),
         Scalar::Single(_) => format!("optional float {name};"),
@@ -205,7 +145,7 @@ fn schema() -> String {
     };
     let list =
         |name: &str, element: &str| format!("group {name} (LIST) {{ repeated group list {{ {element}; }} }}");
-    let mut columns: Vec<_> = SCALARS.iter().map(scalar).collect();
+    let mut columns: Vec<_> = FIGURES.iter().map(scalar).collect();
     let count = "required int32 element (INTEGER(32,false))";
     columns.extend(COUNT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, count))));
     columns.push(format!("required {}", list("chances", "optional double element")));
@@ -246,7 +186,7 @@ struct Levelled<T> {
 
 impl Default for Group {
     fn default() -> Self {
-        let column = |(_, scalar): &(&str, Scalar)| match scalar {
+        let column = |figure: &Figure| match figure.of {
             Scalar::Count(_) => Column::Count(Vec::new()),
             Scalar::SomeCount(_) => Column::SomeCount(Levelled::default()),
             Scalar::Single(_) => Column::Single(Levelled::default()),
@@ -254,7 +194,7 @@ impl Default for Group {
         };
         Group {
             n_rows: 0,
-            scalars: SCALARS.iter().map(column).collect(),
+            scalars: FIGURES.iter().map(column).collect(),
             counts: COUNT_LISTS.iter().map(|_| Levelled::default()).collect(),
             chances: Levelled::default(),
             words: WORD_LISTS.iter().map(|_| Levelled::default()).collect(),
@@ -267,8 +207,8 @@ impl Default for Group {
 impl Group {
     fn add(&mut self, row: &Row) {
         self.n_rows += 1;
-        for (column, (_, scalar)) in self.scalars.iter_mut().zip(&SCALARS) {
-            match (column, scalar) {
+        for (column, figure) in self.scalars.iter_mut().zip(&FIGURES) {
+            match (column, &figure.of) {
                 (Column::Count(values), Scalar::Count(of)) => {
                     values.push(i64::try_from(of(row)).expect("fewer than 2^63 bytes"));
                 }

@@ -480,19 +480,6 @@ fn lists_and_descriptions_name_everything() {
 }
 
 #[test]
-fn exports_are_read_by_their_ending() {
-    let place = tempfile::tempdir().unwrap();
-    let run = record(place.path(), "run", SMALL, &[]);
-    let to = |name: &str| place.path().join(name).display().to_string();
-    succeed(&["export", run.to_str().unwrap(), "--to", &to("a.csv")]);
-    assert_eq!(std::fs::read(to("a.csv")).unwrap(), contents(&run)["rounds.csv"]);
-    succeed(&["export", run.to_str().unwrap(), "--to", &to("a.parquet")]);
-    assert!(std::fs::read(to("a.parquet")).unwrap().starts_with(b"PAR1"));
-    let error = common::fail(&["export", run.to_str().unwrap(), "--to", &to("a.xls")]);
-    assert!(error.contains("give .csv or .parquet"), "{error}");
-}
-
-#[test]
 fn the_example_run_works_as_shipped() {
     let place = tempfile::tempdir().unwrap();
     let file = shipped("experiments/classes.toml");

@@ -4,13 +4,12 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use ebb_methods::Registry;
-use ebb_record::stats;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{Compare, How};
 use crate::assemble::read_settings;
-use crate::grid::{Finished, Grid};
-use crate::output::{Columns, bold, bytes, duration, note, say, this_command};
+use crate::grid::{Finished, Grid, tables};
+use crate::output::{bold, note, say, this_command};
 use crate::progress::interruption;
 use crate::{CliError, PROGRAM};
 
@@ -86,109 +85,16 @@ pub(crate) fn as_json(finished: &Finished) -> serde_json::Value {
 
 /// One table for every combination of the settings that vary.
 pub(crate) fn print_tables(finished: &[Finished], varied: &[String]) -> Result<(), CliError> {
-    let mut choices: Vec<&Vec<String>> = Vec::new();
-    for row in finished {
-        if !choices.contains(&&row.values) {
-            choices.push(&row.values);
-        }
-    }
-    for (at, choice) in choices.iter().enumerate() {
+    for (at, (title, table)) in tables(finished, varied).iter().enumerate() {
         if at > 0 {
             say("")?;
         }
-        let pairs: Vec<_> =
-            varied.iter().zip(*choice).map(|(key, value)| format!("{key} = {value}")).collect();
-        if !pairs.is_empty() {
-            say(&bold(&pairs.join(", ")))?;
+        if !title.is_empty() {
+            say(&bold(title))?;
         }
-        let rows: Vec<_> = finished.iter().filter(|row| row.values == **choice).collect();
-        print_table(&rows)?;
+        table.print()?;
     }
     Ok(())
-}
-
-fn print_table(rows: &[&Finished]) -> Result<(), CliError> {
-    let accuracy = rows.iter().all(|row| row.figures.final_accuracy.is_some());
-    let worst = rows.iter().any(|row| row.figures.oracle_client_worst_tenth.is_some());
-    let (name, scale) = if accuracy { ("accuracy %, ± sd", 100.0) } else { ("loss, ± sd", 1.0) };
-    let judged = |row: &Finished| {
-        scale * if accuracy { row.figures.final_accuracy } else { row.figures.final_loss }.unwrap_or(f64::NAN)
-    };
-    let mut methods: Vec<&str> = Vec::new();
-    for row in rows {
-        if !methods.contains(&row.method.as_str()) {
-            methods.push(&row.method);
-        }
-    }
-    let of = |method: &str| rows.iter().filter(|row| row.method == method).copied().collect::<Vec<_>>();
-    let first = of(methods[0]);
-    let difference_name = format!("minus {}, ± 95 %", methods[0]);
-    let mut headings = vec!["method", "seeds", name];
-    if methods.len() > 1 {
-        headings.push(&difference_name);
-    }
-    if worst {
-        headings.push(if accuracy { "worst tenth % (oracle)" } else { "worst tenth (oracle)" });
-    }
-    headings.extend(["virtual time", "payload"]);
-    let mut table = Columns::new(1, headings);
-    for method in &methods {
-        let own = of(method);
-        let figures: Vec<_> = own.iter().map(|row| judged(row)).collect();
-        let (ones, others): (Vec<_>, Vec<_>) = own
-            .iter()
-            .filter_map(|row| {
-                let partner = first.iter().find(|other| other.seed == row.seed)?;
-                Some((judged(row), judged(partner)))
-            })
-            .unzip();
-        let difference = if *method == methods[0] { String::new() } else { paired(&ones, &others) };
-        let mut cells = vec![(*method).to_owned(), own.len().to_string(), with_spread(&figures)];
-        if methods.len() > 1 {
-            cells.push(difference);
-        }
-        if worst {
-            let worst: Vec<_> = own
-                .iter()
-                .filter_map(|row| row.figures.oracle_client_worst_tenth.map(|figure| scale * figure))
-                .collect();
-            cells.push(with_spread(&worst));
-        }
-        let virtual_s: Vec<_> = own.iter().map(|row| row.figures.virtual_s).collect();
-        cells.push(duration(stats::mean(&virtual_s).unwrap_or(0.0)));
-        let payload: Vec<_> =
-            own.iter().map(|row| (row.figures.bytes_down + row.figures.bytes_up) as f64).collect();
-        cells.push(bytes(stats::mean(&payload).unwrap_or(0.0)));
-        table.row(cells);
-    }
-    table.print()
-}
-
-/// Mean and standard deviation over seeds.
-fn with_spread(figures: &[f64]) -> String {
-    match (stats::mean(figures), stats::deviation(figures)) {
-        (Some(mean), Some(deviation)) => format!("{} ± {}", digits(mean), digits(deviation)),
-        (Some(mean), None) => digits(mean),
-        _ => "-".to_owned(),
-    }
-}
-
-/// The mean difference over pairs with its interval; said to be tied when the interval holds zero.
-fn paired(ones: &[f64], others: &[f64]) -> String {
-    let Some(difference) = stats::paired_difference(ones, others) else { return "-".to_owned() };
-    let sign = if difference.mean >= 0.0 { "+" } else { "" };
-    let mean = format!("{sign}{}", digits(difference.mean));
-    match (difference.half_width, difference.interval()) {
-        (Some(half), Some((low, high))) => {
-            let tied = if low <= 0.0 && high >= 0.0 { " (tied)" } else { "" };
-            format!("{mean} ± {}{tied}", digits(half))
-        }
-        _ => mean,
-    }
-}
-
-fn digits(value: f64) -> String {
-    if value.abs() < 10.0 { format!("{value:.3}") } else { format!("{value:.2}") }
 }
 
 fn label(finished: &Finished) -> String {

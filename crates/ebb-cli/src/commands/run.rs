@@ -66,52 +66,72 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
 }
 
 fn say_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
-    say(&bold(&format!("{} ({})", count(summary.rounds, "round"), ending(&summary.ending))))?;
+    say(&bold(&rounds_done(summary)))?;
+    for (name, mut figures) in figures(summary) {
+        if name == "diverged" {
+            figures.push_str(": lower local.rate, or set local.clip_norm");
+        }
+        say(&format!("{name:<14}{figures}"))?;
+    }
+    say(&format!("record        {}", folder.display()))
+}
+
+/// How many rounds there were, and why no more.
+pub(crate) fn rounds_done(summary: &Summary) -> String {
+    format!("{} ({})", count(summary.rounds, "round"), ending(&summary.ending))
+}
+
+/// What a run came to, each with its name.
+pub(crate) fn figures(summary: &Summary) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, figures: String| all.push((name.to_owned(), figures));
     if summary.final_accuracy.is_some() {
-        say(&format!(
-            "accuracy      {} at the end, {} at best (round {})",
-            figure(summary.final_accuracy),
-            figure(summary.best_accuracy),
-            summary.best_round.map_or("-".to_owned(), |round| round.to_string()),
-        ))?;
+        add(
+            "accuracy",
+            format!(
+                "{} at the end, {} at best (round {})",
+                figure(summary.final_accuracy),
+                figure(summary.best_accuracy),
+                summary.best_round.map_or("-".to_owned(), |round| round.to_string()),
+            ),
+        );
     }
     for (k, &accuracy) in summary.top_k.iter().zip(&summary.top_k_accuracy) {
-        say(&format!("{:<14}{}", format!("top {k}"), figure(Some(accuracy))))?;
+        add(&format!("top {k}"), figure(Some(accuracy)));
     }
-    say(&format!("loss          {}", figure(summary.final_loss)))?;
+    add("loss", figure(summary.final_loss));
     let answers = &summary.answers;
-    say(&format!(
-        "answers       {} whole, {} partial, {} late; {} silent, {} refused; {} never heard",
-        answers.whole,
-        answers.partial,
-        answers.late,
-        answers.absent,
-        answers.refused,
-        count(summary.never_heard, "client")
-    ))?;
+    add(
+        "answers",
+        format!(
+            "{} whole, {} partial, {} late; {} silent, {} refused; {} never heard",
+            answers.whole,
+            answers.partial,
+            answers.late,
+            answers.absent,
+            answers.refused,
+            count(summary.never_heard, "client")
+        ),
+    );
     if summary.stand_ins > 0 {
         let share = summary.oracle_hit_share;
         let hits = share.map(|share| format!("; oracle: {} of the client's true cluster", percent(share)));
-        say(&format!("stand-ins     {}{}", summary.stand_ins, hits.unwrap_or_default()))?;
+        add("stand-ins", format!("{}{}", summary.stand_ins, hits.unwrap_or_default()));
     }
     if let Some(psi) = summary.oracle_psi {
-        say(&format!("oracle        {}", cost(psi)))?;
+        add("oracle", cost(psi));
     }
     if let Some(diverged) = &summary.diverged {
-        say(&format!(
-            "diverged      {}, the first of client {} in round {}: lower local.rate, or set local.clip_norm",
-            count(diverged.answers, "answer"),
-            diverged.client,
-            diverged.round
-        ))?;
+        let answers = count(diverged.answers, "answer");
+        let (client, round) = (diverged.client, diverged.round);
+        add("diverged", format!("{answers}, the first of client {client} in round {round}"));
     }
-    say(&format!("virtual time  {}", duration(summary.virtual_s)))?;
-    say(&format!(
-        "payload       {} down, {} up",
-        bytes(summary.bytes_down as f64),
-        bytes(summary.bytes_up as f64)
-    ))?;
-    say(&format!("record        {}", folder.display()))
+    add("virtual time", duration(summary.virtual_s));
+    add(
+        "payload",
+        format!("{} down, {} up", bytes(summary.bytes_down as f64), bytes(summary.bytes_up as f64)),
+    );
+    all
 }
 
 /// Makes the first folder below `runs/` that is not taken, named after the configuration.

@@ -36,11 +36,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let rows = run.rows()?;
     let header = run.header();
     if args.json {
-        let facts = serde_json::json!({
-            "program": header.program, "seed": header.seed, "kernels": header.kernels, "recipe": header.recipe,
-            "n_params": header.n_params,
-        });
-        let whole = serde_json::json!({ "run": facts, "summary": run.summary()?, "rounds": rows });
+        let whole = serde_json::json!({ "run": header, "summary": run.summary()?, "rounds": rows });
         return say(&whole.to_string());
     }
     say(&bold(&args.run.display().to_string()))?;
@@ -66,7 +62,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         return Ok(());
     }
     say("")?;
-    print_rounds(&rows)?;
+    rounds(&rows).print()?;
     say("")?;
     let accuracy = rows.iter().any(|row| row.accuracy.is_some());
     let name = if accuracy { "test accuracy" } else { "test loss" };
@@ -156,7 +152,8 @@ fn print_closer(last: &Row) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
+/// The table of the rounds: as many as fit on a screen, the last among them.
+pub(crate) fn rounds(rows: &[Row]) -> Columns {
     let mut table = Columns::new(
         0,
         [
@@ -186,7 +183,7 @@ fn print_rounds(rows: &[Row]) -> Result<(), CliError> {
             ]);
         }
     }
-    table.print()
+    table
 }
 
 /// How often clients were heard, and what was refused.

@@ -5,6 +5,7 @@
 
 mod also;
 mod figures;
+mod tables;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::drive::{Ended, Watch, drive};
 use also::Also;
 use figures::write_csv;
 pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
+pub(crate) use tables::tables;
 pub(crate) use workers::side_by_side;
 
 /// The `[grid]` table.
@@ -389,6 +391,34 @@ pub(crate) fn csv_of(folder: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(note))
 }
 
+/// The runs of the grid in a folder, ascending by name, each with a name that is as short as tells it apart: without the digest,
+/// unless another has the same before it.
+pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError> {
+    let cells = folder.join("cells");
+    let failed = |error| CliError::file("reading", &cells, error);
+    let mut names = Vec::new();
+    let entries = match std::fs::read_dir(&cells) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        // What is hidden is about to become a run.
+        if !name.starts_with('.') {
+            names.push(name);
+        }
+    }
+    names.sort();
+    let short = |name: &str| name.rsplit_once('_').map_or(name, |(short, _)| short).to_owned();
+    let mut times = BTreeMap::<String, usize>::new();
+    names.iter().for_each(|name| *times.entry(short(name)).or_default() += 1);
+    let named = |name: String| {
+        let alone = times[&short(&name)] == 1;
+        (if alone { short(&name) } else { name.clone() }, cells.join(name))
+    };
+    Ok(names.into_iter().map(named).collect())
+}
+
 /// Tells cells apart that were made from other settings; seeds do not count.
 fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let start = tree.text("run.start_from").and_then(|path| std::fs::read(base.join(path)).ok());
@@ -457,6 +487,18 @@ mod tests {
         let folders: std::collections::BTreeSet<_> =
             grid.cells.iter().map(|cell| grid.folder_of(cell)).collect();
         assert_eq!(folders.len(), grid.cells.len());
+    }
+
+    #[test]
+    fn runs_are_named_without_their_digests_where_that_tells_them_apart() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["full_s1_00ff", "few_0.5_s1_0001", "few_0.5_s1_0002", ".few_s9_0003.new"] {
+            std::fs::create_dir_all(place.path().join("cells").join(name)).unwrap();
+        }
+        let runs = runs_of(place.path()).unwrap();
+        let names: Vec<_> = runs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["few_0.5_s1_0001", "few_0.5_s1_0002", "full_s1"]);
+        assert_eq!(runs[2].1, place.path().join("cells/full_s1_00ff"));
     }
 
     #[test]
