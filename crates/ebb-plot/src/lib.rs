@@ -34,6 +34,7 @@ mod frame;
 mod heat;
 mod lines;
 mod mosaic;
+mod pixels;
 mod raster;
 mod sheet;
 mod svg;

@@ -4,6 +4,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::canvas::{Canvas, TEXT_PX, TITLE_PX, hang, picture};
 use crate::error::PlotError;
+use crate::pixels;
 use crate::svg::Size;
 use crate::theme::Theme;
 
@@ -70,7 +71,7 @@ impl ContactSheet {
         })?;
         let mut pixmap = words.pixels(1)?;
         self.draw_images(pixmap.data_mut(), &place);
-        pixmap.encode_png().map_err(PlotError::pixels)
+        pixels::png(&pixmap)
     }
 
     fn check(&self) -> Result<(), PlotError> {

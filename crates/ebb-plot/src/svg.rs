@@ -6,6 +6,7 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
 use crate::error::PlotError;
+use crate::pixels;
 
 /// No side of a picture has more pixels than this.
 pub(crate) const MAX_SIDE_PX: u32 = 16_384;
@@ -94,7 +95,7 @@ impl Svg {
     /// # Errors
     /// When `scale` is zero or the picture would be larger than pictures may be.
     pub fn png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
-        self.pixels(scale)?.encode_png().map_err(PlotError::pixels)
+        pixels::png(&self.pixels(scale)?)
     }
 
     pub(crate) fn pixels(&self, scale: u32) -> Result<Pixmap, PlotError> {

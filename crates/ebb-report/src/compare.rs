@@ -164,3 +164,27 @@ pub fn sign(difference: Option<Estimate>) -> Sign {
         Some(_) => Sign::Tied,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thinned_curve_keeps_its_ends_and_its_bands() {
+        let points: Vec<_> = (0..1000).map(|at| (f64::from(at), f64::from(2 * at))).collect();
+        let band: Vec<_> = points.iter().map(|(_, y)| (y - 1.0, y + 1.0)).collect();
+        let thin = Curve { points, band }.thinned(7);
+        assert_eq!((thin.points.len(), thin.points[0], thin.points[6]), (7, (0.0, 0.0), (999.0, 1998.0)));
+        assert!(thin.points.iter().zip(&thin.band).all(|((_, y), band)| *band == (y - 1.0, y + 1.0)));
+        assert!(thin.points.is_sorted());
+    }
+
+    #[test]
+    fn an_interval_that_touches_zero_is_tied() {
+        let of = |mean, half| Some(Estimate { n_values: 3, mean, deviation: Some(1.0), half_width: half });
+        assert_eq!(sign(of(2.0, Some(1.9))), Sign::Above);
+        assert_eq!(sign(of(-2.0, Some(1.9))), Sign::Below);
+        assert_eq!(sign(of(2.0, Some(2.0))), Sign::Tied);
+        assert_eq!((sign(of(2.0, None)), sign(None)), (Sign::Unknown, Sign::Unknown));
+    }
+}

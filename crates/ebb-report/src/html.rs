@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, RasterRow, Series, Size, Svg, Theme};
 use serde_json::{Value, json};
 
-use crate::pictures::{Kind, Picture};
+use crate::pictures::{Kind, Picture, short};
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -183,7 +183,8 @@ fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), 
 
 /// A drawing whose colours follow the page's.
 fn themed(svg: &Svg) -> String {
-    let mut text = svg.as_str().to_owned();
+    // Elements of a page need not say that they are drawings.
+    let mut text = svg.as_str().replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
     for (colour, name) in colours(Theme::Light).into_iter().zip(names()) {
         text = text.replace(&format!("\"{}\"", hex(colour)), &format!("\"var(--{name})\""));
     }
@@ -273,13 +274,4 @@ fn spread(series: &BoxSeries, group: usize) -> String {
 
 fn finite(value: f64) -> Value {
     if value.is_finite() { Value::from(short(value)) } else { Value::Null }
-}
-
-/// Six digits are more than anybody sees.
-fn short(value: f64) -> f64 {
-    if value == 0.0 || !value.is_finite() {
-        return value;
-    }
-    let digits = 5 - value.abs().log10().floor() as i32;
-    format!("{value:.*}", digits.clamp(0, 12) as usize).parse().unwrap_or(value)
 }

@@ -10,6 +10,8 @@ pub mod linkage;
 pub mod pictures;
 mod settings;
 pub mod tables;
+#[cfg(test)]
+mod testing;
 pub mod words;
 
 use std::collections::BTreeSet;
@@ -198,7 +200,7 @@ impl Drawn {
         rest.extend(pictures::asked(methods));
         rest.extend(pictures::snapshots(methods));
         rest.extend(methods.iter().filter_map(pictures::alike));
-        rest.extend(methods.iter().filter_map(pictures::presence));
+        rest.extend(pictures::presences(methods));
         Drawn { curves: curves.to_vec(), finals: pictures::finals(methods), rest }
     }
 }

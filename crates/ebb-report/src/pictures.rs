@@ -11,6 +11,9 @@ use crate::gather::{Judged, Run, STATES, file_name};
 /// More points than this nobody can tell apart on a page.
 const MOST_POINTS: usize = 300;
 
+/// Of more clients than this a page shows who is how alike in blocks.
+const MOST_ALIKE: usize = 100;
+
 /// A picture, and the figures it was made from.
 #[derive(Clone, Debug)]
 pub struct Picture {
@@ -77,6 +80,15 @@ impl Picture {
         let line = |row: &Vec<String>| row.iter().map(quoted).collect::<Vec<_>>().join(",") + "\n";
         self.table.iter().map(line).collect()
     }
+}
+
+/// Six digits are more than anybody sees.
+pub(crate) fn short(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = 5 - value.abs().log10().floor() as i32;
+    format!("{value:.*}", digits.clamp(0, 12) as usize).parse().unwrap_or(value)
 }
 
 /// A heading.
@@ -252,7 +264,7 @@ pub fn weights(methods: &[Method<'_>]) -> Option<Picture> {
         let Some(weights) = &run.summary.weights else { continue };
         let over = weights.over_due();
         for (client, ((given, due), over)) in weights.given.iter().zip(&weights.due).zip(&over).enumerate() {
-            let figures = [given, due, over].map(|figure| figure.to_string());
+            let figures = [given, due, over].map(|figure| short(*figure).to_string());
             let cells = [run.source.method.clone(), client.to_string()];
             table.push(cells.into_iter().chain(figures).collect());
         }
@@ -371,26 +383,67 @@ pub fn alike(method: &Method<'_>) -> Option<Picture> {
     let run = method.runs.first()?;
     let (round, pairs) = run.friends.as_ref()?;
     let pairs: Vec<_> = pairs.iter().filter(|pair| pair.similarity.is_finite()).copied().collect();
-    let map = HeatMap { title: String::new(), ..matrix(*round, &pairs, |_| None)? };
-    let mut table = heading(["client", "other", "similarity", "met", "last met"]);
-    for pair in &pairs {
-        let counts = [pair.client, pair.other, pair.met, pair.last_met].map(|count| count.to_string());
-        let [client, other, met, last_met] = counts;
-        table.push(vec![client, other, pair.similarity.to_string(), met, last_met]);
+    let map = matrix(*round, &pairs, |_| None)?;
+    let many = map.rows.len() > MOST_ALIKE;
+    let map = HeatMap { title: String::new(), ..if many { coarse(&map) } else { map } };
+    let mut table = heading(["one", "other", "similarity"]);
+    for (one, values) in map.values.iter().enumerate() {
+        for (other, value) in values.iter().enumerate().skip(one + usize::from(!many)) {
+            if value.is_finite() {
+                let names = [one, other].map(|at| map.rows[at].clone());
+                table.push(names.into_iter().chain([short(*value).to_string()]).collect());
+            }
+        }
     }
+    let each = if many { " Means over neighbours: the clients are more than a page can show." } else { "" };
     Some(Picture {
         name: format!("friends-{}", file_name(method.name)),
         title: format!("Who is how alike: {}", method.name),
-        caption: format!("Seed {}, after {round} rounds.", run.header.seed),
+        caption: format!("Seed {}, after {round} rounds.{each}", run.header.seed),
         kind: Kind::Heat(map),
         table,
         drawn_whole: false,
     })
 }
 
-/// Who was there, and who answered, in the first run of a method.
-pub fn presence(method: &Method<'_>) -> Option<Picture> {
-    let run = method.runs.first()?;
+/// Neighbours averaged, so that few rows and columns are left; they are named by the places of the first and the last.
+fn coarse(map: &HeatMap) -> HeatMap {
+    let n = map.rows.len();
+    let bounds = |at: usize| at * n / MOST_ALIKE..(at + 1) * n / MOST_ALIKE;
+    let mean = |rows: usize, columns: usize| {
+        let cells = map.values[bounds(rows)].iter().flat_map(|row| &row[bounds(columns)]);
+        let known: Vec<_> = cells.copied().filter(|value| value.is_finite()).collect();
+        ebb_record::stats::mean(&known).unwrap_or(f64::NAN)
+    };
+    let name = |at: usize| format!("places {} to {}", bounds(at).start, bounds(at).end - 1);
+    let values = (0..MOST_ALIKE).map(|rows| (0..MOST_ALIKE).map(|columns| mean(rows, columns)).collect());
+    let names: Vec<_> = (0..MOST_ALIKE).map(name).collect();
+    HeatMap {
+        rows: names.clone(),
+        columns: names,
+        values: values.collect(),
+        blank_diagonal: false,
+        breaks: Vec::new(),
+        ..map.clone()
+    }
+}
+
+/// Who was there, and who answered, in the first run of each method: one picture for those in which it was the same.
+pub fn presences(methods: &[Method<'_>]) -> Vec<Picture> {
+    let mut groups: Vec<(&Run, Vec<&str>)> = Vec::new();
+    for run in methods.iter().filter_map(|method| method.runs.first().copied()) {
+        let same = |(first, _): &&mut (&Run, Vec<&str>)| {
+            (&first.presence, first.header.seed) == (&run.presence, run.header.seed)
+        };
+        match groups.iter_mut().find(same) {
+            Some((_, names)) => names.push(&run.source.method),
+            None => groups.push((run, vec![&run.source.method])),
+        }
+    }
+    groups.into_iter().filter_map(|(run, names)| presence(run, &names.join(", "))).collect()
+}
+
+fn presence(run: &Run, names: &str) -> Option<Picture> {
     let presence = &run.presence;
     let cells = presence.cells();
     if cells.first().is_none_or(Vec::is_empty) {
@@ -425,8 +478,8 @@ pub fn presence(method: &Method<'_>) -> Option<Picture> {
         rows: rows.collect(),
     };
     Some(Picture {
-        name: format!("participation-{}", file_name(method.name)),
-        title: format!("Who took part: {}", method.name),
+        name: format!("participation-{}", file_name(&run.source.method)),
+        title: format!("Who took part: {names}"),
         caption: format!("Seed {}.{each}", run.header.seed),
         kind: Kind::Raster(raster, (clients, rounds)),
         table,

@@ -120,7 +120,43 @@ fn digits(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.1}"),
-        size if size >= 0.1 || size == 0.0 => format!("{value:.2}"),
+        size if !(5e-5..0.1).contains(&size) => format!("{value:.2}"),
         _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::worlds;
+    use crate::testing::run;
+
+    #[test]
+    fn differences_are_paired_by_seed() {
+        // Ten points apart in every seed, however far seeds are apart.
+        let mut runs: Vec<_> = (1..=3)
+            .flat_map(|seed| [run("a", seed, 0.2 * seed as f64), run("b", seed, 0.2 * seed as f64 + 0.1)])
+            .collect();
+        // A seed that only one has counts for its mean, and in no difference.
+        runs.push(run("b", 4, 0.0));
+        let worlds = worlds(&runs);
+        let table = overview(&worlds[0].1, None);
+        assert_eq!(table[0][2..4], ["accuracy %", "less a"]);
+        assert_eq!(table[1][1..4], ["3", "40.00 ± 20.00", ""]);
+        assert_eq!(table[2][1..4], ["4", "37.50 ± 29.86", "+10.00 ± 0.00"]);
+        assert_eq!(pairs(&worlds[0].1)[1], ["a", "", "-10.00 ± 0.00 *"]);
+    }
+
+    #[test]
+    fn rounds_are_counted_to_what_all_reach_or_to_what_was_asked() {
+        let runs = [run("a", 1, 0.83), run("b", 1, 0.97)];
+        let worlds = worlds(&runs);
+        let column = |target| {
+            let table = overview(&worlds[0].1, target);
+            let at = table[0].iter().position(|name| name.starts_with("rounds to")).unwrap();
+            table.iter().map(|row| row[at].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(column(None), ["rounds to 80 %", "1.00", "1.00"]);
+        assert_eq!(column(Some(0.9)), ["rounds to 90 %", "never", "1.00"]);
     }
 }

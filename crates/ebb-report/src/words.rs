@@ -188,3 +188,65 @@ fn listed(names: &[String]) -> String {
         [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::worlds;
+    use crate::testing::run;
+
+    fn said(runs: &[Run]) -> Vec<String> {
+        what_happened(&worlds(runs)[0].1)
+    }
+
+    #[test]
+    fn a_difference_beyond_noise_is_told_from_one_within() {
+        let of = |accuracies: [f64; 3]| -> Vec<Run> {
+            let runs = accuracies.into_iter().zip(1..);
+            runs.flat_map(|(accuracy, seed)| {
+                [run("full", seed, accuracy), run("dropout", seed, 0.5 + 0.01 * seed as f64)]
+            })
+            .collect()
+        };
+        // Ten, eleven and twelve points: a mean of 11 and a t of 4.30 times 1 over the root of 3.
+        let words = said(&of([0.61, 0.63, 0.65]));
+        assert_eq!(
+            words[0],
+            "full ends best, at an accuracy of 63.00 %: 11.00 ± 2.48 points ahead of dropout, which is beyond noise."
+        );
+        assert_eq!(words[1], "Against full participation, absences cost dropout 11.00 ± 2.48 points.");
+        let words = said(&of([0.71, 0.42, 0.73]));
+        assert_eq!(
+            words[0],
+            "full ends best, at an accuracy of 62.00 %, but not beyond noise: dropout cannot be told apart from it."
+        );
+        assert!(words[1].starts_with("Against full participation, absences cost dropout no more than noise"));
+        let words = said(&[run("full", 1, 0.9), run("dropout", 1, 0.8)]);
+        assert!(words[0].ends_with("nobody can say whether that is more than noise."), "{}", words[0]);
+    }
+
+    #[test]
+    fn one_method_alone_wins_nothing() {
+        assert_eq!(said(&[run("fedavg", 1, 0.9)])[0], "fedavg ends at an accuracy of 90.00 %.");
+    }
+
+    #[test]
+    fn whoever_was_never_heard_and_what_broke_is_said() {
+        let mut lost = run("dropout", 1, 0.5);
+        lost.summary.never_heard = 3;
+        lost.summary.ending = "diverged".to_owned();
+        lost.finished = false;
+        let words = said(&[lost]);
+        for expected in [
+            "Clients that were never heard, on average over runs: 3.0 under dropout.",
+            "1 run is not finished: what is said of them is so far.",
+            "Training diverged at some client, or as a whole: dropout, seed 1.",
+        ] {
+            assert!(words.iter().any(|one| one == expected), "{words:?}");
+        }
+        assert!(
+            said(&[run("full", 1, 0.5)])
+                .contains(&"Every client was heard at least once in every run.".to_owned())
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Pixels as PNG: by number of a colour where there are few, which takes a fraction of the room.
+
+use std::collections::HashMap;
+
+use png::{BitDepth, ColorType, Compression, Encoder, Filter};
+use resvg::tiny_skia::Pixmap;
+
+use crate::error::PlotError;
+
+/// More colours than this have no numbers in a PNG.
+const MOST_COLOURS: usize = 256;
+
+/// The picture as a PNG. Its ground covers all of it, so nothing shines through.
+pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
+    let colours: Vec<[u8; 3]> =
+        pixmap.pixels().iter().map(|pixel| [pixel.red(), pixel.green(), pixel.blue()]).collect();
+    match numbered(&colours) {
+        Some((palette, numbers)) => write(pixmap, Some(palette), &numbers),
+        None => write(pixmap, None, colours.as_flattened()),
+    }
+}
+
+/// The colours in the order in which they come, and which of them each pixel has; `None` if there are too many.
+fn numbered(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut palette = Vec::new();
+    let mut places: HashMap<[u8; 3], u8> = HashMap::new();
+    let mut numbers = Vec::with_capacity(colours.len());
+    for colour in colours {
+        let next = places.len();
+        let place = match places.get(colour) {
+            Some(&place) => place,
+            None if next == MOST_COLOURS => return None,
+            None => {
+                places.insert(*colour, next as u8);
+                palette.extend(colour);
+                next as u8
+            }
+        };
+        numbers.push(place);
+    }
+    Some((palette, numbers))
+}
+
+fn write(pixmap: &Pixmap, palette: Option<Vec<u8>>, data: &[u8]) -> Result<Vec<u8>, PlotError> {
+    let mut bytes = Vec::new();
+    let mut encoder = Encoder::new(&mut bytes, pixmap.width(), pixmap.height());
+    encoder.set_depth(BitDepth::Eight);
+    encoder.set_compression(Compression::Balanced);
+    match palette {
+        Some(palette) => {
+            encoder.set_color(ColorType::Indexed);
+            encoder.set_palette(palette);
+            // Numbers of colours are no amounts: a difference between two says nothing.
+            encoder.set_filter(Filter::NoFilter);
+        }
+        None => encoder.set_color(ColorType::Rgb),
+    }
+    let mut writer = encoder.write_header().map_err(PlotError::pixels)?;
+    writer.write_image_data(data).map_err(PlotError::pixels)?;
+    writer.finish().map_err(PlotError::pixels)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use resvg::tiny_skia::{Color, Paint, Rect, Transform};
+
+    use super::*;
+
+    fn picture(n_colours: u32) -> Pixmap {
+        let mut pixmap = Pixmap::new(n_colours, 2).unwrap();
+        pixmap.fill(Color::WHITE);
+        for at in 0..n_colours {
+            let mut paint = Paint::default();
+            paint.set_color_rgba8((at / 16) as u8, (at % 16) as u8, 7, 255);
+            let one = Rect::from_xywh(at as f32, 0.0, 1.0, 1.0).unwrap();
+            pixmap.fill_rect(one, &paint, Transform::identity(), None);
+        }
+        pixmap
+    }
+
+    #[test]
+    fn pixels_read_back_with_few_colours_and_with_many() {
+        // White is one more.
+        for (n_colours, kind) in [(3, ColorType::Indexed), (255, ColorType::Indexed), (256, ColorType::Rgb)] {
+            let pixmap = picture(n_colours);
+            let bytes = png(&pixmap).unwrap();
+            assert!(Pixmap::decode_png(&bytes).unwrap() == pixmap, "{n_colours}");
+            let reader = png::Decoder::new(std::io::Cursor::new(&bytes)).read_info().unwrap();
+            assert_eq!(reader.info().color_type, kind, "{n_colours}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `ebbflow report`: one page from records, as its user sees it.
+
+mod common;
+
+use std::path::Path;
+
+use common::{ebbflow, shipped, succeed, write};
+use serde_json::Value;
+
+/// Two methods of two clients that want 0 and 4, on two seeds; client 1 answers in every other round.
+const GRID: &str = r#"
+[run]
+rounds = 6
+
+[data]
+kind = "synthetic"
+clients = 8
+
+[world]
+deadline_s = 60.0
+
+[world.availability]
+kind = "bernoulli"
+chance = 0.6
+
+[local]
+rate = 0.05
+epochs = 1
+batch = 10
+
+[evaluate]
+every = 2
+oracle_per_client = true
+
+[grid]
+seeds = [1, 2]
+recipes = ["full", "fl-fdms"]
+
+[[grid.method]]
+name = "snapshots & co"
+recipe = "fast"
+select = { every = 2, cohort = 3 }
+
+[grid.vary]
+"data.alpha" = [0.0, 1.0]
+"#;
+
+fn figures(page: &str) -> Vec<Value> {
+    let begin = "<script type=\"application/json\"";
+    let one = |part: &str| {
+        let json = part.split_once('>').unwrap().1.split_once("</script>").unwrap().0;
+        serde_json::from_str(json).unwrap()
+    };
+    page.split(begin).skip(1).map(one).collect()
+}
+
+fn column(csv: &Path, name: &str) -> Vec<Option<f64>> {
+    let text = std::fs::read_to_string(csv).unwrap();
+    let mut lines = text.lines();
+    let at = lines.next().unwrap().split(',').position(|heading| heading == name).unwrap();
+    lines.map(|line| line.split(',').nth(at).unwrap().parse().ok()).collect()
+}
+
+#[test]
+fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "g.toml", GRID);
+    let out = place.path().join("runs");
+    succeed(&["compare", &config, "--quiet", "--out", out.to_str().unwrap()]);
+    let said = succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
+    let file = out.join("report/report.html");
+    assert!(said.contains(file.to_str().unwrap()), "{said}");
+    let page = std::fs::read_to_string(&file).unwrap();
+
+    assert!(page.contains("<h1>A &lt;b&gt; &amp; c</h1>") && page.contains("snapshots &amp; co"));
+    // A section for each world, for only there seeds are pairs.
+    for world in ["data.alpha = 0.0", "data.alpha = 1.0"] {
+        assert_eq!(
+            page.matches(&format!("<h2 id=\"world-{}\">{world}", usize::from(world.ends_with("1.0"))))
+                .count(),
+            1
+        );
+    }
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src=\"plots"));
+
+    // The first curve is the mean over seeds of what the rounds say.
+    let all = figures(&page);
+    assert_eq!(all[0]["series"][0]["name"], "full");
+    let cells: Vec<_> =
+        std::fs::read_dir(out.join("cells")).unwrap().map(|cell| cell.unwrap().path()).collect();
+    let of_full: Vec<_> = cells
+        .iter()
+        .filter(|cell| cell.file_name().unwrap().to_str().unwrap().starts_with("full_0.0"))
+        .collect();
+    assert_eq!(of_full.len(), 2);
+    let accuracy: Vec<_> = of_full.iter().map(|cell| column(&cell.join("rounds.csv"), "accuracy")).collect();
+    let points = all[0]["series"][0]["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3);
+    for point in points {
+        let round = point[0].as_f64().unwrap() as usize;
+        let mean = (accuracy[0][round].unwrap() + accuracy[1][round].unwrap()) / 2.0;
+        assert!((point[1].as_f64().unwrap() - mean).abs() < 1e-6, "round {round}: {point}");
+    }
+
+    // Every kind of picture is there, and as files too.
+    for name in [
+        "accuracy-by-rounds",
+        "loss-by-time",
+        "accuracy-by-bytes",
+        "final",
+        "weights",
+        "per-client",
+        "selections",
+        "snapshots",
+        "friends-fl-fdms",
+        "participation-full",
+    ] {
+        assert!(all.iter().any(|one| one["file"] == format!("{name}.csv")), "{name}");
+        for ending in ["svg", "png", "csv"] {
+            let file = out.join("report/plots").join(format!("data.alpha---0.0-{name}.{ending}"));
+            assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
+        }
+    }
+    // Nothing random, nothing of the clock.
+    succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), page);
+}
+
+#[test]
+fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |name: &str, start: f64| {
+        let file = shipped(&format!("experiments/by-hand/{name}.toml"));
+        let out = place.path().join(format!("{name}-{start}")).display().to_string();
+        let set = format!("data.start=[{start:?}]");
+        succeed(&["run", "--quiet", file.to_str().unwrap(), "--set", &set, "--out", &out]);
+        out
+    };
+    let (full, dropout, mifa) = (run("full", 9.0), run("dropout", 10.0), run("mifa", 10.0));
+    let out = place.path().join("out");
+    let page = |runs: &[&str]| {
+        succeed(&[&["report"], runs, &["--out", out.to_str().unwrap()]].concat());
+        std::fs::read_to_string(out.join("report.html")).unwrap()
+    };
+    let both = page(&[&dropout, &mifa]);
+    assert_eq!(both.matches("<h2 id=\"world-").count(), 1);
+    // 11/24, 5/24 and 8/24 of all weight, where it should be a third each.
+    assert!(
+        both.contains("Of all weight, dropout gave 12 % to other clients than the objective says, mifa 0 %."),
+        "{both}"
+    );
+    // From another start nothing can be said of two methods.
+    assert_eq!(page(&[&full, &dropout]).matches("<h2 id=\"world-").count(), 2);
+}
+
+#[test]
+fn what_cannot_be_reported_on_is_said_with_the_remedy() {
+    let place = tempfile::tempdir().unwrap();
+    let fail = |words: &[&str]| {
+        let output = ebbflow().args(words).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let empty = place.path().to_str().unwrap();
+    assert!(fail(&["report", empty]).contains("not a run folder"), "{}", fail(&["report", empty]));
+    let wrong = fail(&["report", empty, "--target", "80"]);
+    assert!(wrong.contains("--target") && wrong.contains("give a number from 0 to 1"), "{wrong}");
+    assert!(fail(&["report"]).contains("required"));
+}
