@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Show(Show),
     /// Write a report on runs and grids: one HTML file that opens anywhere, and its plots
     Report(Report),
+    /// Repeat tables and figures of papers; alone, list them
+    Reproduce(Reproduce),
     /// Show who is how alike in a run whose substitution compares clients
     Friends(Friends),
     /// Write a run or a grid for other tools: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
@@ -143,6 +145,35 @@ pub(crate) struct Report {
     pub(crate) title: Option<String>,
     #[command(flatten)]
     pub(crate) colours: Colours,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Reproduce {
+    /// Papers, or their items: fdms, e3cs/table-2 [default: all]
+    pub(crate) items: Vec<String>,
+    /// How much of the authors' protocol to keep [default: small]
+    #[arg(long)]
+    pub(crate) scale: Option<ScaleArg>,
+    /// Folder for runs and reports; what is finished there is not run again [default: runs/reproduce]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    /// Run nothing: judge by the figures that come with the program
+    #[arg(long)]
+    pub(crate) shipped: bool,
+    /// Also write a page with a line for each item (Markdown)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How much of the authors' protocol is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ScaleArg {
+    /// Minutes, on data that need no download
+    Small,
+    /// The authors' protocol, as far as it is known and time allows
+    Paper,
 }
 
 /// A number from 0 to 1.

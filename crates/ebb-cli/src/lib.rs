@@ -47,6 +47,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Resume(resume) => commands::resume::run(registry, resume),
         Command::Show(show) => commands::show::run(show),
         Command::Report(report) => commands::report::run(report),
+        Command::Reproduce(reproduce) => commands::reproduce::run(registry, reproduce),
         Command::Friends(friends) => commands::friends::run(friends),
         Command::Export(export) => commands::export::run(export),
         Command::List(list) => commands::list::run(registry, list),

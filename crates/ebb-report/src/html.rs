@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, RasterRow, Series, Size, Svg, Theme};
 use serde_json::{Value, json};
 
+use crate::Section;
 use crate::pictures::{Kind, Picture, short};
 
 const CSS: &str = include_str!("page.css");
@@ -74,6 +75,22 @@ impl Page {
             self.body,
             "<div class=\"table\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
         );
+    }
+
+    /// What stands before the runs.
+    pub(crate) fn extra(&mut self, section: &Section) {
+        if !section.sentences.is_empty() {
+            self.sentences(&section.sentences);
+        }
+        self.table(&section.table);
+        if !section.note.is_empty() {
+            self.note(&section.note);
+        }
+        for (words, svg) in &section.images {
+            let (words, image) = (escaped(words), STANDARD.encode(svg));
+            let image = format!("<img alt=\"{words}\" src=\"data:image/svg+xml;base64,{image}\">");
+            let _ = writeln!(self.body, "<figure><h4>{words}</h4>{image}</figure>");
+        }
     }
 
     /// Something long that is shown when asked for.

@@ -59,6 +59,21 @@ impl From<PlotError> for ReportError {
     }
 }
 
+/// Something that stands on the page before the runs.
+#[derive(Clone, Debug, Default)]
+pub struct Section {
+    /// Above it.
+    pub title: String,
+    /// What is to be said.
+    pub sentences: Vec<String>,
+    /// A heading, then rows.
+    pub table: Vec<Vec<String>>,
+    /// What to know about the table.
+    pub note: String,
+    /// Pictures: in words, and as SVG.
+    pub images: Vec<(String, Vec<u8>)>,
+}
+
 /// Runs, read and ready to be reported on.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -85,15 +100,20 @@ impl Report {
             .collect()
     }
 
-    /// The page.
-    pub fn html(&self, title: &str) -> Result<String, ReportError> {
+    /// The page, with whatever is to stand before the runs.
+    pub fn html(&self, title: &str, before: &[Section]) -> Result<String, ReportError> {
         let worlds = worlds(&self.runs);
         let mut page = Page::new(title, &self.about());
         let named = |at: usize, world: &str| (format!("world-{at}"), world_name(world).to_owned());
-        let mut sections: Vec<_> =
-            worlds.iter().enumerate().map(|(at, (world, _))| named(at, world)).collect();
+        let titled = |(at, one): (usize, &Section)| (format!("section-{at}"), one.title.clone());
+        let mut sections: Vec<_> = before.iter().enumerate().map(titled).collect();
+        sections.extend(worlds.iter().enumerate().map(|(at, (world, _))| named(at, world)));
         sections.push(("settings".to_owned(), "Settings".to_owned()));
         page.contents(&sections);
+        for (at, one) in before.iter().enumerate() {
+            page.section(&format!("section-{at}"), &one.title);
+            page.extra(one);
+        }
         for (at, (world, methods)) in worlds.iter().enumerate() {
             let (id, name) = named(at, world);
             page.section(&id, &name);
@@ -126,6 +146,9 @@ impl Report {
     }
 
     fn about(&self) -> String {
+        if self.runs.is_empty() {
+            return "Everything here is computed from what was played.".to_owned();
+        }
         let methods: BTreeSet<_> = self.runs.iter().map(|run| &run.source.method).collect();
         let seeds: BTreeSet<_> = self.runs.iter().map(|run| run.header.seed).collect();
         let programs: BTreeSet<_> = self.runs.iter().map(|run| run.header.program.as_str()).collect();

@@ -4,6 +4,7 @@ mod data;
 mod friends;
 mod machine;
 mod null;
+mod report;
 mod rounds;
 mod selection;
 mod sum;
@@ -44,6 +45,8 @@ enum What {
     Friends(friends::Args),
     /// Choosing whom to ask by E3CS, of a thousand clients to ten million
     Selection(selection::Args),
+    /// Writing a report on many runs
+    Report(report::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -92,6 +95,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         figures.print();
         if args.json {
             println!("{}", json!({ "machine": machine.json(), "selection": figures.json() }));
+        }
+        return Ok(());
+    }
+    if let Some(What::Report(asked)) = &args.what {
+        let figures = report::measure(asked)?;
+        figures.print();
+        if args.json {
+            println!(
+                "{}",
+                json!({ "machine": machine.json(), "threads": threads, "report": figures.json() })
+            );
         }
         return Ok(());
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use ebb_record::stats::{self, Estimate};
 
-use super::study::{Study, Verdict, Which, difference, points};
 use crate::workspace;
+use ebb_papers::study::{Study, Verdict, Which, difference, points};
 
 /// The grids of training, in the order in which they are run.
 pub(super) const GRIDS: &[&str] =
@@ -246,7 +246,7 @@ pub(super) fn write() -> Result<String, Box<dyn Error>> {
 }
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
-    Study::read(&workspace().join(format!("experiments/e3cs/{grid}.csv")))
+    Ok(Study::read(&workspace().join(format!("experiments/e3cs/{grid}.csv")))?)
 }
 
 fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {

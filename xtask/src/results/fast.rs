@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 
-use super::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 use crate::workspace;
+use ebb_papers::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 
 /// The grids, in the order in which they are run.
 pub(super) const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "fashion"];
@@ -51,7 +51,7 @@ const PATTERNS: [Pattern; 3] = [
 const METHODS: [&str; 6] = ["q 0", "q .1", "q .3", "q .5", "adaptive 1", "adaptive 7"];
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
-    Study::read(&workspace().join(format!("experiments/fast/{grid}.csv")))
+    Ok(Study::read(&workspace().join(format!("experiments/fast/{grid}.csv")))?)
 }
 
 /// The page.

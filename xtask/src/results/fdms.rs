@@ -5,8 +5,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::study::{Study, Verdict, Which, cell, difference, points};
 use crate::workspace;
+use ebb_papers::study::{Study, Verdict, Which, cell, difference, points};
 
 /// The grids, in the order in which they are run.
 pub(super) const GRIDS: &[&str] = &[
@@ -277,7 +277,7 @@ pub(super) fn write() -> Result<String, Box<dyn Error>> {
 }
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
-    Study::read(&workspace().join(format!("experiments/fdms/{grid}.csv")))
+    Ok(Study::read(&workspace().join(format!("experiments/fdms/{grid}.csv")))?)
 }
 
 fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Result<(), Box<dyn Error>> {

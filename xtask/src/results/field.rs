@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use ebb_record::stats;
 
-use super::study::{Study, Verdict, Which, cell, difference, points};
 use crate::workspace;
+use ebb_papers::study::{Study, Verdict, Which, cell, difference, points};
 
 const END: &str = "accuracy@260-300";
 const RATE: &str = "local.rate";
@@ -238,7 +238,7 @@ fn path(grid: &str, ending: &str) -> PathBuf {
 }
 
 fn read(task: &Task, world: &str, stage: Stage) -> Result<Study, Box<dyn Error>> {
-    Study::read(&path(&name(task, world, stage), "csv"))
+    Ok(Study::read(&path(&name(task, world, stage), "csv"))?)
 }
 
 /// Every grid that can be written, in the order in which they are run: those with tuned rates once the tuning is done.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use ebb_record::stats::{self, Estimate};
 
-use super::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 use crate::workspace;
+use ebb_papers::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 
 /// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
 pub(super) const GRIDS: &[&str] = &[
@@ -36,7 +36,7 @@ const FIRST: &str = "world.work.first";
 const END: &str = "accuracy@191-200";
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
-    Study::read(&workspace().join(format!("experiments/flex/{grid}.csv")))
+    Ok(Study::read(&workspace().join(format!("experiments/flex/{grid}.csv")))?)
 }
 
 /// How all pages judge.

@@ -5,7 +5,6 @@ mod fast;
 mod fdms;
 mod field;
 mod flex;
-mod study;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// The program, built as it is measured, in the workspace's folder.
-fn program() -> Command {
+pub(crate) fn program() -> Command {
     let mut command = cargo();
     command.current_dir(workspace()).args(["run", "--quiet", "--release", "--package", "ebbflow", "--"]);
     command

@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-round", &[]),
     ("ebb-plot", &[]),
     ("ebb-report", &["ebb-plot", "ebb-record"]),
+    ("ebb-papers", &["ebb-record"]),
     ("ebb-methods", &["ebb-round", "ebb-settings"]),
     ("ebb-train", &["ebb-round", "ebb-settings"]),
     ("ebb-record", &["ebb-round"]),
@@ -23,6 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "ebb-fetch",
             "ebb-methods",
+            "ebb-papers",
             "ebb-plot",
             "ebb-report",
             "ebb-record",
@@ -41,6 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "ebb-cli",
             "ebb-methods",
+            "ebb-papers",
             "ebb-record",
             "ebb-round",
             "ebb-settings",

@@ -46,6 +46,19 @@ pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
     say_files(&files)
 }
 
+/// What share of the clients likeness tells apart from those outside their true cluster, and how much more alike two of one
+/// cluster are than two of two; `None` where nobody was compared, or true clusters are not known.
+pub(crate) fn likeness(folder: &Path, data: Option<&Path>) -> Result<Option<(f64, f64)>, CliError> {
+    let run = RunFolder::open(folder)?;
+    let Some(&last) = run.friends_rounds()?.last() else { return Ok(None) };
+    let circle = Circle::new(last, run.friends(last)?, &clusters(folder, data)?, Vec::new());
+    let found = circle.oracle.and_then(|oracle| {
+        let share = oracle.told_apart as f64 / oracle.told_apart_of as f64;
+        Some((share, oracle.mean_inside? - oracle.mean_between?))
+    });
+    Ok(found)
+}
+
 /// After how many rounds the friends are wanted, if there are any.
 fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
     let (rounds, name) = (run.friends_rounds()?, args.run.display());

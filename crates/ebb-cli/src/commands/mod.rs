@@ -9,6 +9,7 @@ pub(crate) mod export;
 pub(crate) mod friends;
 pub(crate) mod list;
 pub(crate) mod report;
+pub(crate) mod reproduce;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod selection;

@@ -39,7 +39,7 @@ pub(crate) fn write(
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let report = Report::read(sources(runs)?, target, threads)?;
     let page = folder.join("report.html");
-    write_file(&page, report.html(title)?.as_bytes())?;
+    write_file(&page, report.html(title, &[])?.as_bytes())?;
     for (name, bytes) in report.files(theme, threads)? {
         write_file(&folder.join(PLOTS).join(name), &bytes)?;
     }

@@ -6,10 +6,13 @@ mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_methods::Registry;
+use ebb_plot::Theme;
 use ebb_record::Selection;
+use ebb_settings::Tree;
 
 use crate::CliError;
 use crate::args::{How, SelectionArgs};
@@ -74,6 +77,21 @@ pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliEr
     }
     note_probes(&played, args.how.quiet);
     say_files(&files)
+}
+
+/// Plays a grid and writes its table and pictures into a folder.
+pub(crate) fn play_into(
+    registry: &Registry,
+    tree: &Tree,
+    folder: &Path,
+    how: &How,
+    theme: Theme,
+) -> Result<(), CliError> {
+    let grid = Grid::or_single(tree, Path::new(""), folder)?;
+    check(registry, &grid)?;
+    let played = play(registry, &grid, how)?;
+    files::write(&studies(&played, &grid.varied), &grid.varied, folder, theme)?;
+    Ok(())
 }
 
 /// Checks that every cell can be played before the first is, and gives what there is to say of their worlds.

@@ -1,37 +1,50 @@
 //! The figures of a finished grid, and what they say of a claim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::path::Path;
 
 use ebb_record::stats::{self, Estimate};
 
 /// The rows of a grid's CSV.
-#[derive(Debug)]
-pub(super) struct Study {
+#[derive(Clone, Debug, Default)]
+pub struct Study {
     rows: Vec<BTreeMap<String, String>>,
 }
 
 /// Which rows: a method, and the value of the key that varies, if one does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Which<'a> {
-    pub(super) method: &'a str,
-    pub(super) vary: Option<(&'a str, &'a str)>,
+pub struct Which<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The key that varies, and its value.
+    pub vary: Option<(&'a str, &'a str)>,
 }
 
 impl Study {
     /// Reads a CSV; one that is not there has no rows.
-    pub(super) fn read(path: &Path) -> Result<Study, Box<dyn Error>> {
+    pub fn read(path: &Path) -> Result<Study, csv::Error> {
         if !path.exists() {
-            return Ok(Study { rows: Vec::new() });
+            return Ok(Study::default());
         }
-        let mut reader = csv::Reader::from_path(path)?;
-        let rows = reader.deserialize().collect::<Result<_, _>>()?;
-        Ok(Study { rows })
+        Study::rows_of(csv::Reader::from_path(path)?)
+    }
+
+    /// The same of text.
+    pub fn parse(text: &str) -> Result<Study, csv::Error> {
+        Study::rows_of(csv::Reader::from_reader(text.as_bytes()))
+    }
+
+    fn rows_of(mut reader: csv::Reader<impl std::io::Read>) -> Result<Study, csv::Error> {
+        Ok(Study { rows: reader.deserialize().collect::<Result<_, _>>()? })
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
     /// The methods, in the order in which they come.
-    pub(super) fn methods(&self) -> Vec<String> {
+    pub fn methods(&self) -> Vec<String> {
         let mut methods: Vec<String> = Vec::new();
         for method in self.rows.iter().filter_map(|row| row.get("method")) {
             if !methods.contains(method) {
@@ -42,35 +55,30 @@ impl Study {
     }
 
     /// The digests of the settings of all rows.
-    pub(super) fn settings(&self) -> BTreeSet<String> {
+    pub fn settings(&self) -> BTreeSet<String> {
         self.rows.iter().filter_map(|row| row.get("settings").cloned()).collect()
     }
 
     /// A column, by seed.
-    pub(super) fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
+    pub fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
         self.column_where(which.method, which.vary.as_slice(), column)
     }
 
     /// An accuracy by seed; of a run whose model was lost it is 0, whenever that happened.
-    pub(super) fn scores_where(
-        &self,
-        method: &str,
-        varied: &[(&str, &str)],
-        column: &str,
-    ) -> BTreeMap<u32, f64> {
+    pub fn scores_where(&self, method: &str, varied: &[(&str, &str)], column: &str) -> BTreeMap<u32, f64> {
         let mut scores = self.column_where(method, varied, column);
         let lost = [varied, &[("ending", "diverged")]].concat();
         scores.extend(self.column_where(method, &lost, "rounds").into_keys().map(|seed| (seed, 0.0)));
         scores
     }
 
+    /// The seeds of the rows of a method.
+    pub fn seeds_where(&self, method: &str, varied: &[(&str, &str)]) -> Vec<u32> {
+        self.column_where(method, varied, "seed").into_keys().collect()
+    }
+
     /// The same where several keys vary.
-    pub(super) fn column_where(
-        &self,
-        method: &str,
-        varied: &[(&str, &str)],
-        column: &str,
-    ) -> BTreeMap<u32, f64> {
+    pub fn column_where(&self, method: &str, varied: &[(&str, &str)], column: &str) -> BTreeMap<u32, f64> {
         let is_it = |row: &&BTreeMap<String, String>| {
             let is = |(key, value): (&str, &str)| row.get(key).is_some_and(|found| found == value);
             is(("method", method)) && varied.iter().all(|one| is(*one))
@@ -82,7 +90,7 @@ impl Study {
 }
 
 /// The mean over seeds, as a cell of a table.
-pub(super) fn cell(values: &BTreeMap<u32, f64>) -> String {
+pub fn cell(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::deviation(&values)) {
         (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3} ({})", values.len()),
@@ -93,7 +101,7 @@ pub(super) fn cell(values: &BTreeMap<u32, f64>) -> String {
 
 /// What a claim that `one` is above `other` comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// The whole interval is on the claim's side.
     Held,
     /// The interval holds what would make no difference.
@@ -106,7 +114,7 @@ pub(super) enum Verdict {
 
 impl Verdict {
     /// For the claim that a difference is above `least`.
-    pub(super) fn of(difference: Option<Estimate>, least: f64) -> Verdict {
+    pub fn of(difference: Option<Estimate>, least: f64) -> Verdict {
         match difference.filter(|one| one.n_values >= 3).and_then(|one| one.interval()) {
             None => Verdict::NotRun,
             Some((low, _)) if low > least => Verdict::Held,
@@ -115,7 +123,8 @@ impl Verdict {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// In a word.
+    pub fn name(self) -> &'static str {
         match self {
             Verdict::Held => "held",
             Verdict::Tied => "tied",
@@ -126,25 +135,25 @@ impl Verdict {
 }
 
 /// The mean difference over the seeds that both have.
-pub(super) fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> Option<Estimate> {
+pub fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> Option<Estimate> {
     let both = one.iter().filter_map(|(seed, one)| Some((*one, *other.get(seed)?)));
     let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
     stats::paired_difference(&ones, &others)
 }
 
 /// One less the other, by seed.
-pub(super) fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
+pub fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
     one.iter().filter_map(|(seed, one)| Some((*seed, one - other.get(seed)?))).collect()
 }
 
 /// The mean over seeds and its interval.
-pub(super) fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
+pub fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
     let zero = values.keys().map(|seed| (*seed, 0.0)).collect();
     difference(values, &zero)
 }
 
 /// A difference in points of accuracy, with its interval.
-pub(super) fn points(difference: Option<Estimate>) -> String {
+pub fn points(difference: Option<Estimate>) -> String {
     let Some(found) = difference else { return "not run".to_owned() };
     let mean = 100.0 * found.mean;
     match found.interval() {

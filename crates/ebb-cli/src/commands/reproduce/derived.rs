@@ -1,0 +1,92 @@
+//! Figures that no grid has a column for, made from the records of its runs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::CliError;
+use crate::commands::friends;
+use crate::grid::{Finished, csv_of, read_csv, varied_in_csv};
+
+/// How well likeness tells true clusters apart, for each run that compared clients.
+pub(super) fn likeness(grid: &Path, csv: &Path, data: Option<&Path>) -> Result<(), CliError> {
+    let (varied, finished) = rows(grid)?;
+    let mut table = Table::new(&varied, &["told_apart_share", "gap"]);
+    for row in finished {
+        if let Some((share, gap)) = friends::likeness(&row.folder(grid), data)? {
+            table.row(&row.method, &row.values, row.seed, &[Some(share), Some(gap)]);
+        }
+    }
+    table.write(csv)
+}
+
+/// After how many rounds without whoever left the loss of those that stay is lower if it is not counted any more: for the
+/// first time, or else all rounds that are left.
+pub(super) fn crossings(grid: &Path, csv: &Path) -> Result<(), CliError> {
+    let (varied, finished) = rows(grid)?;
+    let mut table = Table::new(&varied, &["crossing"]);
+    let mut losses: BTreeMap<(Vec<String>, u32), [Option<Vec<f64>>; 2]> = BTreeMap::new();
+    for row in &finished {
+        let which = match row.method.as_str() {
+            "include" => 0,
+            "exclude" => 1,
+            _ => continue,
+        };
+        let curve = column(&row.folder(grid).join("rounds.csv"), "note_oracle_set_loss_stay")?;
+        losses.entry((row.values.clone(), row.seed)).or_default()[which] = Some(curve);
+    }
+    let left_at = varied.iter().position(|key| key.ends_with("round"));
+    for ((values, seed), curves) in losses {
+        let left = left_at.and_then(|at| values.get(at)?.parse::<usize>().ok());
+        let (Some(left), [Some(included), Some(excluded)]) = (left, curves) else { continue };
+        let after: Vec<_> =
+            included.iter().zip(&excluded).skip(left).map(|(with, without)| without < with).collect();
+        let crossing = after.iter().position(|below| *below).map_or(after.len(), |at| at + 1);
+        table.row("crossing", &values, seed, &[Some(crossing as f64)]);
+    }
+    table.write(csv)
+}
+
+/// The keys that vary in a grid, and its finished runs.
+fn rows(grid: &Path) -> Result<(Vec<String>, Vec<Finished>), CliError> {
+    let csv = csv_of(grid).unwrap_or_else(|| grid.join("results.csv"));
+    Ok((varied_in_csv(&csv)?, read_csv(&csv, &[])?))
+}
+
+/// A column of a record, round by round.
+fn column(path: &Path, name: &str) -> Result<Vec<f64>, CliError> {
+    let broken = |error: csv::Error| CliError::Usage(format!("{}: {error}", path.display()));
+    let mut reader = csv::Reader::from_path(path).map_err(broken)?;
+    let at = reader.headers().map_err(broken)?.iter().position(|heading| heading == name);
+    let at = at.ok_or_else(|| CliError::Usage(format!("{}: it has no column {name}", path.display())))?;
+    let number = |record: Result<csv::StringRecord, csv::Error>| {
+        Ok(record.map_err(broken)?.get(at).and_then(|cell| cell.parse().ok()).unwrap_or(f64::NAN))
+    };
+    reader.records().map(number).collect()
+}
+
+/// A table in the form of a grid's.
+struct Table {
+    writer: csv::Writer<Vec<u8>>,
+}
+
+impl Table {
+    fn new(varied: &[String], columns: &[&str]) -> Table {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let heading = std::iter::once("method").chain(varied.iter().map(String::as_str)).chain(["seed"]);
+        writer.write_record(heading.chain(columns.iter().copied())).expect("memory takes it");
+        Table { writer }
+    }
+
+    fn row(&mut self, method: &str, values: &[String], seed: u32, figures: &[Option<f64>]) {
+        let figures =
+            figures.iter().map(|figure| figure.map_or_else(String::new, |figure| figure.to_string()));
+        let cells =
+            std::iter::once(method.to_owned()).chain(values.iter().cloned()).chain([seed.to_string()]);
+        self.writer.write_record(cells.chain(figures)).expect("memory takes it");
+    }
+
+    fn write(self, csv: &Path) -> Result<(), CliError> {
+        let bytes = self.writer.into_inner().expect("memory takes it");
+        crate::output::write_file(csv, &bytes)
+    }
+}

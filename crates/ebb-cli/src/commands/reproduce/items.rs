@@ -1,0 +1,98 @@
+//! The report on an item: the published numbers, ours, the claims, and what its runs were like.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use ebb_papers::judge::claims;
+use ebb_papers::summary::{self, tables};
+use ebb_papers::{Figures, Item, Kind, Paper};
+use ebb_report::{Report, Section, Source};
+
+use super::sources::Place;
+use crate::CliError;
+use crate::grid::{csv_of, read_csv, varied_in_csv};
+use crate::output::write_file;
+
+/// Writes it, and says which file is the page.
+pub(super) fn write(
+    paper: &Paper,
+    item: &Item,
+    place: &Place,
+    figures: &Figures,
+) -> Result<PathBuf, CliError> {
+    let folder = place.report(paper, item.id());
+    let text = summary::item(paper, item, place.scale, figures);
+    write_file(&folder.join("item.md"), text.as_bytes())?;
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let report = Report::read(runs(paper, item, place)?, None, threads)?;
+    let title = format!("{}/{}: {}", paper.name, item.id(), item.title);
+    let page = folder.join("report.html");
+    write_file(&page, report.html(&title, &sections(paper, item, place, figures)?)?.as_bytes())?;
+    Ok(page)
+}
+
+fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Result<Vec<Section>, CliError> {
+    let judged = claims(paper, item, place.scale, figures);
+    let mut about = vec![item.shows.clone(), format!("Published in: {}.", paper.reference)];
+    about.extend(item.note.clone());
+    about.push(format!("Scale: {}.", place.scale));
+    let mut all = vec![Section {
+        title: "What it claims, and what came out".to_owned(),
+        sentences: about,
+        table: summary::claims(&judged),
+        note: "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not."
+            .to_owned(),
+        images: Vec::new(),
+    }];
+    for (title, table) in tables(item, place.scale, figures) {
+        all.push(Section { title, table, ..Section::default() });
+    }
+    let played = paper.sources_of(item, place.scale).into_iter().filter(|one| one.kind == Kind::Selection);
+    for source in played {
+        let mut images = Vec::new();
+        for (name, words) in
+            [("selections", "How often clients were asked"), ("success-ratio", "Success ratio")]
+        {
+            let file = place.of(paper, source).join(format!("{name}.svg"));
+            let svg = std::fs::read(&file).map_err(|error| CliError::file("reading", &file, error))?;
+            images.push((words.to_owned(), svg));
+        }
+        all.push(Section { title: "Selection, played".to_owned(), images, ..Section::default() });
+    }
+    Ok(all)
+}
+
+/// The runs of an item: of its grids, those whose settings its tables show.
+fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliError> {
+    let mut all = Vec::new();
+    let sources = paper.sources_of(item, place.scale);
+    let grids: Vec<_> = sources.into_iter().filter(|source| source.kind == Kind::Grid).collect();
+    for source in &grids {
+        let folder = place.of(paper, source);
+        let Some(csv) = csv_of(&folder) else { continue };
+        let varied = varied_in_csv(&csv)?;
+        let shown: Vec<_> = item.tables.iter().filter(|table| table.source == source.name).collect();
+        for row in read_csv(&csv, &[])? {
+            let value =
+                |key: &str| varied.iter().position(|own| own == key).and_then(|at| row.values.get(at));
+            let fits = |table: &&ebb_papers::paper::Table| {
+                table.at.iter().all(|(key, wanted)| value(key) == Some(wanted))
+            };
+            if !shown.is_empty() && !shown.iter().any(fits) {
+                continue;
+            }
+            let pairs: Vec<_> =
+                varied.iter().zip(&row.values).map(|(key, value)| format!("{key} = {value}")).collect();
+            let mut world = pairs.join(", ");
+            if grids.len() > 1 {
+                world =
+                    if world.is_empty() { source.name.clone() } else { format!("{}: {world}", source.name) };
+            }
+            let run = row.folder(&folder);
+            if run.is_dir() {
+                all.push(Source { folder: run, method: row.method, world });
+            }
+        }
+    }
+    Ok(all)
+}

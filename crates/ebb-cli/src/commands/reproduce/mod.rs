@@ -1,0 +1,168 @@
+//! `ebbflow reproduce`: tables and figures of papers, repeated: ours beside theirs, and what each claim came to.
+
+mod derived;
+mod items;
+mod sources;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ebb_methods::Registry;
+use ebb_papers::judge::{claims, counted};
+use ebb_papers::summary::{self, Known};
+use ebb_papers::{Figures, Item, Outcome, Paper, Scale, shipped};
+
+use crate::CliError;
+use crate::args::{Reproduce, ScaleArg};
+use crate::output::{Columns, bold, duration, note, say, write_file};
+use sources::Place;
+
+/// An item that was asked for.
+struct Asked<'p> {
+    paper: &'p Paper,
+    item: &'p Item,
+}
+
+pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError> {
+    let papers = papers()?;
+    if args.items.is_empty() && args.scale.is_none() && args.summary.is_none() {
+        return list(&papers);
+    }
+    let scale = match args.scale.unwrap_or(ScaleArg::Small) {
+        ScaleArg::Small => Scale::Small,
+        ScaleArg::Paper => Scale::Paper,
+    };
+    let asked = find(&papers, &args.items)?;
+    let place = Place { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
+    let mut figures: BTreeMap<&str, Figures> = BTreeMap::new();
+    let mut done = Vec::new();
+    for one in &asked {
+        if !one.item.has(scale) {
+            note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
+            continue;
+        }
+        if !args.shipped {
+            say(&bold(&format!("{}: {}", one.name(), one.item.title)))?;
+        }
+        let known = figures.entry(&one.paper.name).or_default();
+        for source in one.paper.sources_of(one.item, scale) {
+            if !known.contains_key(&source.name) {
+                let found = match args.shipped {
+                    true => sources::shipped(one.paper, source)?,
+                    false => sources::run(registry, one.paper, source, &place, &args.how)?,
+                };
+                known.insert(source.name.clone(), found);
+            }
+        }
+        let page = if args.shipped { None } else { Some(items::write(one.paper, one.item, &place, known)?) };
+        tell(one, scale, known, page.as_deref())?;
+        done.push(one);
+    }
+    if let Some(file) = &args.summary {
+        write_summary(&papers, &figures, file)?;
+        say(&format!("summary  {}", file.display()))?;
+    }
+    Ok(())
+}
+
+impl Asked<'_> {
+    fn name(&self) -> String {
+        format!("{}/{}", self.paper.name, self.item.id())
+    }
+}
+
+/// The papers that come with the program.
+fn papers() -> Result<Vec<Paper>, CliError> {
+    let read = |name: &str| {
+        let text = shipped::file(&format!("papers/{name}.toml")).unwrap_or_default();
+        Paper::parse(name, text).map_err(CliError::Usage)
+    };
+    shipped::PAPERS.into_iter().map(read).collect()
+}
+
+/// The items that words name: a paper, or one of its items. No word names all.
+fn find<'p>(papers: &'p [Paper], words: &[String]) -> Result<Vec<Asked<'p>>, CliError> {
+    let all = |paper: &'p Paper| paper.items.iter().map(move |item| Asked { paper, item });
+    if words.is_empty() {
+        return Ok(papers.iter().flat_map(all).collect());
+    }
+    let mut found = Vec::new();
+    for word in words {
+        let (name, id) = word.split_once('/').map_or((word.as_str(), None), |(name, id)| (name, Some(id)));
+        let Some(paper) = papers.iter().find(|paper| paper.name == name) else {
+            let known: Vec<_> = papers.iter().map(|paper| paper.name.as_str()).collect();
+            let message = format!("\"{word}\": there is no such paper; known: {}", known.join(", "));
+            return Err(CliError::Usage(message));
+        };
+        match id.map(|id| (id, paper.item(id))) {
+            None => found.extend(all(paper)),
+            Some((_, Some(item))) => found.push(Asked { paper, item }),
+            Some((_, None)) => {
+                let known: Vec<_> = paper.items.iter().map(|item| item.ids.join(", ")).collect();
+                let message = format!("\"{word}\": {name} has no such item; known: {}", known.join("; "));
+                return Err(CliError::Usage(message));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Everything that can be repeated, how long it takes, and what it needs.
+fn list(papers: &[Paper]) -> Result<(), CliError> {
+    for paper in papers {
+        say(&bold(&paper.title))?;
+        say(&paper.reference)?;
+        let mut table = Columns::new(5, vec!["item", "what it is", "small", "paper", "data for paper"]);
+        for item in &paper.items {
+            let time = |scale| {
+                let sources = paper.sources_of(item, scale);
+                let seconds: f64 = sources.iter().map(|source| source.seconds).sum();
+                if sources.is_empty() { "-".to_owned() } else { duration(seconds) }
+            };
+            let mut needs: Vec<_> =
+                paper.sources_of(item, Scale::Paper).iter().flat_map(|source| source.needs.clone()).collect();
+            needs.sort();
+            needs.dedup();
+            let needs = if needs.is_empty() { "none".to_owned() } else { needs.join(", ") };
+            table.row(vec![
+                format!("{}/{}", paper.name, item.id()),
+                item.title.clone(),
+                time(Scale::Small),
+                time(Scale::Paper),
+                if item.has(Scale::Paper) { needs } else { String::new() },
+            ]);
+        }
+        table.print()?;
+        say("")?;
+    }
+    say(
+        "Times are of two cores; items of one paper share runs. At small scale nothing needs to be downloaded.",
+    )?;
+    say("Repeat one:  ebbflow reproduce fdms/figure-1 [--scale paper]")?;
+    say("Repeat all:  ebbflow reproduce --scale small")
+}
+
+/// What an item came to.
+fn tell(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>) -> Result<(), CliError> {
+    let judged = claims(one.paper, one.item, scale, figures);
+    for claim in judged.iter().filter(|claim| claim.outcome != Outcome::NotTested) {
+        say(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.words, claim.found))?;
+    }
+    say(&format!("{}, {scale}: {}", one.name(), counted(&judged)))?;
+    page.map_or(Ok(()), |page| say(&format!("report   {}\n", page.display())))
+}
+
+/// All items on one page: what was run just now, and for the rest what came with the program.
+fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Figures>, file: &Path) -> Result<(), CliError> {
+    let mut all = Vec::new();
+    for paper in papers {
+        let mut figures = run.get(paper.name.as_str()).cloned().unwrap_or_default();
+        for source in &paper.sources {
+            if !figures.contains_key(&source.name) {
+                figures.insert(source.name.clone(), sources::shipped(paper, source)?);
+            }
+        }
+        all.push(Known { paper, figures });
+    }
+    write_file(file, summary::page(&all).as_bytes())
+}

@@ -1,0 +1,102 @@
+//! The figures that items are judged by: grids that are run, selection that is played, and what is made from records.
+
+use std::path::{Path, PathBuf};
+
+use ebb_methods::Registry;
+use ebb_papers::{Kind, Paper, Scale, Source, Study, shipped as files};
+use ebb_plot::Theme;
+use ebb_settings::Tree;
+
+use super::derived;
+use crate::CliError;
+use crate::args::How;
+use crate::commands::compare::run_grid;
+use crate::commands::selection;
+use crate::grid::Grid;
+use crate::output::{make_folder_of, note};
+
+/// Where runs go.
+pub(super) struct Place {
+    pub(super) folder: PathBuf,
+    pub(super) scale: Scale,
+}
+
+impl Place {
+    /// The folder of a source.
+    pub(super) fn of(&self, paper: &Paper, source: &Source) -> PathBuf {
+        self.folder.join(&paper.name).join(&source.name)
+    }
+
+    /// The folder of an item's report.
+    pub(super) fn report(&self, paper: &Paper, id: &str) -> PathBuf {
+        self.folder.join(&paper.name).join(format!("{id}-{}", self.scale))
+    }
+}
+
+/// The figures that came with the program.
+pub(super) fn shipped(paper: &Paper, source: &Source) -> Result<Study, CliError> {
+    let path = match &source.file {
+        Some(file) => file.replace(".toml", ".csv"),
+        None => format!("papers/made/{}-{}.csv", paper.name, source.name),
+    };
+    let broken = |error| CliError::Usage(format!("{path}: {error}"));
+    files::file(&path).map_or(Ok(Study::default()), |text| Study::parse(text).map_err(broken))
+}
+
+/// Runs what is left of a source, and reads its figures.
+pub(super) fn run(
+    registry: &Registry,
+    paper: &Paper,
+    source: &Source,
+    place: &Place,
+    how: &How,
+) -> Result<Study, CliError> {
+    let folder = place.of(paper, source);
+    let csv = match source.kind {
+        Kind::Grid => {
+            let grid = grid(source, &folder, how)?;
+            run_grid(registry, &grid, how, usize::MAX)?;
+            grid.csv
+        }
+        Kind::Selection => play(registry, source, &folder, how)?,
+        Kind::Likeness | Kind::Crossings => {
+            let of = source.of.as_deref().and_then(|name| paper.source(name));
+            let of = of.map(|of| place.of(paper, of)).unwrap_or_default();
+            let csv = folder.join("results.csv");
+            make_folder_of(&csv)?;
+            match source.kind {
+                Kind::Likeness => derived::likeness(&of, &csv, how.place.data.as_deref())?,
+                _ => derived::crossings(&of, &csv)?,
+            }
+            csv
+        }
+    };
+    Study::read(&csv).map_err(|error| CliError::Usage(format!("{}: {error}", csv.display())))
+}
+
+/// The grid of a source, with its figures beside its runs.
+fn grid(source: &Source, folder: &Path, how: &How) -> Result<Grid, CliError> {
+    let mut grid = Grid::new(&tree(source, how)?, Path::new(""), folder)?;
+    grid.csv = folder.join("results.csv");
+    Ok(grid)
+}
+
+fn tree(source: &Source, how: &How) -> Result<Tree, CliError> {
+    let file = source.file.as_deref().unwrap_or_default();
+    let text = files::file(file)
+        .ok_or_else(|| CliError::Usage(format!("{file}: this grid did not come with the program")))?;
+    let mut tree = Tree::parse(text, file)?;
+    tree.find_data_in(how.place.data.as_deref());
+    Ok(tree)
+}
+
+/// Plays selection, unless that was done: it is the same every time.
+fn play(registry: &Registry, source: &Source, folder: &Path, how: &How) -> Result<PathBuf, CliError> {
+    let csv = folder.join("selection.csv");
+    if csv.exists() {
+        note(&format!("{} was played before", source.name));
+        return Ok(csv);
+    }
+    selection::play_into(registry, &tree(source, how)?, folder, how, Theme::Light)?;
+    Ok(csv)
+}

@@ -1,0 +1,349 @@
+//! What figures say of a claim.
+
+use std::collections::BTreeMap;
+
+use ebb_record::stats::{self, Estimate};
+
+use crate::paper::{Item, Paper, Scale, Table, Term, Test};
+use crate::study::{Study, Verdict, estimate, minus};
+
+/// The figures of a paper's sources, by name.
+pub type Figures = BTreeMap<String, Study>;
+
+/// What a claim came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// What the paper says.
+    pub words: String,
+    /// What came out.
+    pub outcome: Outcome,
+    /// The difference with its interval, in words; empty where there is none.
+    pub found: String,
+    /// What is to be said with it.
+    pub notes: Vec<String>,
+}
+
+/// What a claim came to, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is so.
+    Held,
+    /// It cannot be told from chance.
+    Tied,
+    /// It is the other way round.
+    Reversed,
+    /// Nothing was run that would say.
+    NotRun,
+    /// Nothing at this scale could say.
+    NotTested,
+}
+
+impl Outcome {
+    /// In a word or two.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Held => "held",
+            Outcome::Tied => "not held: tied",
+            Outcome::Reversed => "not held: reversed",
+            Outcome::NotRun => "not run",
+            Outcome::NotTested => "not tested at this scale",
+        }
+    }
+}
+
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Held => Outcome::Held,
+            Verdict::Tied => Outcome::Tied,
+            Verdict::Reversed => Outcome::Reversed,
+            Verdict::NotRun => Outcome::NotRun,
+        }
+    }
+}
+
+/// What each claim of an item comes to at a scale.
+pub fn claims(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> Vec<Judged> {
+    let one = |claim: &crate::paper::Claim| {
+        let words = claim.words.clone();
+        let Some(test) = claim.at(scale) else {
+            return Judged { words, outcome: Outcome::NotTested, found: String::new(), notes: Vec::new() };
+        };
+        let (outcome, found) = judge(test, figures);
+        let of_source = paper.source(&test.source).and_then(|source| source.note.clone());
+        Judged { words, outcome, found, notes: test.note.clone().into_iter().chain(of_source).collect() }
+    };
+    item.claims.iter().map(one).collect()
+}
+
+fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
+    let zero =
+        |of: &BTreeMap<u32, f64>| -> BTreeMap<u32, f64> { of.keys().map(|seed| (*seed, 0.0)).collect() };
+    let mut differences: Option<BTreeMap<u32, f64>> = None;
+    for (terms, sign) in [(&test.plus, 1.0), (&test.minus, -1.0)] {
+        for term in terms {
+            let signed: BTreeMap<u32, f64> =
+                column(test, term, figures).into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
+            // Only seeds that all of them have count.
+            differences = Some(match differences {
+                None => minus(&zero(&signed), &signed),
+                Some(so_far) => minus(&so_far, &signed),
+            });
+        }
+    }
+    let differences = differences.unwrap_or_default();
+    if test.equal {
+        let outcome = match differences.values().all(|difference| *difference == 0.0) {
+            _ if differences.is_empty() => Outcome::NotRun,
+            true => Outcome::Held,
+            false => Outcome::Reversed,
+        };
+        let largest = differences.values().map(|one| one.abs()).fold(0.0, f64::max);
+        return (outcome, format!("at most {} apart, {} seeds", largest * test.factor, differences.len()));
+    }
+    let scaled = differences.into_iter().map(|(seed, one)| (seed, test.factor * one)).collect();
+    let found = estimate(&scaled);
+    let verdict = match (test.above, test.below) {
+        (Some(least), _) => Verdict::of(found, least),
+        (None, most) => {
+            let turned = found.map(|one| Estimate { mean: -one.mean, ..one });
+            Verdict::of(turned, -most.unwrap_or(0.0))
+        }
+    };
+    (verdict.into(), said(found, test))
+}
+
+/// The figures of a term, by seed.
+fn column(test: &Test, term: &Term, figures: &Figures) -> BTreeMap<u32, f64> {
+    let source = term.source.as_ref().unwrap_or(&test.source);
+    let (Some(study), Some(column)) = (figures.get(source), term.column.as_ref().or(test.column.as_ref()))
+    else {
+        return BTreeMap::new();
+    };
+    let at: Vec<_> = term.at.as_ref().unwrap_or(&test.at).iter().collect();
+    let at: Vec<_> = at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let mut values = study.column_where(&term.method, &at, column);
+    if let Some(never) = test.never {
+        for seed in study.seeds_where(&term.method, &at) {
+            values.entry(seed).or_insert(never);
+        }
+    }
+    values
+}
+
+fn said(found: Option<Estimate>, test: &Test) -> String {
+    let Some(found) = found else { return String::new() };
+    let unit = if test.unit.is_empty() { String::new() } else { format!(" {}", test.unit) };
+    let bound = match (test.above, test.below) {
+        (Some(least), _) if least != 0.0 => format!(", claimed: above {least}"),
+        (None, Some(most)) => format!(", claimed: below {most}"),
+        _ => String::new(),
+    };
+    match found.interval() {
+        None => format!("{}{unit}, one seed{bound}", signed(found.mean)),
+        Some((low, high)) => {
+            let seeds = found.n_values;
+            format!(
+                "{}{unit} ({} to {}, {seeds} seeds){bound}",
+                signed(found.mean),
+                signed(low),
+                signed(high)
+            )
+        }
+    }
+}
+
+fn signed(value: f64) -> String {
+    if value.abs() < 1.0 { format!("{value:+.3}") } else { format!("{value:+.2}") }
+}
+
+/// A table of ours: the heading, then a row a method, each figure the mean over seeds and its standard deviation.
+pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
+    let study = figures.get(&table.source).cloned().unwrap_or_default();
+    let methods = if table.methods.is_empty() { study.methods() } else { table.methods.clone() };
+    let at: Vec<_> = table.at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let mut rows = vec![vec!["method".to_owned()]];
+    rows[0].extend(table.columns.iter().map(|(_, heading)| heading.clone()));
+    for method in methods {
+        let cell = |(column, _): &(String, String)| {
+            let values = study.column_where(&method, &at, column);
+            let values: Vec<_> = values.into_values().map(|value| table.factor * value).collect();
+            let digits = table.digits;
+            match (stats::mean(&values), stats::deviation(&values)) {
+                (Some(mean), Some(deviation)) => {
+                    format!("{mean:.digits$} ± {deviation:.digits$} ({})", values.len())
+                }
+                (Some(mean), None) => format!("{mean:.digits$}"),
+                _ if study.seeds_where(&method, &at).is_empty() => "not run".to_owned(),
+                _ => "never".to_owned(),
+            }
+        };
+        rows.push(std::iter::once(method.clone()).chain(table.columns.iter().map(cell)).collect());
+    }
+    rows
+}
+
+/// How many claims came to what, in a few words: "3 of 5 held, 1 tied, 1 reversed".
+pub fn counted(judged: &[Judged]) -> String {
+    let count = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+    let tested = judged.len() - count(Outcome::NotTested) - count(Outcome::NotRun);
+    let mut parts = vec![format!("{} of {tested} held", count(Outcome::Held))];
+    for (outcome, word) in [
+        (Outcome::Tied, "tied"),
+        (Outcome::Reversed, "reversed"),
+        (Outcome::NotRun, "not run"),
+        (Outcome::NotTested, "not tested"),
+    ] {
+        if count(outcome) > 0 {
+            parts.push(format!("{} {word}", count(outcome)));
+        }
+    }
+    if tested == 0 {
+        parts.remove(0);
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAPER: &str = r#"
+title = "A"
+reference = "B"
+
+[[source]]
+name = "s"
+scale = "small"
+kind = "grid"
+file = "x.toml"
+note = "few rounds"
+
+[[item]]
+ids = ["table-1", "t"]
+title = "T"
+shows = "S"
+
+[[item.table]]
+scale = "small"
+source = "s"
+columns = [["accuracy", "end"]]
+
+[[item.claim]]
+words = "a is above b."
+[item.claim.small]
+source = "s"
+column = "accuracy"
+where = { k = "1" }
+plus = [{ method = "a" }]
+minus = [{ method = "b" }]
+above = 0.0
+factor = 100.0
+unit = "points"
+
+[[item.claim]]
+words = "b is less than 30 below a."
+[item.claim.small]
+source = "s"
+column = "accuracy"
+where = { k = "1" }
+plus = [{ method = "a" }]
+minus = [{ method = "b" }]
+below = 30.0
+factor = 100.0
+
+[[item.claim]]
+words = "a gains more at 2 than at 1."
+[item.claim.small]
+source = "s"
+column = "accuracy"
+plus = [{ method = "a", where = { k = "2" } }, { method = "b", where = { k = "1" } }]
+minus = [{ method = "b", where = { k = "2" } }, { method = "a", where = { k = "1" } }]
+above = 0.0
+
+[[item.claim]]
+words = "b at 2 is a at 1."
+[item.claim.small]
+source = "s"
+column = "accuracy"
+plus = [{ method = "b", where = { k = "2" } }]
+minus = [{ method = "a", where = { k = "1" } }]
+equal = true
+
+[[item.claim]]
+words = "a reaches it first."
+[item.claim.small]
+source = "s"
+column = "rounds"
+where = { k = "1" }
+plus = [{ method = "b" }]
+minus = [{ method = "a" }]
+above = 0.0
+never = 100.0
+
+[[item.claim]]
+words = "Nobody looked."
+"#;
+
+    /// a is .1, .2 and .3 above b at 1; at 2 it is .1 below in every seed, and b there is what a is at 1.
+    const FIGURES: &str = "method,k,seed,accuracy,rounds
+a,1,1,0.5,10\na,1,2,0.6,12\na,1,3,0.7,11
+b,1,1,0.4,\nb,1,2,0.4,90\nb,1,3,0.4,95
+a,2,1,0.4,\na,2,2,0.5,\na,2,3,0.6,
+b,2,1,0.5,\nb,2,2,0.6,\nb,2,3,0.7,
+";
+
+    fn judged() -> Vec<Judged> {
+        let paper = Paper::parse("p", PAPER).unwrap();
+        let figures = Figures::from([("s".to_owned(), Study::parse(FIGURES).unwrap())]);
+        claims(&paper, paper.item("t").unwrap(), Scale::Small, &figures)
+    }
+
+    #[test]
+    fn claims_are_judged_by_the_whole_interval_of_paired_differences() {
+        let judged = judged();
+        // 20 points, a deviation of 10, and a t of 4.303: 24.84 to each side.
+        assert_eq!(judged[0].outcome, Outcome::Tied);
+        assert_eq!(judged[0].found, "+20.00 points (-4.84 to +44.84, 3 seeds)");
+        assert_eq!(judged[0].notes, ["few rounds"]);
+        assert_eq!(judged[1].outcome, Outcome::Tied);
+        assert!(judged[1].found.ends_with(", claimed: below 30"), "{}", judged[1].found);
+        // -.1 less .2 in the mean.
+        assert_eq!(judged[2].outcome, Outcome::Reversed, "{:?}", judged[2]);
+        assert_eq!(
+            (judged[3].outcome, judged[3].found.as_str()),
+            (Outcome::Held, "at most 0 apart, 3 seeds")
+        );
+        // 90, 78 and 84 rounds; who never reached it counts with 100.
+        assert_eq!(judged[4].outcome, Outcome::Held);
+        assert!(judged[4].found.starts_with("+84.00 ("), "{}", judged[4].found);
+        assert_eq!(judged[5].outcome, Outcome::NotTested);
+        assert_eq!(counted(&judged), "2 of 5 held, 2 tied, 1 reversed, 1 not tested");
+    }
+
+    #[test]
+    fn without_figures_nothing_is_said() {
+        let paper = Paper::parse("p", PAPER).unwrap();
+        let judged = claims(&paper, &paper.items[0], Scale::Small, &Figures::new());
+        assert!(judged[..5].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
+        assert_eq!(table(&paper.items[0].tables[0], &Figures::new()).len(), 1);
+    }
+
+    #[test]
+    fn a_paper_that_does_not_fit_together_is_refused() {
+        for (from, to, message) in [
+            (
+                "source = \"s\"\ncolumns",
+                "source = \"q\"\ncolumns",
+                "p: table-1: there is no source \"q\" at scale small",
+            ),
+            ("equal = true", "", "p: table-1: a claim is above something, below something, or equal"),
+            ("ids = [\"table-1\", \"t\"]", "ids = []", "p: an item has no id"),
+            ("file = \"x.toml\"\n", "", "p: source \"s\" needs a file, or what it is made from"),
+        ] {
+            let text = PAPER.replacen(from, to, 1);
+            assert_ne!(text, PAPER);
+            assert_eq!(Paper::parse("p", &text).unwrap_err(), message);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What papers published, and what figures of ours say of it.
+//!
+//! A paper is a file of its tables and figures: the published numbers, the claims, and for each claim which figures of which
+//! grid are held against each other, at two scales. Whoever runs the grids hands the figures in; this crate runs nothing.
+
+pub mod judge;
+pub mod paper;
+pub mod shipped;
+pub mod study;
+pub mod summary;
+
+pub use judge::{Figures, Judged, Outcome};
+pub use paper::{Item, Kind, Paper, Scale, Source};
+pub use study::Study;

@@ -1,0 +1,104 @@
+//! All items on one page, a line each.
+
+use std::fmt::Write as _;
+
+use crate::judge::{self, Figures, Judged, Outcome};
+use crate::paper::{Item, Paper, Scale};
+
+/// What is known of a paper: its figures at both scales.
+pub struct Known<'p> {
+    /// The paper.
+    pub paper: &'p Paper,
+    /// The figures of its sources.
+    pub figures: Figures,
+}
+
+/// The page, as Markdown.
+pub fn page(all: &[Known<'_>]) -> String {
+    let mut page = String::from(
+        "# What was published, and what came out
+
+Written by `ebbflow reproduce --scale small --summary FILE`, a line for each table and figure. *Small* runs in minutes on data that need no download; *paper* is
+the authors' protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the difference, paired by seed, is on one side, and *tied* when it is not.
+`ebbflow reproduce PAPER/ITEM` repeats one, with the published numbers and each claim beside ours.
+
+| item | | small | paper |
+|---|---|---|---|
+",
+    );
+    for Known { paper, figures } in all {
+        for item in &paper.items {
+            let at = |scale| match item.has(scale) {
+                false => "-".to_owned(),
+                true => judge::counted(&judge::claims(paper, item, scale, figures)),
+            };
+            let ids: Vec<_> = item.ids.iter().map(|id| format!("`{}/{id}`", paper.name)).collect();
+            let (small, large) = (at(Scale::Small), at(Scale::Paper));
+            let _ = writeln!(page, "| {} | {} | {small} | {large} |", ids.join(" "), item.title);
+        }
+    }
+    page.push_str("\nWhat was reversed, and where:\n\n");
+    for Known { paper, figures } in all {
+        for item in &paper.items {
+            for scale in [Scale::Small, Scale::Paper] {
+                for one in judge::claims(paper, item, scale, figures) {
+                    if one.outcome == Outcome::Reversed {
+                        let (name, id) = (&paper.name, item.id());
+                        let _ = writeln!(page, "- `{name}/{id}`, {scale}: {} {}.", one.words, one.found);
+                    }
+                }
+            }
+        }
+    }
+    page.push_str(
+        "\nMore of each study, and why some claims do not come out: [friends](fdms.md), [selection](e3cs.md), [half-done work](flex-schemes.md),
+[newcomers](flex-arrivals.md), [leavers](flex-departures.md), [snapshots](fast.md); no paper's, but ours: [twelve recipes on four worlds](field.md).\n",
+    );
+    page
+}
+
+/// An item as Markdown: the published numbers, ours, and the claims.
+pub fn item(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> String {
+    let mut text = format!("# {}/{}: {}\n\n{}\n", paper.name, item.id(), item.title, item.shows);
+    if let Some(note) = &item.note {
+        let _ = writeln!(text, "\n{note}");
+    }
+    for (title, rows) in tables(item, scale, figures) {
+        let _ = write!(text, "\n## {title}\n\n{}", markdown(&rows));
+    }
+    let judged = judge::claims(paper, item, scale, figures);
+    let _ = write!(text, "\n## What it claims\n\n{}", markdown(&claims(&judged)));
+    text
+}
+
+/// The tables of an item, each with its title: the published numbers, then ours.
+pub fn tables(item: &Item, scale: Scale, figures: &Figures) -> Vec<(String, Vec<Vec<String>>)> {
+    let mut all = Vec::new();
+    if let Some(published) = &item.published {
+        let heading = std::iter::once(String::new()).chain(published.columns.iter().cloned()).collect();
+        let rows = std::iter::once(heading).chain(published.rows.iter().cloned()).collect();
+        all.push(("Published".to_owned(), rows));
+    }
+    for table in item.tables.iter().filter(|table| table.scale == scale) {
+        let title = table.title.as_ref().map_or("Ours".to_owned(), |title| format!("Ours: {title}"));
+        all.push((title, judge::table(table, figures)));
+    }
+    all
+}
+
+/// The claims as a table.
+pub fn claims(judged: &[Judged]) -> Vec<Vec<String>> {
+    let mut rows = vec![["claim", "", "found", ""].map(str::to_owned).to_vec()];
+    for one in judged {
+        let outcome = one.outcome.name().to_owned();
+        rows.push(vec![one.words.clone(), outcome, one.found.clone(), one.notes.join("; ")]);
+    }
+    rows
+}
+
+fn markdown(rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let Some((heading, rest)) = rows.split_first() else { return String::new() };
+    let rule = format!("|{}\n", "---|".repeat(heading.len()));
+    line(heading) + &rule + &rest.iter().map(|row| line(row)).collect::<String>()
+}
