@@ -99,8 +99,9 @@ impl HeatMap {
     fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
         let across = Cells::across(plane, self.columns.len()).at_most(MOST_CELLS);
         let along = Cells::along(plane, self.rows.len()).at_most(MOST_CELLS);
-        // Rows differ by a pixel; either all are high enough for words or none.
-        let room = (plane.bottom - plane.top) / along.n_cells() as f64;
+        // Rows and columns differ by a pixel; either all are large enough for words or none.
+        let height = (plane.bottom - plane.top) / along.n_cells() as f64;
+        let width = (plane.right - plane.left) / across.n_cells() as f64;
         for row in 0..along.n_cells() {
             let (top, bottom) = (along.edge(row), along.edge(row + 1));
             for column in 0..across.n_cells() {
@@ -113,7 +114,7 @@ impl HeatMap {
                 let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
                 canvas.rect((left, top), (right, bottom), colour);
                 let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
-                if room >= TEXT_PX + 4.0 && right - left >= canvas.width_of(&name, TEXT_PX) + 4.0 {
+                if height >= TEXT_PX + 4.0 && width >= canvas.width_of(&name, TEXT_PX) + 4.0 {
                     let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
                     canvas.text(&name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
                 }

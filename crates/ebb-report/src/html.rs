@@ -63,17 +63,18 @@ impl Page {
         let _ = writeln!(self.body, "<p class=\"soft\">{}</p>", escaped(text));
     }
 
-    /// A table; its first row is the heading.
-    pub(crate) fn table(&mut self, rows: &[Vec<String>]) {
+    /// A table; its first row is the heading. The title is for those who listen to the page.
+    pub(crate) fn table(&mut self, title: &str, rows: &[Vec<String>]) {
         let Some((heading, rows)) = rows.split_first() else { return };
         let cells = |row: &[String], tag: &str| -> String {
             row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
         };
         let heading = cells(heading, "th");
         let rows: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row, "td"))).collect();
+        let title = escaped(title);
         let _ = writeln!(
             self.body,
-            "<div class=\"table\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
+            "<div class=\"table\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
         );
     }
 
@@ -187,10 +188,10 @@ fn hex(colour: Colour) -> String {
 fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
     let light = picture.draw(Theme::Light, size)?;
     if light.as_str().len() <= MOST_SVG_BYTES {
-        return Ok((format!("<div class=\"{class}\">{}</div>", themed(&light)), light));
+        return Ok((format!("<div class=\"{class}\">{}</div>", themed(&light, &picture.title)), light));
     }
     let image = |svg: &Svg, theme: &str| -> Result<String, PlotError> {
-        let (pixels, alt) = (STANDARD.encode(svg.png(1)?), escaped(&picture.title));
+        let (pixels, alt) = (STANDARD.encode(svg.png(2)?), escaped(&picture.title));
         Ok(format!("<img class=\"{theme}\" alt=\"{alt}\" src=\"data:image/png;base64,{pixels}\">"))
     };
     let dark = picture.draw(Theme::Dark, size)?;
@@ -198,10 +199,16 @@ fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), 
     Ok((format!("<div class=\"{class}\">{both}</div>"), light))
 }
 
-/// A drawing whose colours follow the page's.
-fn themed(svg: &Svg) -> String {
-    // Elements of a page need not say that they are drawings.
-    let mut text = svg.as_str().replace(" xmlns=\"http://www.w3.org/2000/svg\"", "");
+/// A drawing whose colours follow the page's, named for those who cannot see it.
+fn themed(svg: &Svg, title: &str) -> String {
+    let named = format!("aria-label=\"{}\"", escaped(title));
+    // Elements of a page need not say that they are drawings. Words on a cell are white because the cell is dark,
+    // whatever the page's ground.
+    let mut text = svg
+        .as_str()
+        .replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
+        .replacen("aria-label=\"\"", &named, 1)
+        .replace("fill=\"#FFFFFF\">", "fill=\"white\">");
     for (colour, name) in colours(Theme::Light).into_iter().zip(names()) {
         text = text.replace(&format!("\"{}\"", hex(colour)), &format!("\"var(--{name})\""));
     }

@@ -166,11 +166,11 @@ impl Report {
         page.subsection("What happened");
         page.sentences(&words::what_happened(methods));
         page.subsection("Methods side by side");
-        page.table(&tables::overview(methods, self.target));
+        page.table("Methods side by side", &tables::overview(methods, self.target));
         page.note(tables::OVERVIEW_NOTE);
         if methods.len() > 2 {
             page.subsection("Every pair");
-            page.table(&tables::pairs(methods));
+            page.table("Every pair", &tables::pairs(methods));
             page.note(tables::PAIRS_NOTE);
         }
         let drawn = Drawn::new(methods);
@@ -194,7 +194,7 @@ impl Report {
         let differ = settings::differing(&texts);
         if differ.len() > 1 {
             page.note("Where they differ; the seed, and what is the same for all, is left out.");
-            page.table(&differ);
+            page.table("Where settings differ", &differ);
         }
         for (name, run) in first {
             page.folded(&format!("{name}, seed {}", run.header.seed), &run.settings);

@@ -32,7 +32,7 @@ const say = {
 };
 const quoted = (cell) => (/[",\n]/.test(cell) ? '"' + String(cell).replaceAll('"', '""') + '"' : cell);
 const csv = {
-  lines: (plot) => [plot.heading, ...plot.series.flatMap((s) => s.points.map((p) => [s.name, ...p]))],
+  lines: (plot) => [plot.heading, ...plot.series.flatMap((s) => s.points.map((p) => plot.heading.map((_, at) => [s.name, ...p][at] ?? "")))],
   cells: (plot) => [["client \\ round", ...plot.cells[0].split("").map((_, at) => plot.first + at * plot.each[1])],
     ...plot.cells.map((row, at) => [at * plot.each[0], ...row.split("").map((state) => plot.states[state] || "")])],
 };
@@ -60,12 +60,17 @@ for (const figure of document.querySelectorAll("figure[data-plot]")) {
     Object.assign(line.style, { display: "block", left: place + "px", top: top + "px", height: scale * (area.bottom - area.top) + "px" });
     tip.textContent = words.join("\n");
     tip.style.display = "block";
-    tip.style.left = Math.max(0, Math.min(place + 12, home.width - tip.offsetWidth - 4)) + "px";
+    // Beside the line: right of it where there is room, else left.
+    const room = home.width - tip.offsetWidth - 4;
+    const beside = place + 12 <= room || place - 12 < tip.offsetWidth ? place + 12 : place - 12 - tip.offsetWidth;
+    tip.style.left = Math.max(0, Math.min(beside, room)) + "px";
     tip.style.top = top + 8 + "px";
   };
   figure.addEventListener("pointermove", show);
   figure.addEventListener("pointerdown", show);
-  figure.addEventListener("pointerleave", hide);
+  // A finger that lifts leaves; what it asked for stays until it taps elsewhere.
+  figure.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
+  document.addEventListener("pointerdown", (event) => { if (!figure.contains(event.target)) hide(); });
 }
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;

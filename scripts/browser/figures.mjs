@@ -1,0 +1,175 @@
+// What must hold for every figure of a report. Each check gives its complaints.
+
+import { readFile } from "node:fs/promises";
+
+/** Smaller words than this, in pixels, cannot be read on a phone. */
+const LEAST_TEXT_PX = 9;
+
+/** All figures of a page, each brought to the front when its turn comes. */
+export async function eachFigure(page, check) {
+  const complaints = [];
+  for (const figure of await page.$$("figure[data-plot]")) {
+    const about = await figure.evaluate((figure) => ({
+      title: figure.querySelector("h4").textContent,
+      tab: figure.closest(".panel")?.id.replace("panel-", ""),
+      plot: JSON.parse(document.getElementById(figure.dataset.plot)?.textContent || "{}"),
+    }));
+    if (about.tab) await page.click(`label[for="${about.tab}"]`);
+    await figure.evaluate((figure) => figure.scrollIntoView({ block: "center", behavior: "instant" }));
+    const found = await check(figure, about);
+    complaints.push(...found.map((complaint) => `${about.title}: ${complaint}`));
+  }
+  return complaints;
+}
+
+/** How many values a plot has, and how many shapes they need at least. */
+function size(plot) {
+  const sum = (lists) => (lists ?? []).reduce((total, list) => total + list.length, 0);
+  switch (plot.kind) {
+    case "lines": return { points: sum(plot.series?.map((series) => series.points)), shapes: plot.series.length };
+    case "groups": return { points: sum(plot.words), shapes: sum(plot.words) };
+    case "cells": return { points: plot.cells.length, shapes: plot.cells.length };
+    // Each pair stands there twice.
+    case "heat": {
+      const met = sum(plot.values?.map((row) => row.filter((value) => value !== null)));
+      return { points: Math.floor(met / 2), shapes: met };
+    }
+    default: return { points: 0, shapes: 0 };
+  }
+}
+
+/** It shows one drawing, and its data are in it. */
+export async function drawn(figure, { plot }) {
+  const { points, shapes } = size(plot);
+  const shown = await figure.evaluate((figure) => {
+    const drawing = look.drawing(figure);
+    if (!drawing) return null;
+    const box = drawing.getBoundingClientRect(), home = figure.getBoundingClientRect();
+    const image = drawing.tagName === "IMG";
+    return {
+      image, across: box.width, down: box.height, inside: box.left >= home.left - 1 && box.right <= home.right + 1,
+      n: image ? look.colours(drawing) : look.shapes(drawing),
+    };
+  });
+  if (!shown) return ["shows none or several drawings"];
+  const complaints = [];
+  if (points === 0) complaints.push("its data have no points");
+  if (shown.across < 200 || shown.down < 100) complaints.push(`is drawn ${shown.across} by ${shown.down} pixels large`);
+  if (!shown.inside) complaints.push("is wider than its figure");
+  // What is drawn as pixels has many values, hence many colours, but states have one each.
+  const least = shown.image ? 4 : shapes;
+  if (shown.n < least) complaints.push(`draws ${shown.n} ${shown.image ? "colours" : "shapes"}, not ${least}`);
+  return complaints;
+}
+
+/** Its words are large enough, stay inside and do not overlap. */
+export async function legible(figure, { plot }) {
+  const shown = await figure.evaluate((figure) => {
+    const drawing = look.drawing(figure);
+    const { left, top, right, bottom, width } = drawing.getBoundingClientRect();
+    const side = drawing.closest(".narrow") ? "narrow" : "wide";
+    return { box: { left, top, right, bottom }, width, side, labels: drawing.tagName === "IMG" ? null : look.labels(drawing) };
+  });
+  const { box, labels } = shown;
+  if (!labels) {
+    // Nobody can measure words of pixels; they are as large as elsewhere where the drawing is.
+    const scale = shown.width / plot.sizes.find((size) => size.class === shown.side).width;
+    return 12 * scale >= LEAST_TEXT_PX ? [] : [`its pixels are shown ${scale.toFixed(2)} times as large`];
+  }
+  const complaints = labels.length ? [] : ["has no words"];
+  for (const [at, one] of labels.entries()) {
+    const name = `"${one.words}"`;
+    if (one.size < LEAST_TEXT_PX) complaints.push(`${name} is ${one.size.toFixed(1)} pixels large`);
+    const inside = one.left >= box.left - 1 && one.right <= box.right + 1 && one.top >= box.top - 1 && one.bottom <= box.bottom + 1;
+    if (!inside) complaints.push(`${name} leaves the drawing`);
+    const across = (other) => Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    const along = (other) => Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+    // Boxes of words have room above and below that nobody sees.
+    const covered = labels.slice(at + 1).find((other) => across(other) > 1 && along(other) > 0.3 * one.size);
+    if (covered) complaints.push(`${name} and "${covered.words}" overlap`);
+  }
+  return complaints;
+}
+
+/** Its figures can be had as CSV: a heading, rows as long as it, and no fewer than points. */
+export async function downloads(page, figure, { plot }) {
+  // Chromium starts ten a second and passes over the rest.
+  await page.waitForTimeout(110);
+  const begun = page.waitForEvent("download", { timeout: 5000 }).catch(() => null);
+  await figure.$("a.csv").then((link) => link.click());
+  const download = await begun;
+  if (!download) return ["its link gives no file"];
+  const complaints = [];
+  if (download.suggestedFilename() !== plot.file || !plot.file.endsWith(".csv")) {
+    complaints.push(`the file is called ${download.suggestedFilename()}`);
+  }
+  const [heading, ...rows] = (await readFile(await download.path(), "utf8")).trim().split("\n").map(cells);
+  // A row may hold a value of each of a method's lines.
+  const lines_each = plot.kind === "lines" ? plot.series.length / new Set(rows.map(([name]) => name)).size : 1;
+  const points = size(plot).points / lines_each;
+  if (heading.length < 2 || heading.some((name) => name === "")) complaints.push(`the CSV's heading is "${heading}"`);
+  if (rows.length < points || rows.length === 0) complaints.push(`the CSV has ${rows.length} rows for ${points} points`);
+  const uneven = rows.find((row) => row.length !== heading.length);
+  if (uneven) complaints.push(`the CSV has a row of ${uneven.length} for a heading of ${heading.length}`);
+  return complaints;
+}
+
+/** The cells of a line of CSV; no cell here has a line break. */
+function cells(line) {
+  return [...line.matchAll(/(?:^|,)("(?:[^"]|"")*"|[^,]*)/g)].map((match) => match[1]);
+}
+
+/** Where the data of the drawing that is shown lie, in the window: so far across, and in the middle. */
+async function place(figure, plot, share) {
+  return figure.evaluate((figure, { sizes, share }) => {
+    const drawing = look.drawing(figure), box = drawing.getBoundingClientRect();
+    const { width, area } = sizes.find((size) => drawing.closest(`.${size.class}`));
+    const scale = box.width / width;
+    return { x: box.left + scale * (area.left + share * (area.right - area.left)), y: box.top + (scale * (area.top + area.bottom)) / 2 };
+  }, { sizes: plot.sizes, share });
+}
+
+/** The words beside the pointer, or nothing, and whether they stay inside the figure. */
+async function tip(figure) {
+  return figure.evaluate((figure) => {
+    const tip = figure.querySelector(".tip");
+    if (!tip || !look.seen(tip)) return null;
+    const box = tip.getBoundingClientRect(), home = figure.getBoundingClientRect();
+    const inside = box.left >= home.left - 1 && box.right <= home.right + 1 && box.top >= home.top - 1 && box.bottom <= home.bottom + 1;
+    const fits = tip.scrollWidth <= tip.clientWidth + 1;
+    return { words: tip.innerText, inside: inside && fits };
+  });
+}
+
+function judged(found, plot, where) {
+  if (!found) return [`nothing is said ${where}`];
+  const [first, ...rest] = found.words.split("\n");
+  const states = [...(plot.states ?? []), "not in the run", "never met", "the same"];
+  const says = rest.some((line) => /\d/.test(line) || states.includes(line));
+  const complaints = says && first ? [] : [`what is said ${where} has no value: "${found.words}"`];
+  if (!found.inside) complaints.push(`what is said ${where} leaves the figure: "${found.words}"`);
+  return complaints;
+}
+
+/** Values appear under a mouse, at both ends and in the middle, and are gone when it leaves. */
+export async function pointed(page, figure, { plot }) {
+  const complaints = [];
+  for (const [where, share] of [["at the left", 0.01], ["in the middle", 0.5], ["at the right", 0.99]]) {
+    const { x, y } = await place(figure, plot, share);
+    await page.mouse.move(x, y);
+    complaints.push(...judged(await tip(figure), plot, where));
+  }
+  await page.mouse.move(1, 1);
+  if (await tip(figure)) complaints.push("what is said stays when the mouse has left");
+  return complaints;
+}
+
+/** Values appear under a finger, stay to be read, and are gone when it taps elsewhere. */
+export async function touched(page, figure, { plot }) {
+  const { x, y } = await place(figure, plot, 0.5);
+  await page.touchscreen.tap(x, y);
+  const complaints = judged(await tip(figure), plot, "after a tap");
+  await page.touchscreen.tap(1, 1);
+  if (await tip(figure)) complaints.push("what is said stays after a tap elsewhere");
+  return complaints;
+}

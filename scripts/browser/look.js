@@ -1,0 +1,87 @@
+// What a reader sees, measured in the page. Loaded into it before its own script.
+
+window.look = (() => {
+  const seen = (element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length > 0;
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const words = (element) => element.textContent.trim().replace(/\s+/g, " ").slice(0, 40);
+
+  // Colours are red, green, blue and how much of it covers what is below.
+  const colour = (text) => {
+    const [red, green, blue, cover = 1] = (text.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+    return [red, green, blue, cover];
+  };
+  const over = ([red, green, blue, cover], below) =>
+    [red, green, blue].map((part, at) => part * cover + below[at] * (1 - cover)).concat(1);
+  const light = (colour) => {
+    const linear = colour.slice(0, 3).map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const contrast = (one, other) => {
+    const [low, high] = [light(one), light(other)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const ground = (element) => {
+    if (!element) return [255, 255, 255, 1];
+    const own = colour(getComputedStyle(element).backgroundColor);
+    return own[3] === 1 ? own : over(own, ground(element.parentElement));
+  };
+
+  const holds = (box, x, y) => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom;
+  // The ground of a word in a drawing is the last box that was drawn below its middle.
+  const below = (text) => {
+    const box = text.getBoundingClientRect(), x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+    const before = (other) => text.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_PRECEDING;
+    const boxes = all("rect", text.ownerSVGElement).filter((rect) => before(rect) && holds(rect.getBoundingClientRect(), x, y));
+    return boxes.reduce((under, rect) => over(colour(getComputedStyle(rect).fill), under), ground(text.ownerSVGElement));
+  };
+
+  const kindOf = (element) =>
+    element.closest("svg") ? "drawing" : element.closest("a") ? "link" : element.closest("figcaption") ? "caption"
+      : element.closest("td, th") ? "cell" : element.closest("button") ? "button" : "text";
+  const ownText = (element) => [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+
+  return {
+    seen, all, words,
+
+    ground: () => ground(document.body).join(),
+
+    /** Every text that can be seen: its kind, its words, and its contrast. */
+    texts: () => all("body, body *").filter((element) => !element.closest("script, style") && ownText(element) && seen(element))
+      .map((element) => {
+        const drawn = element.closest("svg") !== null, style = getComputedStyle(element);
+        const under = drawn ? below(element) : ground(element);
+        const ink = over(colour(drawn ? style.fill : style.color), under);
+        return { kind: kindOf(element), words: words(element), contrast: contrast(ink, under) };
+      }),
+
+    /** The drawing of a figure that can be seen; null unless it is just one. */
+    drawing(figure) {
+      const drawings = all("svg, img", figure).filter(seen);
+      return drawings.length === 1 ? drawings[0] : null;
+    },
+
+    /** The words of a drawing: how large, and where. */
+    labels: (svg) => all("text", svg).map((text) => {
+      const box = text.getBoundingClientRect(), turn = text.getScreenCTM();
+      const size = parseFloat(getComputedStyle(text).fontSize) * Math.sqrt(Math.abs(turn.a * turn.d - turn.b * turn.c));
+      return { words: words(text), size, left: box.left, top: box.top, right: box.right, bottom: box.bottom };
+    }),
+
+    /** How many shapes of a drawing are neither ground, axes nor words. */
+    shapes(svg) {
+      const plain = /^(none|var\(--(ground|ink|soft|grid)\)|)$/;
+      const has = (shape, name) => !plain.test(shape.getAttribute(name) ?? "");
+      return all("path, rect, polyline, polygon, circle, line", svg).filter((one) => has(one, "fill") || has(one, "stroke")).length;
+    },
+
+    /** How many colours the pixels of an image have. */
+    colours(image) {
+      const canvas = Object.assign(document.createElement("canvas"), { width: image.naturalWidth, height: image.naturalHeight });
+      if (!canvas.width || !canvas.height) return 0;
+      const pen = canvas.getContext("2d");
+      pen.drawImage(image, 0, 0);
+      return new Set(new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
+    },
+  };
+})();
