@@ -371,7 +371,7 @@ pub(crate) struct Colours {
     pub(crate) dark: bool,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DataPlace {
     /// Folder of the data sets [default: what EBBFLOW_DATA names, or ebbflow in your cache folder]
     #[arg(long, value_name = "FOLDER")]
@@ -385,7 +385,7 @@ pub(crate) struct Changes {
     pub(crate) set: Vec<String>,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct How {
     /// Threads to train on; no result depends on it [default: all cores]
     #[arg(long, value_name = "N")]

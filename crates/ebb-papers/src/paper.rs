@@ -179,7 +179,7 @@ pub struct Test {
 
 /// A figure of a method, by seed.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "WrittenTerm")]
 pub struct Term {
     /// The method.
     pub method: String,
@@ -188,8 +188,30 @@ pub struct Term {
     /// Its column, if another.
     pub column: Option<String>,
     /// The values of keys that vary, if others.
-    #[serde(rename = "where")]
     pub at: Option<BTreeMap<String, String>>,
+}
+
+/// A term as it is written: a method's name alone, where the rest is the claim's.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenTerm {
+    Method(String),
+    Whole {
+        method: String,
+        source: Option<String>,
+        column: Option<String>,
+        #[serde(rename = "where")]
+        at: Option<BTreeMap<String, String>>,
+    },
+}
+
+impl From<WrittenTerm> for Term {
+    fn from(written: WrittenTerm) -> Self {
+        match written {
+            WrittenTerm::Method(method) => Term { method, source: None, column: None, at: None },
+            WrittenTerm::Whole { method, source, column, at } => Term { method, source, column, at },
+        }
+    }
 }
 
 fn one() -> f64 {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::judge::{self, Figures, Judged, Outcome};
-use crate::paper::{Item, Paper, Scale};
+use crate::paper::{Item, Paper, Scale, Table};
 
 /// What is known of a paper: its figures at both scales.
 pub struct Known<'p> {
@@ -79,19 +79,39 @@ pub fn tables(item: &Item, scale: Scale, figures: &Figures) -> Vec<(String, Vec<
         let rows = std::iter::once(heading).chain(published.rows.iter().cloned()).collect();
         all.push(("Published".to_owned(), rows));
     }
-    for table in item.tables.iter().filter(|table| table.scale == scale) {
-        let title = table.title.as_ref().map_or("Ours".to_owned(), |title| format!("Ours: {title}"));
-        all.push((title, judge::table(table, figures)));
+    let own: Vec<_> = item.tables.iter().filter(|table| table.scale == scale).collect();
+    // Neighbours with the same columns are one table.
+    for group in own.chunk_by(|one, next| headings(one).eq(headings(next))) {
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        for table in group {
+            let mut own = judge::table(table, figures).into_iter();
+            let heading = own.next();
+            if rows.is_empty() {
+                rows.extend(heading);
+            }
+            for mut row in own {
+                if let (Some(title), [name, ..]) = (&table.title, row.as_mut_slice()) {
+                    *name = if group.len() == 1 { name.clone() } else { format!("{title}: {name}") };
+                }
+                rows.push(row);
+            }
+        }
+        let title = group[0].title.as_ref().filter(|_| group.len() == 1);
+        all.push((title.map_or("Ours".to_owned(), |title| format!("Ours: {title}")), rows));
     }
     all
 }
 
+fn headings(table: &Table) -> impl Iterator<Item = &String> {
+    table.columns.iter().map(|(_, heading)| heading)
+}
+
 /// The claims as a table.
 pub fn claims(judged: &[Judged]) -> Vec<Vec<String>> {
-    let mut rows = vec![["claim", "", "found", ""].map(str::to_owned).to_vec()];
+    let mut rows = vec![["came out", "claim", "found", "note"].map(str::to_owned).to_vec()];
     for one in judged {
         let outcome = one.outcome.name().to_owned();
-        rows.push(vec![one.words.clone(), outcome, one.found.clone(), one.notes.join("; ")]);
+        rows.push(vec![outcome, one.words.clone(), one.found.clone(), one.notes.join("; ")]);
     }
     rows
 }

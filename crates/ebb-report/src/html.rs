@@ -65,6 +65,10 @@ impl Page {
 
     /// A table; its first row is the heading. The title is for those who listen to the page.
     pub(crate) fn table(&mut self, title: &str, rows: &[Vec<String>]) {
+        self.table_of("table", title, rows);
+    }
+
+    fn table_of(&mut self, class: &str, title: &str, rows: &[Vec<String>]) {
         let Some((heading, rows)) = rows.split_first() else { return };
         let cells = |row: &[String], tag: &str| -> String {
             row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
@@ -74,7 +78,7 @@ impl Page {
         let title = escaped(title);
         let _ = writeln!(
             self.body,
-            "<div class=\"table\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
+            "<div class=\"{class}\" role=\"region\" aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
         );
     }
 
@@ -83,14 +87,18 @@ impl Page {
         if !section.sentences.is_empty() {
             self.sentences(&section.sentences);
         }
-        self.table(&section.table);
+        let class = if section.prose { "table prose" } else { "table" };
+        for (title, rows) in &section.tables {
+            if !title.is_empty() {
+                self.subsection(title);
+            }
+            self.table_of(class, if title.is_empty() { &section.title } else { title }, rows);
+        }
         if !section.note.is_empty() {
             self.note(&section.note);
         }
         for (words, svg) in &section.images {
-            let (words, image) = (escaped(words), STANDARD.encode(svg));
-            let image = format!("<img alt=\"{words}\" src=\"data:image/svg+xml;base64,{image}\">");
-            let _ = writeln!(self.body, "<figure><h4>{words}</h4>{image}</figure>");
+            let _ = writeln!(self.body, "<figure><h3>{}</h3>{}</figure>", escaped(words), themed(svg, words));
         }
     }
 
@@ -188,7 +196,10 @@ fn hex(colour: Colour) -> String {
 fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
     let light = picture.draw(Theme::Light, size)?;
     if light.as_str().len() <= MOST_SVG_BYTES {
-        return Ok((format!("<div class=\"{class}\">{}</div>", themed(&light, &picture.title)), light));
+        return Ok((
+            format!("<div class=\"{class}\">{}</div>", themed(light.as_str(), &picture.title)),
+            light,
+        ));
     }
     let image = |svg: &Svg, theme: &str| -> Result<String, PlotError> {
         let (pixels, alt) = (STANDARD.encode(svg.png(2)?), escaped(&picture.title));
@@ -200,12 +211,11 @@ fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), 
 }
 
 /// A drawing whose colours follow the page's, named for those who cannot see it.
-fn themed(svg: &Svg, title: &str) -> String {
+fn themed(svg: &str, title: &str) -> String {
     let named = format!("aria-label=\"{}\"", escaped(title));
     // Elements of a page need not say that they are drawings. Words on a cell are white because the cell is dark,
     // whatever the page's ground.
     let mut text = svg
-        .as_str()
         .replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replacen("aria-label=\"\"", &named, 1)
         .replace("fill=\"#FFFFFF\">", "fill=\"white\">");

@@ -66,12 +66,14 @@ pub struct Section {
     pub title: String,
     /// What is to be said.
     pub sentences: Vec<String>,
-    /// A heading, then rows.
-    pub table: Vec<Vec<String>>,
-    /// What to know about the table.
+    /// Tables, each with what it is, which may be nothing: a heading, then rows.
+    pub tables: Vec<(String, Vec<Vec<String>>)>,
+    /// Whether the tables hold sentences rather than figures.
+    pub prose: bool,
+    /// What to know about the tables.
     pub note: String,
     /// Pictures: in words, and as SVG.
-    pub images: Vec<(String, Vec<u8>)>,
+    pub images: Vec<(String, String)>,
 }
 
 /// Runs, read and ready to be reported on.
@@ -104,7 +106,10 @@ impl Report {
     pub fn html(&self, title: &str, before: &[Section]) -> Result<String, ReportError> {
         let worlds = worlds(&self.runs);
         let mut page = Page::new(title, &self.about());
-        let named = |at: usize, world: &str| (format!("world-{at}"), world_name(world).to_owned());
+        let named = |at: usize, world: &str| {
+            let alone = if worlds[at].1.len() > 1 { "Comparison" } else { "The run" };
+            (format!("world-{at}"), if world.is_empty() { alone.to_owned() } else { world.to_owned() })
+        };
         let titled = |(at, one): (usize, &Section)| (format!("section-{at}"), one.title.clone());
         let mut sections: Vec<_> = before.iter().enumerate().map(titled).collect();
         sections.extend(worlds.iter().enumerate().map(|(at, (world, _))| named(at, world)));
@@ -134,7 +139,7 @@ impl Report {
         }
         let drawn = side_by_side(named.len(), threads, |at| -> Result<_, PlotError> {
             let (name, picture) = &named[at];
-            let svg = picture.draw(theme, picture.wide())?;
+            let svg = picture.titled().draw(theme, picture.wide())?;
             Ok([
                 (format!("{name}.svg"), svg.as_str().as_bytes().to_vec()),
                 (format!("{name}.png"), svg.png(2)?),
@@ -165,9 +170,10 @@ impl Report {
     fn compare(&self, page: &mut Page, methods: &[Method<'_>]) -> Result<(), ReportError> {
         page.subsection("What happened");
         page.sentences(&words::what_happened(methods));
-        page.subsection("Methods side by side");
-        page.table("Methods side by side", &tables::overview(methods, self.target));
-        page.note(tables::OVERVIEW_NOTE);
+        let title = if methods.len() > 1 { "Methods side by side" } else { "In figures" };
+        page.subsection(title);
+        page.table(title, &tables::overview(methods, self.target));
+        page.note(if methods.len() > 1 { tables::OVERVIEW_NOTE } else { tables::FIGURES_NOTE });
         if methods.len() > 2 {
             page.subsection("Every pair");
             page.table("Every pair", &tables::pairs(methods));
@@ -231,10 +237,6 @@ impl Drawn {
 fn pictures_of(methods: &[Method<'_>]) -> Vec<Picture> {
     let Drawn { curves, finals, rest } = Drawn::new(methods);
     curves.into_iter().flatten().map(|(_, picture)| picture).chain(finals).chain(rest).collect()
-}
-
-fn world_name(world: &str) -> &str {
-    if world.is_empty() { "Comparison" } else { world }
 }
 
 fn label(world: &str, method: &str) -> String {

@@ -10,9 +10,11 @@ const say = {
     const near = Math.abs(area.across[1] - area.across[0]) / 50;
     const words = plot.series.flatMap((s) => {
       const p = nearest(s.points, at);
-      return Math.abs(p[0] - at) > near ? [] : s.name + "  " + short(p[1]) + (p.length > 2 ? " (" + short(p[2]) + " to " + short(p[3]) + ")" : "");
+      // On a phone the intervals would hide the plot.
+      const band = p.length > 2 && innerWidth > 600 ? " (" + short(p[2]) + " to " + short(p[3]) + ")" : "";
+      return Math.abs(p[0] - at) > near ? [] : s.name + "  " + short(p[1]) + band;
     });
-    return [at, [plot.x + " " + short(at), ...words]];
+    return [at, [plot.x.split(",")[0] + " " + short(at), ...words]];
   },
   groups(plot, area, x) {
     const group = inside(x, plot.groups.length);

@@ -58,6 +58,20 @@ impl Picture {
         }
     }
 
+    /// The same with its title in the drawing, for files that stand alone.
+    pub fn titled(&self) -> Picture {
+        let mut own = self.clone();
+        let title = match &mut own.kind {
+            Kind::Lines(lines) => &mut lines.title,
+            Kind::Bars(bars) => &mut bars.title,
+            Kind::Boxes(boxes) => &mut boxes.title,
+            Kind::Raster(raster, _) => &mut raster.title,
+            Kind::Heat(map) => &mut map.title,
+        };
+        title.clone_from(&self.title);
+        own
+    }
+
     /// How large it is on a page of the usual width.
     pub fn wide(&self) -> Size {
         match &self.kind {
@@ -140,16 +154,24 @@ impl Across {
 
 /// Accuracy or loss of all methods; nothing where it was never measured.
 pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Option<Picture> {
-    let figure = |judged: &Judged| if what == "accuracy" { judged.accuracy } else { judged.loss };
+    let percent = what == "accuracy";
+    let figure = |judged: &Judged| match percent {
+        true => judged.accuracy.map(|share| 100.0 * share),
+        false => judged.loss,
+    };
+    let label = if percent { "accuracy %" } else { "loss" };
+    // No accuracy is outside 0 to 100, no loss below 0, wherever an interval ends.
+    let most = if percent { 100.0 } else { f64::INFINITY };
     let curves = methods.iter().map(|method| {
-        let whole = method.curve(figure, |judged| across.place(judged));
-        (method.name, whole.thinned(MOST_POINTS))
+        let mut curve = method.curve(figure, |judged| across.place(judged)).thinned(MOST_POINTS);
+        curve.band.iter_mut().for_each(|(low, high)| (*low, *high) = (low.max(0.0), high.min(most)));
+        (method.name, curve)
     });
     let curves: Vec<_> = curves.filter(|(_, curve)| !curve.points.is_empty()).collect();
     if curves.is_empty() {
         return None;
     }
-    let mut table = heading(["method", across.label(), what, "low", "high"]);
+    let mut table = heading(["method", across.label(), label, "low", "high"]);
     for (name, curve) in &curves {
         for (at, (x, y)) in curve.points.iter().enumerate() {
             let (low, high) = curve
@@ -173,7 +195,7 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
         kind: Kind::Lines(Lines {
             title: String::new(),
             x_label: across.label().to_owned(),
-            y_label: format!("test {what}"),
+            y_label: format!("test {label}"),
             series: series.collect(),
         }),
         table,

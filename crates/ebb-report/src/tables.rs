@@ -5,6 +5,10 @@ use ebb_record::stats::Estimate;
 use crate::compare::{Goal, Method, Sign, sign};
 use crate::gather::Run;
 
+/// What to know about the figures of one method.
+pub const FIGURES_NOTE: &str = "± is the standard deviation over seeds. Worst tenth: the tenth of the clients that are served worst, as only a simulation knows. \
+                                Misplaced: the part of all weight that went to other clients than the objective says.";
+
 /// What to know about the overview.
 pub const OVERVIEW_NOTE: &str = "± after a figure is its standard deviation over seeds, after a difference half of its 95 % interval. Differences are \
                                  paired: runs of one seed saw the same data and the same absences. Tied: the interval holds zero. Worst tenth: the tenth of \

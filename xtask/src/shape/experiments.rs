@@ -12,7 +12,9 @@ use crate::workspace;
 
 #[test]
 fn every_shipped_configuration_assembles() {
-    let files = files_below(&workspace().join("experiments"), ".toml");
+    let mut files = files_below(&workspace().join("experiments"), ".toml");
+    // What papers published is no configuration.
+    files.retain(|file| file.parent().is_some_and(|folder| !folder.ends_with("experiments/papers")));
     assert!(!files.is_empty(), "no configuration is shipped");
     none(&files.iter().filter_map(|file| assemble(file).err()).collect::<Vec<_>>());
 }

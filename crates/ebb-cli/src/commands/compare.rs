@@ -27,6 +27,31 @@ pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
 
 /// Runs what is left of a grid and prints its table.
 pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usize) -> Result<(), CliError> {
+    let (finished, stopped) = run_cells(registry, grid, how, at_most)?;
+    if !how.json {
+        print_tables(&finished, &grid.varied)?;
+    }
+    let left = grid.cells.len() - finished.len();
+    if left > 0 && stopped {
+        return Err(CliError::Interrupted { resume: this_command() });
+    }
+    let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
+    if let Some(first) = others.first() {
+        note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
+    }
+    if left > 0 && !how.json {
+        say(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
+    }
+    Ok(())
+}
+
+/// Runs what is left of a grid: what is finished then, and whether it was told to stop.
+pub(crate) fn run_cells(
+    registry: &Registry,
+    grid: &Grid,
+    how: &How,
+    at_most: usize,
+) -> Result<(Vec<Finished>, bool), CliError> {
     let notes = grid.check(registry)?;
     if !how.quiet && !how.json {
         notes.iter().for_each(|line| note(line));
@@ -58,22 +83,7 @@ pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usi
     if let Some(bar) = &bar {
         bar.finish_and_clear();
     }
-    let finished: Vec<_> = results.into_iter().flatten().collect();
-    if !how.json {
-        print_tables(&finished, &grid.varied)?;
-    }
-    let left = grid.cells.len() - finished.len();
-    if left > 0 && stop.load(std::sync::atomic::Ordering::Relaxed) {
-        return Err(CliError::Interrupted { resume: this_command() });
-    }
-    let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
-    if let Some(first) = others.first() {
-        note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
-    }
-    if left > 0 && !how.json {
-        say(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
-    }
-    Ok(())
+    Ok((results.into_iter().flatten().collect(), stop.load(std::sync::atomic::Ordering::Relaxed)))
 }
 
 /// A finished run as an object of JSON.

@@ -1,6 +1,5 @@
 //! Figures that no grid has a column for, made from the records of its runs.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::CliError;
@@ -24,24 +23,19 @@ pub(super) fn likeness(grid: &Path, csv: &Path, data: Option<&Path>) -> Result<(
 pub(super) fn crossings(grid: &Path, csv: &Path) -> Result<(), CliError> {
     let (varied, finished) = rows(grid)?;
     let mut table = Table::new(&varied, &["crossing"]);
-    let mut losses: BTreeMap<(Vec<String>, u32), [Option<Vec<f64>>; 2]> = BTreeMap::new();
-    for row in &finished {
-        let which = match row.method.as_str() {
-            "include" => 0,
-            "exclude" => 1,
-            _ => continue,
-        };
-        let curve = column(&row.folder(grid).join("rounds.csv"), "note_oracle_set_loss_stay")?;
-        losses.entry((row.values.clone(), row.seed)).or_default()[which] = Some(curve);
-    }
     let left_at = varied.iter().position(|key| key.ends_with("round"));
-    for ((values, seed), curves) in losses {
-        let left = left_at.and_then(|at| values.get(at)?.parse::<usize>().ok());
-        let (Some(left), [Some(included), Some(excluded)]) = (left, curves) else { continue };
-        let after: Vec<_> =
-            included.iter().zip(&excluded).skip(left).map(|(with, without)| without < with).collect();
-        let crossing = after.iter().position(|below| *below).map_or(after.len(), |at| at + 1);
-        table.row("crossing", &values, seed, &[Some(crossing as f64)]);
+    let loss = |row: &Finished| column(&row.folder(grid).join("rounds.csv"), "note_oracle_set_loss_stay");
+    let is = |row: &&Finished, method: &str| row.method == method;
+    for without in finished.iter().filter(|row| is(row, "exclude")) {
+        let same = |row: &&Finished| {
+            is(row, "include") && (&row.values, row.seed) == (&without.values, without.seed)
+        };
+        let left = left_at.and_then(|at| without.values.get(at)?.parse::<usize>().ok());
+        let (Some(with), Some(left)) = (finished.iter().find(same), left) else { continue };
+        let both = loss(with)?.into_iter().zip(loss(without)?).skip(left);
+        let below: Vec<_> = both.map(|(with, without)| without < with).collect();
+        let crossing = below.iter().position(|below| *below).map_or(below.len(), |at| at + 1);
+        table.row("crossing", &without.values, without.seed, &[Some(crossing as f64)]);
     }
     table.write(csv)
 }

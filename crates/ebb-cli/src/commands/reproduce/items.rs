@@ -39,14 +39,15 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
     let mut all = vec![Section {
         title: "What it claims, and what came out".to_owned(),
         sentences: about,
-        table: summary::claims(&judged),
+        tables: vec![(String::new(), summary::claims(&judged))],
+        prose: true,
         note: "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not."
             .to_owned(),
         images: Vec::new(),
     }];
-    for (title, table) in tables(item, place.scale, figures) {
-        all.push(Section { title, table, ..Section::default() });
-    }
+    let title = if item.published.is_some() { "Published, and ours" } else { "Ours" };
+    let tables = tables(item, place.scale, figures);
+    all.push(Section { title: title.to_owned(), tables, ..Section::default() });
     let played = paper.sources_of(item, place.scale).into_iter().filter(|one| one.kind == Kind::Selection);
     for source in played {
         let mut images = Vec::new();
@@ -54,7 +55,8 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
             [("selections", "How often clients were asked"), ("success-ratio", "Success ratio")]
         {
             let file = place.of(paper, source).join(format!("{name}.svg"));
-            let svg = std::fs::read(&file).map_err(|error| CliError::file("reading", &file, error))?;
+            let svg =
+                std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
             images.push((words.to_owned(), svg));
         }
         all.push(Section { title: "Selection, played".to_owned(), images, ..Section::default() });

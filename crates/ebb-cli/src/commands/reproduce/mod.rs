@@ -13,7 +13,7 @@ use ebb_papers::summary::{self, Known};
 use ebb_papers::{Figures, Item, Outcome, Paper, Scale, shipped};
 
 use crate::CliError;
-use crate::args::{Reproduce, ScaleArg};
+use crate::args::{How, Reproduce, ScaleArg};
 use crate::output::{Columns, bold, duration, note, say, write_file};
 use sources::Place;
 
@@ -34,14 +34,15 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
     };
     let asked = find(&papers, &args.items)?;
     let place = Place { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
+    // What is printed in JSON is the items, not their runs.
+    let silent = How { quiet: args.how.quiet || args.how.json, json: false, ..args.how.clone() };
     let mut figures: BTreeMap<&str, Figures> = BTreeMap::new();
-    let mut done = Vec::new();
     for one in &asked {
         if !one.item.has(scale) {
             note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
             continue;
         }
-        if !args.shipped {
+        if !args.shipped && !args.how.json {
             say(&bold(&format!("{}: {}", one.name(), one.item.title)))?;
         }
         let known = figures.entry(&one.paper.name).or_default();
@@ -49,18 +50,22 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
             if !known.contains_key(&source.name) {
                 let found = match args.shipped {
                     true => sources::shipped(one.paper, source)?,
-                    false => sources::run(registry, one.paper, source, &place, &args.how)?,
+                    false => sources::run(registry, one.paper, source, &place, &silent)?,
                 };
                 known.insert(source.name.clone(), found);
             }
         }
         let page = if args.shipped { None } else { Some(items::write(one.paper, one.item, &place, known)?) };
-        tell(one, scale, known, page.as_deref())?;
-        done.push(one);
+        match args.how.json {
+            true => say(&as_json(one, scale, known, page.as_deref()).to_string())?,
+            false => tell(one, scale, known, page.as_deref())?,
+        }
     }
     if let Some(file) = &args.summary {
         write_summary(&papers, &figures, file)?;
-        say(&format!("summary  {}", file.display()))?;
+        if !args.how.json {
+            say(&format!("summary  {}", file.display()))?;
+        }
     }
     Ok(())
 }
@@ -150,6 +155,19 @@ fn tell(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>) -
     }
     say(&format!("{}, {scale}: {}", one.name(), counted(&judged)))?;
     page.map_or(Ok(()), |page| say(&format!("report   {}\n", page.display())))
+}
+
+fn as_json(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>) -> serde_json::Value {
+    let claims: Vec<_> = claims(one.paper, one.item, scale, figures)
+        .into_iter()
+        .map(|claim| {
+            let outcome = claim.outcome.name();
+            serde_json::json!({ "claim": claim.words, "outcome": outcome, "found": claim.found, "notes": claim.notes })
+        })
+        .collect();
+    serde_json::json!({
+        "item": one.name(), "title": one.item.title, "scale": scale.to_string(), "claims": claims, "report": page,
+    })
 }
 
 /// All items on one page: what was run just now, and for the rest what came with the program.

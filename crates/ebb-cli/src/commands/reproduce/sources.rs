@@ -10,10 +10,10 @@ use ebb_settings::Tree;
 use super::derived;
 use crate::CliError;
 use crate::args::How;
-use crate::commands::compare::run_grid;
+use crate::commands::compare::run_cells;
 use crate::commands::selection;
 use crate::grid::Grid;
-use crate::output::{make_folder_of, note};
+use crate::output::{make_folder_of, note, this_command};
 
 /// Where runs go.
 pub(super) struct Place {
@@ -55,7 +55,10 @@ pub(super) fn run(
     let csv = match source.kind {
         Kind::Grid => {
             let grid = grid(source, &folder, how)?;
-            run_grid(registry, &grid, how, usize::MAX)?;
+            let (finished, stopped) = run_cells(registry, &grid, how, usize::MAX)?;
+            if stopped && finished.len() < grid.cells.len() {
+                return Err(CliError::Interrupted { resume: this_command() });
+            }
             grid.csv
         }
         Kind::Selection => play(registry, source, &folder, how)?,
