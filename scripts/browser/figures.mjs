@@ -38,17 +38,27 @@ function size(plot) {
   }
 }
 
+/** A pixel for each cell, and a colour for each state. */
+function cellsInPixels(plot, { width, height, colours }) {
+  const across = plot.cells[0].length, down = plot.cells.length;
+  if (width !== across || height !== down) return [`has ${width} by ${height} pixels for ${across} by ${down} cells`];
+  const states = new Map();
+  plot.cells.join("").split("").forEach((state, at) => states.set(state, (states.get(state) ?? new Set()).add(colours[at])));
+  const seen = [...states.values()].flatMap((own) => [...own]);
+  return seen.length === states.size && new Set(seen).size === states.size ? [] : ["states and colours do not go together"];
+}
+
 /** It shows one drawing, and its data are in it. */
 export async function drawn(figure, { plot }) {
   const { points, shapes } = size(plot);
-  const shown = await figure.evaluate((figure) => {
+  const shown = await figure.evaluate(async (figure) => {
     const drawing = look.drawing(figure);
     if (!drawing) return null;
     const box = drawing.getBoundingClientRect(), home = figure.getBoundingClientRect();
     const image = drawing.tagName === "IMG";
     return {
       image, across: box.width, down: box.height, inside: box.left >= home.left - 1 && box.right <= home.right + 1,
-      n: image ? look.colours(drawing) : look.shapes(drawing),
+      n: image ? look.colours(drawing) : look.shapes(drawing), cells: await look.pixelsInside(drawing),
     };
   });
   if (!shown) return ["shows none or several drawings"];
@@ -56,6 +66,7 @@ export async function drawn(figure, { plot }) {
   if (points === 0) complaints.push("its data have no points");
   if (shown.across < 200 || shown.down < 100) complaints.push(`is drawn ${shown.across} by ${shown.down} pixels large`);
   if (!shown.inside) complaints.push("is wider than its figure");
+  if (shown.cells) return [...complaints, ...cellsInPixels(plot, shown.cells)];
   // What is drawn as pixels has many values, hence many colours, but states have one each.
   const least = shown.image ? 4 : shapes;
   if (shown.n < least) complaints.push(`draws ${shown.n} ${shown.image ? "colours" : "shapes"}, not ${least}`);

@@ -75,6 +75,19 @@ window.look = (() => {
       return all("path, rect, polyline, polygon, circle, line", svg).filter((one) => has(one, "fill") || has(one, "stroke")).length;
     },
 
+    /** The pixels of the image inside a drawing, row by row; nothing if there is none. */
+    async pixelsInside(drawing) {
+      const inside = drawing.querySelector?.("image");
+      if (!inside) return null;
+      const image = Object.assign(new Image(), { src: inside.getAttribute("href") });
+      await image.decode();
+      const [width, height] = [image.naturalWidth, image.naturalHeight];
+      const pen = Object.assign(document.createElement("canvas"), { width, height }).getContext("2d");
+      pen.drawImage(image, 0, 0);
+      const bytes = pen.getImageData(0, 0, width, height).data;
+      const colours = Array.from({ length: width * height }, (_, at) => bytes.slice(4 * at, 4 * at + 4).join());
+      return { width, height, colours };
+    },
     /** How many colours the pixels of an image have. */
     colours(image) {
       const canvas = Object.assign(document.createElement("canvas"), { width: image.naturalWidth, height: image.naturalHeight });

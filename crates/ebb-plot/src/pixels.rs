@@ -6,6 +6,7 @@ use png::{BitDepth, ColorType, Compression, Encoder, Filter};
 use resvg::tiny_skia::Pixmap;
 
 use crate::error::PlotError;
+use crate::theme::Colour;
 
 /// More colours than this have no numbers in a PNG.
 const MOST_COLOURS: usize = 256;
@@ -14,10 +15,23 @@ const MOST_COLOURS: usize = 256;
 pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
     let colours: Vec<[u8; 3]> =
         pixmap.pixels().iter().map(|pixel| [pixel.red(), pixel.green(), pixel.blue()]).collect();
+    let size = (pixmap.width(), pixmap.height());
     match numbered(&colours) {
-        Some((palette, numbers)) => write(pixmap, Some(palette), &numbers),
-        None => write(pixmap, None, colours.as_flattened()),
+        Some((palette, numbers)) => write(size, Some((palette, &[])), &numbers),
+        None => write(size, None, colours.as_flattened()),
     }
+}
+
+/// A picture of so many columns and rows as a PNG: for each pixel the number of its colour, from 1; 0 shines through.
+pub(crate) fn numbered_png(
+    (n_columns, n_rows): (usize, usize),
+    ground: Colour,
+    colours: &[Colour],
+    numbers: &[u8],
+) -> Result<Vec<u8>, PlotError> {
+    let all = std::iter::once(&ground).chain(colours);
+    let palette: Vec<_> = all.flat_map(|colour| [colour.red, colour.green, colour.blue]).collect();
+    write((n_columns as u32, n_rows as u32), Some((palette, &[0])), numbers)
 }
 
 /// The colours in the order in which they come, and which of them each pixel has; `None` if there are too many.
@@ -41,15 +55,25 @@ fn numbered(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((palette, numbers))
 }
 
-fn write(pixmap: &Pixmap, palette: Option<Vec<u8>>, data: &[u8]) -> Result<Vec<u8>, PlotError> {
+/// The colours, if pixels are their numbers, with how much of the first of them is seen, if not all.
+type Palette<'a> = (Vec<u8>, &'a [u8]);
+
+fn write(
+    (width, height): (u32, u32),
+    palette: Option<Palette<'_>>,
+    data: &[u8],
+) -> Result<Vec<u8>, PlotError> {
     let mut bytes = Vec::new();
-    let mut encoder = Encoder::new(&mut bytes, pixmap.width(), pixmap.height());
+    let mut encoder = Encoder::new(&mut bytes, width, height);
     encoder.set_depth(BitDepth::Eight);
     encoder.set_compression(Compression::Balanced);
     match palette {
-        Some(palette) => {
+        Some((palette, seen)) => {
             encoder.set_color(ColorType::Indexed);
             encoder.set_palette(palette);
+            if !seen.is_empty() {
+                encoder.set_trns(seen.to_vec());
+            }
             // Numbers of colours are no amounts: a difference between two says nothing.
             encoder.set_filter(Filter::NoFilter);
         }

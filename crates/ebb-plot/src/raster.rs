@@ -6,6 +6,7 @@ use crate::canvas::{Canvas, picture};
 use crate::cells::Cells;
 use crate::error::PlotError;
 use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::pixels;
 use crate::svg::{Size, Svg};
 use crate::theme::Theme;
 
@@ -44,6 +45,36 @@ impl Raster {
     /// # Errors
     /// When there is no cell, rows differ in length, a state has no name, or there is no room.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
+        self.draw_with(theme, size, |canvas, plane, n_columns| self.draw_cells(canvas, plane, n_columns))
+    }
+
+    /// Draws what is around the cells, for whoever puts [`Raster::pixels`] where [`Svg::area`] is.
+    ///
+    /// # Errors
+    /// As [`Raster::draw`].
+    pub fn frame(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
+        self.draw_with(theme, size, |_, _, _| {})
+    }
+
+    /// The cells alone as a PNG, one pixel each; what is empty shines through.
+    ///
+    /// # Errors
+    /// When there is no cell, rows differ in length or a state has no name.
+    pub fn pixels(&self, theme: Theme) -> Result<Vec<u8>, PlotError> {
+        let n_columns = self.check()?;
+        let colours: Vec<_> = (0..self.states.len()).map(|state| theme.series(state)).collect();
+        let cells = self.rows.iter().flat_map(|row| &row.cells);
+        // Nothing is the first colour, which is not seen.
+        let numbers: Vec<_> = cells.map(|cell| cell.map_or(0, |state| state + 1)).collect();
+        pixels::numbered_png((n_columns, self.rows.len()), theme.background(), &colours, &numbers)
+    }
+
+    fn draw_with(
+        &self,
+        theme: Theme,
+        size: Size,
+        draw_cells: impl FnOnce(&Canvas<'_>, &Plane, usize),
+    ) -> Result<Svg, PlotError> {
         let n_columns = self.check()?;
         let keys = self.states.iter().enumerate().map(|(idx, name)| Key {
             name,
@@ -62,7 +93,7 @@ impl Raster {
         };
         picture(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
-            self.draw_cells(canvas, &plane, n_columns);
+            draw_cells(canvas, &plane, n_columns);
             Ok(())
         })
     }
@@ -163,6 +194,20 @@ mod tests {
         let svg = wide.draw(Theme::Light, Size::default()).unwrap();
         assert!(svg.as_str().contains("\n300\n"), "{}", svg.as_str());
         assert_eq!(svg.area().unwrap().across, (0.5, 400.5));
+    }
+
+    #[test]
+    fn cells_and_what_is_around_them_come_apart() {
+        let whole = raster(&["uul.", "...."]);
+        let frame = whole.frame(Theme::Light, Size::default()).unwrap();
+        let drawn = whole.draw(Theme::Light, Size::default()).unwrap();
+        assert_eq!(frame.area(), drawn.area());
+        assert!(frame.as_str().contains("\nclient 1\n") && widths(&frame, "#0072B2").is_empty());
+        let pixels = resvg::tiny_skia::Pixmap::decode_png(&whole.pixels(Theme::Light).unwrap()).unwrap();
+        assert_eq!((pixels.width(), pixels.height()), (4, 2));
+        let seen: Vec<_> = pixels.pixels().iter().map(|one| (one.red(), one.blue(), one.alpha())).collect();
+        assert_eq!(seen[..3], [(0, 0xB2, 255), (0, 0xB2, 255), (0xD5, 0, 255)]);
+        assert!(seen[3..].iter().all(|one| one.2 == 0));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, RasterRow, Series, Size, Svg, Theme};
+use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, Raster, RasterRow, Series, Size, Svg, Theme};
 use serde_json::{Value, json};
 
 use crate::Section;
@@ -15,6 +15,9 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// Drawings larger than this are shown as pixels.
 const MOST_SVG_BYTES: usize = 60_000;
+
+/// A raster of more cells than this is an image in a drawing.
+const MOST_DRAWN_CELLS: usize = 900;
 
 /// So many series have colours that follow the reader's theme.
 const N_SERIES: usize = 30;
@@ -194,6 +197,13 @@ fn hex(colour: Colour) -> String {
 
 /// The picture as elements of the page, and as it is on light ground.
 fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
+    if let Kind::Raster(raster, _) = &picture.kind {
+        let n_cells = raster.rows.len() * raster.rows.first().map_or(0, |row| row.cells.len());
+        if n_cells > MOST_DRAWN_CELLS {
+            let (drawing, frame) = with_pixels(raster, &picture.title, size)?;
+            return Ok((format!("<div class=\"{class}\">{drawing}</div>"), frame));
+        }
+    }
     let light = picture.draw(Theme::Light, size)?;
     if light.as_str().len() <= MOST_SVG_BYTES {
         return Ok((
@@ -208,6 +218,32 @@ fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), 
     let dark = picture.draw(Theme::Dark, size)?;
     let both = image(&light, "light")? + &image(&dark, "dark")?;
     Ok((format!("<div class=\"{class}\">{both}</div>"), light))
+}
+
+/// A raster whose cells are an image of one pixel each in a drawing of what is around them: the colours of states are the
+/// same on both grounds, so that one serves both.
+fn with_pixels(raster: &Raster, title: &str, size: Size) -> Result<(String, Svg), PlotError> {
+    let frame = raster.frame(Theme::Light, size)?;
+    let drawing = themed(frame.as_str(), title);
+    let Some(area) = frame.area() else { return Ok((drawing, frame)) };
+    // The drawing's own units are those of its view box.
+    let units = units_in_a_pixel(frame.as_str(), size);
+    let [left, top, right, bottom] =
+        [area.left_px, area.top_px, area.right_px, area.bottom_px].map(|edge| units * edge);
+    let image = format!(
+        "<image x=\"{left}\" y=\"{top}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" \
+         style=\"image-rendering: pixelated\" href=\"data:image/png;base64,{}\"/></svg>",
+        right - left,
+        bottom - top,
+        STANDARD.encode(raster.pixels(Theme::Light)?)
+    );
+    Ok((drawing.replacen("</svg>", &image, 1), frame))
+}
+
+fn units_in_a_pixel(svg: &str, size: Size) -> f64 {
+    let width =
+        svg.split_once("viewBox=\"0 0 ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<f64>().ok());
+    width.map_or(1.0, |width| width / f64::from(size.width_px))
 }
 
 /// A drawing whose colours follow the page's, named for those who cannot see it.
