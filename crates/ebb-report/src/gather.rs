@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use ebb_record::{FriendPair, Header, RecordError, Row, RunFolder, SelectionTally, Summary};
 
+/// A record that speaks of more clients than this is damaged.
+const MOST_CLIENTS: usize = 100_000_000;
+
 /// More rows or columns than this no picture shows.
 const MOST_CELLS: usize = 160;
 
@@ -115,7 +118,12 @@ impl Run {
             ..Gathered::default()
         };
         for (at, row) in record.each_row()?.enumerate() {
-            gathered.add(at, &row?);
+            let row = row?;
+            if !gathered.knows_all(&row) {
+                let message = format!("round {}: it names clients that never joined", row.round);
+                return Err(RecordError::Damaged { file: source.folder.join("rounds.jsonl"), message });
+            }
+            gathered.add(at, &row);
         }
         let summary = record.summary()?;
         let finished = summary.is_some();
@@ -163,7 +171,14 @@ impl Run {
 fn size(record: &RunFolder) -> Result<(usize, usize), RecordError> {
     let (mut n_rounds, mut n_clients) = (0, 0);
     for row in record.each_row()? {
-        let last = row?.joined.iter().map(|[_, last]| *last as usize + 1).max();
+        let row = row?;
+        for &[first, last] in row.joined.iter().chain(&row.left) {
+            if first > last || last as usize >= MOST_CLIENTS {
+                let message = format!("round {}: clients {first} to {last} came or went", row.round);
+                return Err(RecordError::Damaged { file: record.folder().join("rounds.jsonl"), message });
+            }
+        }
+        let last = row.joined.iter().map(|[_, last]| *last as usize + 1).max();
         n_rounds += 1;
         n_clients = n_clients.max(last.unwrap_or(0));
     }
@@ -183,6 +198,13 @@ struct Gathered {
 }
 
 impl Gathered {
+    /// Whether every client that a row names is among those that ever join.
+    fn knows_all(&self, row: &Row) -> bool {
+        let known = |client: &u32| (*client as usize) < self.enrolled.len();
+        let left = row.left.iter().all(|[_, last]| known(last));
+        left && [row.up(), row.asked(), row.whole(), row.partial(), row.absent()].iter().flatten().all(known)
+    }
+
     fn add(&mut self, at: usize, row: &Row) {
         if at == 0 {
             self.presence.first = row.round;

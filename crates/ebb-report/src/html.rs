@@ -165,7 +165,7 @@ impl Page {
         data["sizes"] = Value::from(sizes);
         data["file"] = Value::from(format!("{}.csv", picture.name));
         // A script ends where its end is written, whatever it is written in.
-        let data = data.to_string().replace("</", "<\\/");
+        let data = data.to_string().replace('<', "\\u003c");
         let (title, caption) = (escaped(&picture.title), escaped(&picture.caption));
         Ok(format!(
             "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
@@ -334,12 +334,11 @@ fn bar(series: &BarSeries, group: usize) -> String {
 fn spread(series: &BoxSeries, group: usize) -> String {
     let mut values = series.values.get(group).cloned().unwrap_or_default();
     values.sort_by(f64::total_cmp);
-    match (values.first(), values.get(values.len() / 2), values.last()) {
-        (Some(least), Some(middle), Some(most)) => {
-            format!("{}: median {middle}, {least} to {most}", series.name)
-        }
-        _ => format!("{}: none", series.name),
-    }
+    let (Some(least), Some(most)) = (values.first(), values.last()) else {
+        return format!("{}: none", series.name);
+    };
+    let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
+    format!("{}: median {median}, {least} to {most}", series.name)
 }
 
 fn finite(value: f64) -> Value {

@@ -332,7 +332,7 @@ pub fn served(methods: &[Method<'_>]) -> Option<Picture> {
         let decile =
             |tenth: usize| method.estimate(|run| run.summary.oracle_client_deciles.get(tenth).copied());
         let points = (0..=10).filter_map(|tenth| Some((10.0 * tenth as f64, scale * decile(tenth)?.mean)));
-        let points: Vec<_> = points.collect();
+        let points: Vec<_> = points.filter(|(_, figure)| figure.is_finite()).collect();
         for (at, figure) in &points {
             table.push(vec![method.name.to_owned(), at.to_string(), figure.to_string()]);
         }

@@ -31,7 +31,7 @@ pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>>
 
     let mut heading = vec!["method".to_owned(), "seeds".to_owned(), goal.name().to_owned()];
     heading.extend(first.map(|first| format!("less {}", first.name)));
-    heading.extend(target.map(|target| format!("rounds to {:.0} %", 100.0 * target)));
+    heading.extend(target.map(|target| format!("rounds to {} %", crate::pictures::short(100.0 * target))));
     heading.extend(any(&worst).then(|| "worst tenth (oracle)".to_owned()));
     heading.extend(any(&misplaced).then(|| "misplaced %".to_owned()));
     heading.extend(["virtual hours", "MB"].map(str::to_owned));
@@ -122,6 +122,8 @@ fn signed(found: Estimate) -> String {
 /// Four digits, two of them behind the point at most, unless it is small.
 fn digits(value: f64) -> String {
     match value.abs() {
+        size if !size.is_finite() => "-".to_owned(),
+        size if size >= 1e6 => format!("{value:.2e}"),
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.1}"),
         size if !(5e-5..0.1).contains(&size) => format!("{value:.2}"),

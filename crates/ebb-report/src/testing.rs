@@ -19,7 +19,7 @@ pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
             program: "ebbflow 0.1.0".to_owned(),
             seed,
             kernels: "portable".to_owned(),
-            recipe: None,
+            recipe: Some(method.to_owned()),
             n_params: 1,
         },
         summary: serde_json::from_value(summary).unwrap(),

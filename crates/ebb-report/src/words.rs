@@ -8,7 +8,9 @@ use crate::gather::Run;
 /// The sentences, most important first.
 pub fn what_happened(methods: &[Method<'_>]) -> Vec<String> {
     let goal = Goal::of(methods);
-    let full = methods.iter().find(|method| method.name == "full");
+    let waits =
+        |method: &&Method<'_>| method.runs.iter().all(|run| run.header.recipe.as_deref() == Some("full"));
+    let full = methods.iter().find(waits);
     let mut words = Vec::new();
     words.extend(winner(methods, goal));
     words.extend(full.and_then(|full| cost(methods, full, goal)));
@@ -24,7 +26,10 @@ pub fn what_happened(methods: &[Method<'_>]) -> Vec<String> {
 /// Which method is best, and whether that is beyond noise.
 fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
     let of = |run: &Run| goal.figure(run);
-    let mean = |method: &Method<'_>| method.estimate(of).map(|found| found.mean);
+    // Where some have more seeds than others, only those that all have say who is ahead.
+    let shared = shared_seeds(methods, of);
+    let fair = |run: &Run| of(run).filter(|_| shared.is_empty() || shared.contains(&run.header.seed));
+    let mean = |method: &Method<'_>| method.estimate(fair).map(|found| found.mean);
     let mut ranked: Vec<_> = methods.iter().filter_map(|method| Some((mean(method)?, method))).collect();
     ranked.sort_by(|(one, _), (other, _)| match goal {
         Goal::Accuracy => other.total_cmp(one),
@@ -36,9 +41,16 @@ fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
         Goal::Loss => format!("at a loss of {highest:.4}"),
     };
     let Some((_, second)) = ranked.get(1) else { return Some(format!("{} ends {at}.", best.name)) };
-    let over = |other: &Method<'_>| best.less(other, of).map(|found| goal.gain(found));
+    let over = |other: &Method<'_>| best.less(other, fair).map(|found| goal.gain(found));
     let rest = &ranked[1..];
-    let tied: Vec<_> = rest.iter().filter(|(_, other)| sign(over(other)) == Sign::Tied).collect();
+    let same = |other: &Method<'_>| {
+        over(other).is_some_and(|found| found.mean == 0.0 && found.deviation == Some(0.0))
+    };
+    if rest.iter().all(|(_, other)| same(other)) {
+        return Some(format!("All methods end the same, {at}."));
+    }
+    let apart = |other: &Method<'_>| sign(over(other)) == Sign::Above;
+    let tied: Vec<_> = rest.iter().filter(|(_, other)| !apart(other)).collect();
     let unknown = rest.iter().any(|(_, other)| sign(over(other)) == Sign::Unknown);
     let begin = format!("{} ends best, {at}", best.name);
     Some(if unknown {
@@ -49,6 +61,13 @@ fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
         let names: Vec<_> = tied.iter().map(|(_, other)| other.name.to_owned()).collect();
         format!("{begin}, but not beyond noise: {} cannot be told apart from it.", listed(&names))
     })
+}
+
+/// The seeds of which every method has a figure.
+fn shared_seeds(methods: &[Method<'_>], of: impl Fn(&Run) -> Option<f64>) -> Vec<u64> {
+    let mut known = methods.iter().map(|method| method.figures(&of)).filter(|figures| !figures.is_empty());
+    let first: Vec<u64> = known.next().map_or_else(Vec::new, |figures| figures.into_keys().collect());
+    known.fold(first, |shared, own| shared.into_iter().filter(|seed| own.contains_key(seed)).collect())
 }
 
 /// What absences cost, where somebody waited for everybody.
@@ -67,8 +86,8 @@ fn cost(methods: &[Method<'_>], full: &Method<'_>, goal: Goal) -> Option<String>
     let time = match (hours(full), hours(best)) {
         (Some(full), Some(other)) if other.mean > 0.0 && full.mean > 1.5 * other.mean => {
             format!(
-                " Waiting for everybody took {:.0} times as long as {}.",
-                full.mean / other.mean,
+                " Waiting for everybody took {} times as long as {}.",
+                times(full.mean / other.mean),
                 best.name
             )
         }
@@ -98,6 +117,11 @@ fn misplaced(methods: &[Method<'_>]) -> Option<String> {
     found.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let (least, first) = found.first()?;
     let (most, last) = found.last()?;
+    if found.len() > 1 && most - least < 0.5 {
+        return Some(format!(
+            "All methods gave {least:.0} % of all weight to other clients than the objective says."
+        ));
+    }
     Some(if found.len() == 1 {
         format!("{first} gave {least:.0} % of all weight to other clients than the objective says.")
     } else {
@@ -135,6 +159,9 @@ fn never_heard(methods: &[Method<'_>]) -> Option<String> {
         .filter_map(|method| Some((method.name, mean(method)?.mean)))
         .filter(|(_, lost)| *lost > 0.0)
         .collect();
+    if methods.iter().flat_map(|method| &method.runs).any(|run| run.answered.is_empty()) {
+        return None;
+    }
     if lost.is_empty() {
         return Some("Every client was heard at least once in every run.".to_owned());
     }
@@ -151,8 +178,8 @@ fn snapshots(methods: &[Method<'_>]) -> Option<String> {
 
 fn unfinished(methods: &[Method<'_>]) -> Option<String> {
     let open = methods.iter().flat_map(|method| &method.runs).filter(|run| !run.finished).count();
-    let verb = if open == 1 { "run is" } else { "runs are" };
-    (open > 0).then(|| format!("{open} {verb} not finished: what is said of them is so far."))
+    let (runs, them) = if open == 1 { ("run is", "it") } else { ("runs are", "them") };
+    (open > 0).then(|| format!("{open} {runs} not finished: what is said of {them} is so far."))
 }
 
 fn diverged(methods: &[Method<'_>]) -> Option<String> {
@@ -163,6 +190,10 @@ fn diverged(methods: &[Method<'_>]) -> Option<String> {
         .collect();
     (!broken.is_empty())
         .then(|| format!("Training diverged at some client, or as a whole: {}.", broken.join("; ")))
+}
+
+fn times(factor: f64) -> String {
+    if factor < 10.0 { format!("{factor:.1}") } else { format!("{factor:.0}") }
 }
 
 fn negated(found: Estimate) -> Estimate {
@@ -226,6 +257,21 @@ mod tests {
     }
 
     #[test]
+    fn seeds_that_only_one_method_has_do_not_say_who_is_ahead() {
+        // b is ahead wherever both ran, and has one more seed, a hard one.
+        let mut runs: Vec<_> = (1..=3)
+            .flat_map(|seed| [run("a", seed, 0.2 * seed as f64), run("b", seed, 0.2 * seed as f64 + 0.1)])
+            .collect();
+        runs.push(run("b", 4, 0.0));
+        assert_eq!(
+            said(&runs)[0],
+            "b ends best, at an accuracy of 50.00 %: 10.00 ± 0.00 points ahead of a, which is beyond noise."
+        );
+        let same = [run("a", 1, 0.5), run("a", 2, 0.6), run("b", 1, 0.5), run("b", 2, 0.6)];
+        assert_eq!(said(&same)[0], "All methods end the same, at an accuracy of 55.00 %.");
+    }
+
+    #[test]
     fn one_method_alone_wins_nothing() {
         assert_eq!(said(&[run("fedavg", 1, 0.9)])[0], "fedavg ends at an accuracy of 90.00 %.");
     }
@@ -239,7 +285,7 @@ mod tests {
         let words = said(&[lost]);
         for expected in [
             "Clients that were never heard, on average over runs: 3.0 under dropout.",
-            "1 run is not finished: what is said of them is so far.",
+            "1 run is not finished: what is said of it is so far.",
             "Training diverged at some client, or as a whole: dropout, seed 1.",
         ] {
             assert!(words.iter().any(|one| one == expected), "{words:?}");

@@ -37,7 +37,7 @@ seeds = [1, 2]
 recipes = ["full", "fl-fdms"]
 
 [[grid.method]]
-name = "snapshots & co"
+name = "snapshots & co <!--<script>"
 recipe = "fast"
 select = { every = 2, cohort = 3 }
 
@@ -72,7 +72,10 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
     assert!(said.contains(file.to_str().unwrap()), "{said}");
     let page = std::fs::read_to_string(&file).unwrap();
 
-    assert!(page.contains("<h1>A &lt;b&gt; &amp; c</h1>") && page.contains("snapshots &amp; co"));
+    assert!(
+        page.contains("<h1>A &lt;b&gt; &amp; c</h1>")
+            && page.contains("snapshots &amp; co &lt;!--&lt;script&gt;")
+    );
     // A section for each world, for only there seeds are pairs.
     for world in ["data.alpha = 0.0", "data.alpha = 1.0"] {
         assert_eq!(
@@ -84,6 +87,8 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src=\"plots"));
 
     // The first curve is the mean over seeds of what the rounds say.
+    // No name can begin a script, or a remark that hides the end of one.
+    assert!(!page.contains("<!--"));
     let all = figures(&page);
     assert_eq!(all[0]["series"][0]["name"], "full");
     let cells: Vec<_> =
@@ -149,6 +154,13 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
         both.contains("Of all weight, dropout gave 12 % to other clients than the objective says, mifa 0 %."),
         "{both}"
     );
+    // A run counts once, and other settings are another method, whatever the recipe.
+    let other = place.path().join("other").display().to_string();
+    let file = shipped("experiments/by-hand/dropout.toml");
+    succeed(&["run", "--quiet", file.to_str().unwrap(), "--set", "local.rate=0.05", "--out", &other]);
+    let three = page(&[&dropout, &other, &dropout]);
+    assert!(three.contains("2 runs of 2 methods, 1 seed"), "{three}");
+    assert!(three.contains(&format!("dropout, as in {other}")));
     // From another start nothing can be said of two methods.
     assert_eq!(page(&[&full, &dropout]).matches("<h2 id=\"world-").count(), 2);
 }
@@ -166,4 +178,19 @@ fn what_cannot_be_reported_on_is_said_with_the_remedy() {
     let wrong = fail(&["report", empty, "--target", "80"]);
     assert!(wrong.contains("--target") && wrong.contains("give a number from 0 to 1"), "{wrong}");
     assert!(fail(&["report"]).contains("required"));
+
+    // A record that names somebody who never joined is damaged, and no reason to fall over.
+    let file = shipped("experiments/by-hand/dropout.toml");
+    let run = place.path().join("run");
+    succeed(&["run", "--quiet", file.to_str().unwrap(), "--out", run.to_str().unwrap()]);
+    let rows = std::fs::read_to_string(run.join("rounds.jsonl")).unwrap();
+    for (from, to, message) in [
+        ("\"up\":[0]", "\"up\":[7]", "round 1: it names clients that never joined"),
+        ("\"joined\":[[0,2]]", "\"joined\":[[0,4000000000]]", "clients 0 to 4000000000 came or went"),
+    ] {
+        assert!(rows.contains(from), "{rows}");
+        std::fs::write(run.join("rounds.jsonl"), rows.replace(from, to)).unwrap();
+        let said = fail(&["report", run.to_str().unwrap()]);
+        assert!(said.contains(message) && said.contains("rounds.jsonl"), "{said}");
+    }
 }

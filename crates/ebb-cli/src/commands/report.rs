@@ -1,6 +1,5 @@
 //! `ebbflow report`: what happened in runs and grids, as one page and its plots.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -50,7 +49,14 @@ pub(crate) fn write(
 fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     let mut all = Vec::new();
     let mut single = Vec::new();
+    let mut seen = Vec::new();
     for path in paths {
+        let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        if seen.contains(&whole) {
+            note(&format!("{}: given twice, counted once", path.display()));
+            continue;
+        }
+        seen.push(whole);
         match csv_of(path) {
             Some(csv) => all.extend(of_grid(path, &csv, paths.len() > 1)?),
             None => single.push(path.clone()),
@@ -70,7 +76,7 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
             varied.iter().zip(&row.values).map(|(key, value)| format!("{key} = {value}")).collect();
         let mut world = settings.join(", ");
         if several {
-            let name = base_name(folder);
+            let name = folder.display().to_string();
             world = if world.is_empty() { name } else { format!("{name}: {world}") };
         }
         Source { folder: row.folder(folder), method: row.method, world }
@@ -92,34 +98,47 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
     Ok(sources)
 }
 
-/// Runs that were given one by one. Those whose data and world are the same are compared with each other.
+/// Runs that were given one by one. Those whose data and world are the same are compared with each other; those that differ in
+/// nothing but the seed are one method.
 fn of_runs(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     let mut runs = Vec::new();
-    let mut named: BTreeMap<(String, u64), usize> = BTreeMap::new();
     for folder in folders {
         let run = RunFolder::open(folder)?;
-        let method = run.header().recipe.clone().unwrap_or_else(|| base_name(folder));
-        *named.entry((method.clone(), run.header().seed)).or_default() += 1;
-        runs.push((folder, method, run.header().seed, world_of(run.settings())));
+        let recipe = run.header().recipe.clone().unwrap_or_else(|| base_name(folder));
+        runs.push((folder, recipe, without_seed(run.settings()), world_of(run.settings())));
     }
-    let mut worlds: Vec<(String, String)> = Vec::new();
-    let sources = runs.iter().map(|(folder, method, seed, settings)| {
-        let same = worlds.iter().find(|(_, of)| of == settings).map(|(name, _)| name.clone());
-        let world = same.unwrap_or_else(|| {
-            let name = format!("The world of {}", base_name(folder));
-            worlds.push((name.clone(), settings.clone()));
+    let mut methods: Vec<(String, &str, &str)> = Vec::new();
+    let mut worlds: Vec<(String, &str)> = Vec::new();
+    let mut sources = Vec::new();
+    for (folder, recipe, settings, world) in &runs {
+        let known = methods.iter().find(|(_, own, theirs)| own == recipe && theirs == settings);
+        let method = known.map(|(name, _, _)| name.clone()).unwrap_or_else(|| {
+            let others = runs.iter().any(|(_, other, theirs, _)| other == recipe && theirs != settings);
+            let name = if others { format!("{recipe}, as in {}", folder.display()) } else { recipe.clone() };
+            methods.push((name.clone(), recipe, settings));
             name
         });
-        // Two runs of one method and seed are told apart by their folders.
-        let alone = named[&(method.clone(), *seed)] == 1;
-        let method = if alone { method.clone() } else { base_name(folder) };
-        Source { folder: (*folder).clone(), method, world }
-    });
-    let mut sources: Vec<_> = sources.collect();
+        let known = worlds.iter().find(|(_, of)| of == world).map(|(name, _)| name.clone());
+        let world = known.unwrap_or_else(|| {
+            let name = format!("The world of {}", folder.display());
+            worlds.push((name.clone(), world));
+            name
+        });
+        sources.push(Source { folder: (*folder).clone(), method, world });
+    }
     if worlds.len() == 1 {
         sources.iter_mut().for_each(|source| source.world.clear());
     }
     Ok(sources)
+}
+
+/// What makes a method: all settings but the seed.
+fn without_seed(settings: &str) -> String {
+    let mut table: toml::Table = settings.parse().unwrap_or_default();
+    if let Some(run) = table.get_mut("run").and_then(toml::Value::as_table_mut) {
+        run.remove("seed");
+    }
+    table.to_string()
 }
 
 /// What must be the same for runs to be compared.

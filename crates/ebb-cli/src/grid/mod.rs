@@ -387,8 +387,10 @@ const CSV_NOTE: &str = "csv-is-at";
 
 /// The CSV of the grid in a folder; `None` if no grid was run there.
 pub(crate) fn csv_of(folder: &Path) -> Option<PathBuf> {
-    let note = std::fs::read_to_string(folder.join(CSV_NOTE)).ok()?;
-    Some(PathBuf::from(note))
+    let note = PathBuf::from(std::fs::read_to_string(folder.join(CSV_NOTE)).ok()?);
+    // A folder that was moved or copied has its table in it, unless that lay elsewhere.
+    let own = folder.join("results.csv");
+    Some(if own.exists() { own } else { note })
 }
 
 /// The runs of the grid in a folder, ascending by name, each with a name that is as short as tells it apart: without the digest,

@@ -18,8 +18,7 @@ pub(super) fn write(
     theme: Theme,
 ) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
     let table = folder.join("selection.csv");
-    write_file(&table, &csv(studies, varied))?;
-    let mut files = vec![("table", table)];
+    let mut files = vec![("table", table.clone())];
     for (at, study) in studies.iter().enumerate() {
         let number = if studies.len() == 1 { String::new() } else { format!("-{}", at + 1) };
         for (name, svg) in [("selections", study.boxes(theme)), ("success-ratio", study.curves(theme))] {
@@ -27,6 +26,8 @@ pub(super) fn write(
             files.extend(written.map(|file| ("picture", file)));
         }
     }
+    // Last: that it is there means that all is.
+    write_file(&table, &csv(studies, varied))?;
     Ok(files)
 }
 
