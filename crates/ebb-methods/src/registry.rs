@@ -261,6 +261,9 @@ addition! {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+    use std::sync::Arc;
+
     use ebb_round::Contribution;
 
     use super::*;
@@ -316,12 +319,15 @@ mod tests {
         }
     }
 
-    /// Everybody's update points along an axis of its own, so that the aggregate shows whose work is in it.
+    /// Everybody's update points along an axis of its own, so that the aggregate shows whose work is in it. Some do half of it,
+    /// which counts for half.
     #[test]
     fn aggregates_say_by_how_much_the_work_of_each_client_is_in_them() {
         let mut world = World::with_samples(&[1, 2, 3, 4]);
         world.chances = vec![0.5; 4];
         world.set_model(&[0.0; 4]);
+        const FOUR: NonZeroU32 = NonZeroU32::new(4).unwrap();
+        let steps = |client: usize| if client == 2 { NonZeroU32::new(2).unwrap() } else { FOUR };
         let mut untold = Vec::new();
         for entry in Registry::standard().aggregators {
             let mut one = aggregator(entry, entry.example).unwrap();
@@ -329,7 +335,10 @@ mod tests {
                 let along = |client: &usize| {
                     let mut axis = [0.0; 4];
                     axis[*client] = 1.0;
-                    Contribution::own(&vector_answer(*client, number, &axis))
+                    let mut answer = vector_answer(*client, number, &axis);
+                    let update = Arc::make_mut(&mut answer.update);
+                    (update.steps, update.steps_asked) = (steps(*client), FOUR);
+                    Contribution::own(&answer)
                 };
                 let came: Vec<_> = clients.iter().map(along).collect();
                 let found = one.aggregate(&world.round(number), &came);
@@ -339,7 +348,9 @@ mod tests {
                 };
                 let mut said = [0.0; 4];
                 given.iter().for_each(|(client, weight)| said[client.idx()] += weight);
-                let same = |(at, said): (usize, &f64)| (f64::from(found.vector[at]) - said).abs() < 1e-6;
+                let done = |at: usize| f64::from(steps(at).get()) / f64::from(FOUR.get());
+                let same =
+                    |(at, said): (usize, &f64)| (done(at) * f64::from(found.vector[at]) - said).abs() < 1e-6;
                 let same = said.iter().enumerate().all(same);
                 assert!(same, "{}, round {number}: {:?}, not {said:?}", entry.name, found.vector);
             }

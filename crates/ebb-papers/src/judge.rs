@@ -32,6 +32,10 @@ pub enum Outcome {
     Tied,
     /// It is the other way round.
     Reversed,
+    /// What should be the same is not.
+    Differs,
+    /// Fewer than three seeds say nothing.
+    TooFew,
     /// Nothing was run that would say.
     NotRun,
     /// Nothing at this scale could say.
@@ -45,6 +49,8 @@ impl Outcome {
             Outcome::Held => "held",
             Outcome::Tied => "not held: tied",
             Outcome::Reversed => "not held: reversed",
+            Outcome::Differs => "not held: they differ",
+            Outcome::TooFew => "too few seeds",
             Outcome::NotRun => "not run",
             Outcome::NotTested => "not tested at this scale",
         }
@@ -96,7 +102,7 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
         let outcome = match differences.values().all(|difference| *difference == 0.0) {
             _ if differences.is_empty() => Outcome::NotRun,
             true => Outcome::Held,
-            false => Outcome::Reversed,
+            false => Outcome::Differs,
         };
         let largest = differences.values().map(|one| one.abs()).fold(0.0, f64::max);
         return (outcome, format!("at most {} apart, {} seeds", largest * test.factor, differences.len()));
@@ -110,7 +116,11 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
             Verdict::of(turned, -most.unwrap_or(0.0))
         }
     };
-    (verdict.into(), said(found, test))
+    let outcome = match (verdict, found) {
+        (Verdict::NotRun, Some(_)) => Outcome::TooFew,
+        _ => verdict.into(),
+    };
+    (outcome, said(found, test))
 }
 
 /// The figures of a term, by seed.
@@ -185,12 +195,15 @@ pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
 
 /// How many claims came to what, in a few words: "3 of 5 held, 1 tied, 1 reversed".
 pub fn counted(judged: &[Judged]) -> String {
-    let count = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
-    let tested = judged.len() - count(Outcome::NotTested) - count(Outcome::NotRun);
+    let count = |outcome: Outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+    let untested = [Outcome::NotTested, Outcome::NotRun, Outcome::TooFew];
+    let tested = judged.len() - untested.into_iter().map(count).sum::<usize>();
     let mut parts = vec![format!("{} of {tested} held", count(Outcome::Held))];
     for (outcome, word) in [
         (Outcome::Tied, "tied"),
         (Outcome::Reversed, "reversed"),
+        (Outcome::Differs, "not the same"),
+        (Outcome::TooFew, "with too few seeds"),
         (Outcome::NotRun, "not run"),
         (Outcome::NotTested, "not tested"),
     ] {

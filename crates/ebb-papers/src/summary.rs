@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use crate::judge::{self, Figures, Judged, Outcome};
 use crate::paper::{Item, Paper, Scale, Table};
 
+/// When a claim is held.
+pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not.";
+
 /// What is known of a paper: its figures at both scales.
 pub struct Known<'p> {
     /// The paper.
@@ -18,8 +21,8 @@ pub fn page(all: &[Known<'_>]) -> String {
     let mut page = String::from(
         "# What was published, and what came out
 
-Written by `ebbflow reproduce --scale small --summary FILE`, a line for each table and figure. *Small* runs in minutes on data that need no download; *paper* is
-the authors' protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the difference, paired by seed, is on one side, and *tied* when it is not.
+Written by `ebbflow reproduce --scale small --summary FILE`, a line for each table and figure. *Small* runs in minutes on data that need no download, drawn digits or
+SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the difference, paired by seed, is on one side, and *tied* when it is not.
 `ebbflow reproduce PAPER/ITEM` repeats one, with the published numbers and each claim beside ours.
 
 | item | | small | paper |
@@ -37,6 +40,10 @@ the authors' protocol, as far as it is known and was run. A claim is *held* or *
             let _ = writeln!(page, "| {} | {} | {small} | {large} |", ids.join(" "), item.title);
         }
     }
+    page.push_str("\nThe same runs, so no evidence of their own, at small scale:\n\n");
+    for shared in all.iter().flat_map(|known| shared_runs(known.paper)) {
+        let _ = writeln!(page, "- {shared}");
+    }
     page.push_str("\nWhat was reversed, and where:\n\n");
     for Known { paper, figures } in all {
         for item in &paper.items {
@@ -44,7 +51,12 @@ the authors' protocol, as far as it is known and was run. A claim is *held* or *
                 for one in judge::claims(paper, item, scale, figures) {
                     if one.outcome == Outcome::Reversed {
                         let (name, id) = (&paper.name, item.id());
-                        let _ = writeln!(page, "- `{name}/{id}`, {scale}: {} {}.", one.words, one.found);
+                        let notes = match one.notes.as_slice() {
+                            [] => String::new(),
+                            notes => format!(" ({})", notes.join("; ")),
+                        };
+                        let _ =
+                            writeln!(page, "- `{name}/{id}`, {scale}: {} {}{notes}.", one.words, one.found);
                     }
                 }
             }
@@ -57,6 +69,23 @@ the authors' protocol, as far as it is known and was run. A claim is *held* or *
     page
 }
 
+/// The items of a paper that are judged by the same runs at small scale, a line for each set of runs.
+fn shared_runs(paper: &Paper) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let grids = paper.sources.iter().filter(|source| source.scale == Scale::Small && source.of.is_none());
+    for source in grids {
+        let uses =
+            |item: &&Item| paper.sources_of(item, Scale::Small).iter().any(|own| own.name == source.name);
+        let ids: Vec<_> =
+            paper.items.iter().filter(uses).map(|item| format!("`{}/{}`", paper.name, item.id())).collect();
+        let line = ids.join(", ");
+        if ids.len() > 1 && !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
 /// An item as Markdown: the published numbers, ours, and the claims.
 pub fn item(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> String {
     let mut text = format!("# {}/{}: {}\n\n{}\n", paper.name, item.id(), item.title, item.shows);
@@ -67,7 +96,7 @@ pub fn item(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> Stri
         let _ = write!(text, "\n## {title}\n\n{}", markdown(&rows));
     }
     let judged = judge::claims(paper, item, scale, figures);
-    let _ = write!(text, "\n## What it claims\n\n{}", markdown(&claims(&judged)));
+    let _ = write!(text, "\n## What it claims\n\nScale: {scale}. {RULE}\n\n{}", markdown(&claims(&judged)));
     text
 }
 
@@ -117,7 +146,8 @@ pub fn claims(judged: &[Judged]) -> Vec<Vec<String>> {
 }
 
 fn markdown(rows: &[Vec<String>]) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let cell = |cell: &String| cell.replace('|', "\\|");
+    let line = |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
     let Some((heading, rest)) = rows.split_first() else { return String::new() };
     let rule = format!("|{}\n", "---|".repeat(heading.len()));
     line(heading) + &rule + &rest.iter().map(|row| line(row)).collect::<String>()

@@ -154,6 +154,7 @@ fn heat_large() -> HeatMap {
         columns: names,
         gap_label: "never met".into(),
         blank_diagonal: true,
+        hide_names: false,
         breaks: (30..150).step_by(30).collect(),
     }
 }

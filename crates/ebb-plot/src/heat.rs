@@ -37,6 +37,8 @@ pub struct HeatMap {
     pub gap_label: String,
     /// Whether rows and columns are the same things, so that each beside itself is left blank.
     pub blank_diagonal: bool,
+    /// Whether the names are too many, or too little in order, to stand beside it.
+    pub hide_names: bool,
     /// The rows and columns before which a line is drawn.
     pub breaks: Vec<usize>,
 }
@@ -50,6 +52,11 @@ impl HeatMap {
         self.check()?;
         let values = span(self.values.iter().flatten().copied());
         let range = exact(values.ok_or_else(|| PlotError::nothing(&self.title))?);
+        let nameless = |names: &[String]| vec![String::new(); names.len()];
+        let (columns, rows) = match self.hide_names {
+            true => (nameless(&self.columns), nameless(&self.rows)),
+            false => (self.columns.clone(), self.rows.clone()),
+        };
         picture(&self.title, theme, size, |canvas| {
             let scale = Scale::new(canvas, range, &self.value_label);
             let frame = Frame {
@@ -57,8 +64,8 @@ impl HeatMap {
                 x_label: &self.x_label,
                 y_label: &self.y_label,
                 keys: self.key(theme).into_iter().collect(),
-                bottom: Axis::names(&self.columns),
-                left: Axis::names(&self.rows),
+                bottom: Axis::names(&columns),
+                left: Axis::names(&rows),
                 right_px: scale.width,
             };
             let plane = frame.draw(canvas)?;
@@ -232,6 +239,14 @@ mod tests {
             ((0x44, 1, 0x54), (0xFD, 0xE7, 0x25), (0x21, 0x91, 0x8C))
         );
         assert!(!svg.as_str().contains("NaN"));
+    }
+
+    #[test]
+    fn names_can_be_hidden() {
+        let named = map(&[&[1.0, 2.0], &[3.0, 4.0]]);
+        let has =
+            |map: &HeatMap| map.draw(Theme::Light, Size::default()).unwrap().as_str().contains("\nr1\n");
+        assert!(has(&named) && !has(&HeatMap { hide_names: true, ..named }));
     }
 
     #[test]

@@ -155,9 +155,12 @@ pub enum Sign {
     Unknown,
 }
 
+/// Fewer pairs than this say nothing.
+const LEAST_PAIRS: usize = 3;
+
 /// Which it is.
 pub fn sign(difference: Option<Estimate>) -> Sign {
-    match difference.and_then(|difference| difference.interval()) {
+    match difference.filter(|one| one.n_values >= LEAST_PAIRS).and_then(|difference| difference.interval()) {
         None => Sign::Unknown,
         Some((low, _)) if low > 0.0 => Sign::Above,
         Some((_, high)) if high < 0.0 => Sign::Below,

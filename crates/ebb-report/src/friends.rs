@@ -34,8 +34,7 @@ pub fn matrix(round: u32, pairs: &[FriendPair], cluster: impl Fn(u32) -> Option<
         values[one][other] = similarity;
         values[other][one] = similarity;
     }
-    let name = |client: &u32| if drawn.len() <= MOST_NAMED { client.to_string() } else { String::new() };
-    let names: Vec<_> = drawn.iter().map(name).collect();
+    let names: Vec<_> = drawn.iter().map(u32::to_string).collect();
     let apart = |two: &[u32]| cluster(two[0]) != cluster(two[1]);
     let breaks = drawn.windows(2).enumerate().filter(|(_, two)| apart(two)).map(|(at, _)| at + 1);
     let order = if oracle { "by true cluster (oracle)" } else { "alike ones side by side" };
@@ -54,6 +53,7 @@ pub fn matrix(round: u32, pairs: &[FriendPair], cluster: impl Fn(u32) -> Option<
         values,
         gap_label: "never met".to_owned(),
         blank_diagonal: true,
+        hide_names: drawn.len() > MOST_NAMED,
         breaks: breaks.collect(),
     })
 }

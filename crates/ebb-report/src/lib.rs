@@ -132,10 +132,16 @@ impl Report {
     /// The plots as files: a name, and what is in it.
     pub fn files(&self, theme: Theme, threads: NonZeroUsize) -> Result<Vec<(String, Vec<u8>)>, ReportError> {
         let worlds = worlds(&self.runs);
-        let mut named = Vec::new();
+        let mut named: Vec<(String, Picture)> = Vec::new();
         for (world, methods) in &worlds {
             let before = if worlds.len() == 1 { String::new() } else { format!("{}-", file_name(world)) };
-            named.extend(pictures_of(methods).into_iter().map(|one| (format!("{before}{}", one.name), one)));
+            for picture in pictures_of(methods) {
+                let name = format!("{before}{}", picture.name);
+                let same = named.iter().filter(|(other, _): &&(String, Picture)| *other == name).count();
+                // Names that differ only in what files cannot be called are numbered.
+                let name = if same == 0 { name } else { format!("{name}-{}", named.len()) };
+                named.push((name, picture));
+            }
         }
         let drawn = side_by_side(named.len(), threads, |at| -> Result<_, PlotError> {
             let (name, picture) = &named[at];

@@ -187,7 +187,11 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
         points,
         band: (!band.is_empty()).then_some(band),
     });
-    let caption = if several { "Means over seeds; bands are 95 % intervals of the mean." } else { "" };
+    let caption = if several {
+        "Means over seeds, as far as all runs of a method go; bands are 95 % intervals of the mean."
+    } else {
+        ""
+    };
     Some(Picture {
         name: format!("{what}-by-{}", across.name()),
         title: format!("Test {what} by {}", across.name()),
@@ -417,7 +421,11 @@ pub fn alike(method: &Method<'_>) -> Option<Picture> {
             }
         }
     }
-    let each = if many { " Means over neighbours: the clients are more than a page can show." } else { "" };
+    let each = if many {
+        " Means over neighbours, for there are more clients than a page can show; the run's folder friends/ has every pair."
+    } else {
+        ""
+    };
     Some(Picture {
         name: format!("friends-{}", file_name(method.name)),
         title: format!("Who is how alike: {}", method.name),

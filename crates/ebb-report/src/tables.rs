@@ -37,7 +37,9 @@ pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>>
     heading.extend(["virtual hours", "MB"].map(str::to_owned));
     let mut rows = vec![heading];
     for method in methods {
-        let mut row = vec![method.name.to_owned(), method.runs.len().to_string()];
+        let (known, all) = (method.figures(of).len(), method.runs.len());
+        let seeds = if known == all { all.to_string() } else { format!("{known} of {all}") };
+        let mut row = vec![method.name.to_owned(), seeds];
         row.push(spread(method.estimate(of), 1.0));
         row.extend(first.map(|first| difference(method, first, goal)));
         row.extend(target.map(|target| rounds_to(method, target)));

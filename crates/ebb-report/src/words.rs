@@ -37,8 +37,8 @@ fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
     });
     let (highest, best) = ranked.first()?;
     let at = match goal {
-        Goal::Accuracy => format!("at an accuracy of {highest:.2} %"),
-        Goal::Loss => format!("at a loss of {highest:.4}"),
+        Goal::Accuracy => format!("at an accuracy of {highest:.2} %{}", lengths(methods)),
+        Goal::Loss => format!("at a loss of {highest:.4}{}", lengths(methods)),
     };
     let Some((_, second)) = ranked.get(1) else { return Some(format!("{} ends {at}.", best.name)) };
     let over = |other: &Method<'_>| best.less(other, fair).map(|found| goal.gain(found));
@@ -61,6 +61,16 @@ fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
         let names: Vec<_> = tied.iter().map(|(_, other)| other.name.to_owned()).collect();
         format!("{begin}, but not beyond noise: {} cannot be told apart from it.", listed(&names))
     })
+}
+
+/// After how many rounds, where runs are not of one length.
+fn lengths(methods: &[Method<'_>]) -> String {
+    let rounds: Vec<_> =
+        methods.iter().flat_map(|method| &method.runs).map(|run| run.summary.rounds).collect();
+    match (rounds.iter().min(), rounds.iter().max()) {
+        (Some(least), Some(most)) if least != most => format!(" after {least} to {most} rounds"),
+        _ => String::new(),
+    }
 }
 
 /// The seeds of which every method has a figure.

@@ -175,7 +175,7 @@ impl Sink for Inbox<'_> {
             let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
             fold.total += weight;
             fold.waiting.push((delta, weight));
-            fold.weights.push((client, weight));
+            fold.weights.push((client, weight * answer.update.done()));
             if fold.waiting.len() == FOLD_TOGETHER {
                 fold.flush(self.round.threads);
             }

@@ -200,6 +200,11 @@ impl Update {
         self.steps >= self.steps_asked
     }
 
+    /// What part of the work was done.
+    pub fn done(&self) -> f64 {
+        f64::from(self.steps.get()) / f64::from(self.steps_asked.get())
+    }
+
     /// Writes it as a section of saved state.
     pub fn save(&self, name: &str, to: &mut Saver) {
         to.section(name, |to| {

@@ -217,7 +217,7 @@ pub trait Aggregator: State + Send {
         let weights: Vec<_> = contributions.iter().map(|one| one.part * self.weigh(round, one)).collect();
         let scale = self.scale(round, weights.iter().sum(), contributions);
         let given = contributions.iter().zip(&weights);
-        let given = given.filter_map(|(one, weight)| Some((one.source?, scale * weight)));
+        let given = given.filter_map(|(one, weight)| Some((one.source?, scale * weight * one.update.done())));
         Aggregate {
             vector: scaled(&weighted_sum(round, contributions, &weights), scale),
             given: Some(given.collect()),
@@ -240,8 +240,9 @@ pub trait Aggregator: State + Send {
 pub struct Aggregate {
     /// By how much the model is to move.
     pub vector: Vec<f32>,
-    /// By which factor the work of each client is in it, in any order, several for one client being added up; what no
-    /// single client computed is left out. `None` where the method cannot say.
+    /// By which factor the work of each client is in it: that of its update, times what part of the work that holds. In any
+    /// order, several for one client being added up; what no single client computed is left out. `None` where the method
+    /// cannot say.
     pub given: Option<Vec<(ClientId, f64)>>,
 }
 

@@ -102,7 +102,8 @@ impl Aggregator for Cross {
         };
         latest.begin(round);
         for one in &came {
-            latest.replace(round, one.client, &scaled_down(&one.update.delta.model, per_step(one)));
+            // By steps, so that half of the work says as much as all of it.
+            latest.replace(round, one.client, &scaled_down(&one.update.delta.model, per_step(one)), 1.0);
         }
         let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {

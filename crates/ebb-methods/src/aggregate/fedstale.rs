@@ -83,13 +83,13 @@ impl Aggregator for FedStale {
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
         for (one, _) in &answers {
             let weight = round.weight(one.client) / self.chances.of_answer(round, one);
-            let repeated = if self.past.knows(one.client) { self.beta * weight } else { 0.0 };
-            given.push((one.client, weight - repeated));
+            let repeated = self.beta * self.past.done(one.client);
+            given.push((one.client, weight * (one.update.done() - repeated)));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
         for (one, _) in answers {
-            self.past.replace(round, one.client, &one.update.delta.model);
+            self.past.replace(round, one.client, &one.update.delta.model, one.update.done());
         }
         Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }

@@ -59,12 +59,12 @@ impl Aggregator for FedVarp {
         let mut sum = self.past.sum().to_vec();
         let mut given = self.past.given(round);
         for (one, part) in &answers {
-            given.push((one.client, if self.past.knows(one.client) { 0.0 } else { *part }));
+            given.push((one.client, part * (one.update.done() - self.past.done(one.client))));
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
         for (one, _) in answers {
-            self.past.replace(round, one.client, &one.update.delta.model);
+            self.past.replace(round, one.client, &one.update.delta.model, one.update.done());
         }
         Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }

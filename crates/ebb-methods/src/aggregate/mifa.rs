@@ -65,7 +65,7 @@ impl Aggregator for Mifa {
             self.rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();
-            self.past.replace(round, one.client, &per_rate);
+            self.past.replace(round, one.client, &per_rate, one.update.done());
         }
         let all_heard =
             || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));

@@ -1,5 +1,7 @@
 //! What clients sent last and its sum by shares: what the methods that go by it have in common.
 
+use std::collections::BTreeMap;
+
 use ebb_round::{Bits, ClientId, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError};
 
 use crate::answers::add;
@@ -9,6 +11,8 @@ use crate::memory::{Memory, Precision};
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     memory: Memory,
+    /// What part of the work each holds that is remembered.
+    done: BTreeMap<ClientId, f64>,
     sum: Vec<f64>,
     /// The shift of the objective that the sum goes by.
     shift: Option<RoundNo>,
@@ -29,6 +33,7 @@ impl Remembered {
         let shares = round.shares.as_slice().iter().enumerate();
         shares.filter(|(_, share)| **share > 0.0).for_each(|(idx, _)| members.set(idx, true));
         self.memory.keep_only(&members);
+        self.done.retain(|client, _| members.get(client.idx()));
         self.sum = vec![0.0; round.global.model.len()];
         for client in self.memory.clients() {
             let vector = self.of(client);
@@ -43,7 +48,12 @@ impl Remembered {
 
     /// By which factor the work of each client is in the sum.
     pub(super) fn given(&self, round: &Round<'_>) -> Vec<(ClientId, f64)> {
-        self.memory.clients().into_iter().map(|client| (client, round.share(client))).collect()
+        self.done.iter().map(|(client, done)| (*client, round.share(*client) * done)).collect()
+    }
+
+    /// What part of the work is remembered of a client; nothing of one that was never heard.
+    pub(super) fn done(&self, client: ClientId) -> f64 {
+        self.done.get(&client).copied().unwrap_or(0.0)
     }
 
     /// What a client sent last; empty if it was never heard.
@@ -56,8 +66,8 @@ impl Remembered {
         self.memory.knows(client)
     }
 
-    /// Remembers what a client of the objective sent.
-    pub(super) fn replace(&mut self, round: &Round<'_>, client: ClientId, vector: &[f32]) {
+    /// Remembers what a client of the objective sent, and what part of the work that is.
+    pub(super) fn replace(&mut self, round: &Round<'_>, client: ClientId, vector: &[f32], done: f64) {
         let share = round.share(client);
         if share <= 0.0 {
             return;
@@ -65,6 +75,7 @@ impl Remembered {
         let old = self.of(client);
         add(&mut self.sum, -share, &old);
         self.memory.put(client, vector);
+        self.done.insert(client, done);
         // What is kept may be rounded, and it is that which will be taken out again.
         let kept = self.of(client);
         add(&mut self.sum, share, &kept);
@@ -83,12 +94,16 @@ impl Remembered {
 impl State for Remembered {
     fn save(&self, to: &mut Saver) {
         to.section("memory", |to| self.memory.save(to));
+        to.u32s("heard", &self.done.keys().map(|client| client.number()).collect::<Vec<_>>());
+        to.f64s("done", &self.done.values().copied().collect::<Vec<_>>());
         to.f64s("sum", &self.sum);
         to.u32s("shift", self.shift.as_slice());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         from.section("memory", |from| self.memory.load(from))?;
+        let heard = from.u32s("heard")?.into_iter().map(|client| ClientId::new(client as usize));
+        self.done = heard.zip(from.f64s("done")?).collect();
         self.sum = from.f64s("sum")?;
         self.shift = from.u32s("shift")?.first().copied();
         Ok(())

@@ -41,8 +41,7 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
         sentences: about,
         tables: vec![(String::new(), summary::claims(&judged))],
         prose: true,
-        note: "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not."
-            .to_owned(),
+        note: summary::RULE.to_owned(),
         images: Vec::new(),
     }];
     let title = if item.published.is_some() { "Published, and ours" } else { "Ours" };
