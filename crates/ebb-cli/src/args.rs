@@ -163,6 +163,9 @@ pub(crate) struct Reproduce {
     /// Also write a page with a line for each item (Markdown)
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
+    /// Also write the studies in full, from the figures that come with the program, into this folder (Markdown)
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) pages: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) how: How,
 }

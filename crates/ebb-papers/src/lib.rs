@@ -4,6 +4,7 @@
 //! grid are held against each other, at two scales. Whoever runs the grids hands the figures in; this crate runs nothing.
 
 pub mod judge;
+pub mod pages;
 pub mod paper;
 pub mod shipped;
 pub mod study;

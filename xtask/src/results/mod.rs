@@ -1,7 +1,6 @@
 //! Studies: runs the grids of a paper and writes what came out beside what was published.
 
 mod e3cs;
-mod fast;
 mod fdms;
 mod field;
 mod flex;
@@ -9,6 +8,8 @@ mod flex;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use ebb_papers::pages;
 
 use crate::{cargo, workspace};
 
@@ -44,11 +45,11 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let (folder, grids) = match args.what {
-        What::Fdms => ("fdms", fdms::GRIDS),
-        What::E3cs => ("e3cs", e3cs::GRIDS),
-        What::Fast => ("fast", fast::GRIDS),
+        What::Fdms => ("fdms", pages::fdms::GRIDS),
+        What::E3cs => ("e3cs", pages::e3cs::GRIDS),
+        What::Fast => ("fast", pages::fast::GRIDS),
         What::Field => ("field", &[][..]),
-        What::Flex => ("flex", flex::GRIDS),
+        What::Flex => ("flex", pages::flex::GRIDS),
     };
     if let What::Field = args.what {
         field::write_grids()?;
@@ -78,23 +79,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             What::Flex => flex::look_at_crossings(&runs)?,
         }
     }
-    let pages = match args.what {
-        What::Fdms => vec![("fdms", fdms::write()?)],
-        What::E3cs => vec![("e3cs", e3cs::write()?)],
-        What::Fast => vec![("fast", fast::write()?)],
-        What::Field => vec![("field", field::write()?)],
-        What::Flex => {
-            let write = |(name, write): (&'static str, flex::Page)| Ok((name, write()?));
-            flex::PAGES.into_iter().map(write).collect::<Result<_, Box<dyn Error>>>()?
-        }
-    };
-    std::fs::create_dir_all(workspace().join("docs/results"))?;
-    for (name, text) in pages {
-        let page = format!("docs/results/{name}.md");
-        std::fs::write(workspace().join(&page), text)?;
-        println!("wrote {page}");
+    if let What::Field = args.what {
+        std::fs::write(workspace().join("docs/results/field.md"), field::write()?)?;
+        println!("wrote docs/results/field.md");
+        return Ok(());
     }
-    Ok(())
+    // The figures are part of the program, which is built anew with them.
+    let summary = "docs/results/README.md";
+    let status = program()
+        .args(["reproduce", "--shipped", "--pages", "docs/results", "--summary", summary])
+        .status()?;
+    if status.success() { Ok(()) } else { Err(format!("reproduce ended with {status}").into()) }
 }
 
 /// The program, built as it is measured, in the workspace's folder.

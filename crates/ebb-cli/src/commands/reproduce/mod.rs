@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ebb_methods::Registry;
 use ebb_papers::judge::{claims, counted};
 use ebb_papers::summary::{self, Known};
-use ebb_papers::{Figures, Item, Outcome, Paper, Scale, shipped};
+use ebb_papers::{Figures, Item, Outcome, Paper, Scale, pages, shipped};
 
 use crate::CliError;
 use crate::args::{How, Reproduce, ScaleArg};
@@ -25,7 +25,8 @@ struct Asked<'p> {
 
 pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError> {
     let papers = papers()?;
-    if args.items.is_empty() && args.scale.is_none() && args.summary.is_none() {
+    let written = args.summary.is_some() || args.pages.is_some();
+    if args.items.is_empty() && args.scale.is_none() && !written {
         return list(&papers);
     }
     let scale = match args.scale.unwrap_or(ScaleArg::Small) {
@@ -59,6 +60,16 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
         match args.how.json {
             true => say(&as_json(one, scale, known, page.as_deref()).to_string())?,
             false => tell(one, scale, known, page.as_deref())?,
+        }
+    }
+    if let Some(folder) = &args.pages {
+        for (name, write) in pages::all() {
+            let page = write().map_err(|error| CliError::Usage(format!("{name}: {error}")))?;
+            let file = folder.join(format!("{name}.md"));
+            write_file(&file, page.as_bytes())?;
+            if !args.how.json {
+                say(&format!("page     {}", file.display()))?;
+            }
         }
     }
     if let Some(file) = &args.summary {

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
 
-use crate::workspace;
-use ebb_papers::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
+use crate::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
 
 /// The grids, in the order in which they are run.
-pub(super) const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "fashion"];
+pub const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "fashion"];
 
 const ALPHA: &str = "data.split.alpha";
 const END: &str = "accuracy@260-300";
@@ -51,15 +50,15 @@ const PATTERNS: [Pattern; 3] = [
 const METHODS: [&str; 6] = ["q 0", "q .1", "q .3", "q .5", "adaptive 1", "adaptive 7"];
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
-    Ok(Study::read(&workspace().join(format!("experiments/fast/{grid}.csv")))?)
+    super::study("fast", grid)
 }
 
 /// The page.
-pub(super) fn write() -> Result<String, Box<dyn Error>> {
+pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = String::from(
         "# FAST: snapshots under arbitrary participation
 
-Written by `cargo xtask results fast` from the figures in `experiments/fast/*.csv`; `--run` first runs whatever of the grids is not finished. Beside ours, in italics, tables 2 and 3
+Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/fast/*.csv`; `cargo xtask results fast --run` first runs whatever of the grids is not finished. Beside ours, in italics, tables 2 and 3
 of the paper (IJCAI 2025), each from one run. Accuracies are means over seeds, ± their standard deviation, (how many). Differences are paired by seed, with
 95 % intervals; a claim *held* if the whole interval is on its side, is *reversed* if it is on the other, and else *tied*.
 
@@ -221,14 +220,14 @@ mod tests {
 
     #[test]
     fn the_page_is_what_the_figures_say() {
-        let page = std::fs::read_to_string(workspace().join("docs/results/fast.md")).unwrap();
-        assert!(page == write().unwrap(), "run cargo xtask results fast");
+        let page = crate::pages::committed("fast");
+        assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");
     }
 
     #[test]
     fn every_grid_is_there() {
         for grid in GRIDS {
-            assert!(workspace().join(format!("experiments/fast/{grid}.toml")).is_file(), "{grid}");
+            assert!(crate::shipped::file(&format!("fast/{grid}.toml")).is_some(), "{grid}");
         }
     }
 }

@@ -1,0 +1,386 @@
+//! E3CS and its rivals beside the paper's tables.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+
+use ebb_record::stats::{self, Estimate};
+
+use crate::study::{Study, Verdict, Which, difference, points};
+
+/// The grids of training, in the order in which they are run.
+pub const GRIDS: &[&str] =
+    &["emnist-iid", "emnist", "fashion", "fashion-iid", "cifar", "fashion-prox", "fashion-prox-iid"];
+
+const METHODS: [&str; 7] = ["E3CS-0", "E3CS-0.5", "E3CS-0.8", "E3CS-inc", "FedCS", "Random", "pow-d"];
+
+/// One table: a task, iid and not, beside what the paper has.
+struct Panel {
+    title: &'static str,
+    /// The grid with iid data, if there is one, and the one without.
+    grids: (Option<&'static str>, &'static str),
+    /// What is to be reached, as columns of the CSV and as headings.
+    reached: [(&'static str, &'static str); 3],
+    end: (&'static str, &'static str),
+    /// The paper's rows, which are of another task where the title says so.
+    published: &'static str,
+    rows: [[&'static str; 4]; 7],
+}
+
+const EMNIST_A: [[&str; 4]; 7] = [
+    ["18/58", "32/94", "82/257", "88.64/86.52"],
+    ["20/67", "38/107", "94/243", "90.04/87.76"],
+    ["21/75", "39/117", "98/272", "90.18/87.20"],
+    ["18/58", "32/94", "82/268", "90.22/87.30"],
+    ["11/39", "20/69", "66/NaN", "87.32/84.24"],
+    ["21/78", "40/131", "107/312", "89.98/86.88"],
+    ["24/92", "42/148", "119/339", "89.48/85.58"],
+];
+
+const EMNIST_P: [[&str; 4]; 7] = [
+    ["24/69", "45/120", "112/NaN", "88.58/84.82"],
+    ["27/82", "52/140", "131/375", "89.26/85.38"],
+    ["30/89", "53/157", "137/387", "89.40/84.90"],
+    ["24/69", "45/132", "127/386", "89.34/84.84"],
+    ["15/48", "28/93", "93/NaN", "87.52/82.72"],
+    ["29/92", "57/167", "157/NaN", "88.94/84.64"],
+    ["34/104", "63/192", "171/NaN", "88.48/82.92"],
+];
+
+const CIFAR_A: [[&str; 4]; 7] = [
+    ["89/307", "164/636", "NaN/NaN", "63.80/61.00"],
+    ["106/362", "198/767", "468/2252", "69.48/65.60"],
+    ["123/429", "228/849", "454/2279", "70.94/65.42"],
+    ["89/307", "170/631", "650/2127", "71.12/65.50"],
+    ["59/246", "119/817", "NaN/NaN", "60.60/57.78"],
+    ["121/472", "251/930", "515/2156", "71.46/65.18"],
+    ["126/689", "328/1517", "742/NaN", "72.52/60.54"],
+];
+
+const LETTERS: [(&str, &str); 3] =
+    [("accuracy>=0.65", "@65"), ("accuracy>=0.75", "@75"), ("accuracy>=0.85", "@85")];
+
+const PANELS: [Panel; 4] = [
+    Panel {
+        title: "Fashion-MNIST with the EMNIST network, FedAvg, 400 rounds",
+        grids: (Some("fashion-iid"), "fashion"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "EMNIST Letters (Table II)",
+        rows: EMNIST_A,
+    },
+    Panel {
+        title: "Fashion-MNIST with the EMNIST network, FedProx (.5), 400 rounds",
+        grids: (Some("fashion-prox-iid"), "fashion-prox"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "EMNIST Letters (Table II)",
+        rows: EMNIST_P,
+    },
+    Panel {
+        title: "The first 10,000 images of EMNIST Letters, FedAvg, 400 rounds",
+        grids: (Some("emnist-iid"), "emnist"),
+        reached: LETTERS,
+        end: ("accuracy@391-400", "391 to 400 %"),
+        published: "all of EMNIST Letters (Table II)",
+        rows: EMNIST_A,
+    },
+    Panel {
+        title: "CIFAR-10, FedAvg, not iid",
+        grids: (None, "cifar"),
+        reached: [("accuracy>=0.45", "@45"), ("accuracy>=0.55", "@55"), ("accuracy>=0.65", "@65")],
+        end: ("tail_accuracy", "last rounds %"),
+        published: "2,500 rounds (Table III)",
+        rows: CIFAR_A,
+    },
+];
+
+const INTRODUCTION: &str = "# E3CS: whom to ask
+
+Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/e3cs/*.csv`; `cargo xtask results e3cs --run` first runs whatever of the grids is not finished. Seeds are
+stated in the grids and were before anything was run. **Protocol**, the paper's: 100 clients of 500 images (450 to train on), 25 each that answer with chance .1, .3, .6 and .9,
+20 asked a round, each client with its own number of local epochs from 1 to 4, SGD with rate .01 and momentum .9 that does not outlive a
+round, batches of 40, eta .5, 50 candidates of pow-d; the model stands in for whoever was not asked or failed. Accuracy on what all clients hold out. FedCS is the paper's,
+which knows who fails how often: an oracle.
+";
+
+/// The files that are played without training.
+pub const PLAYED: [&str; 2] = ["selection", "samplers"];
+
+/// What a scheme should come to, by a simulation of the paper's setting for this project: the success ratio after 100, 625, 1,250 and 2,500 rounds,
+/// and CEP with its standard deviation over seeds.
+struct Target {
+    scheme: &'static str,
+    ratios: [f64; 4],
+    cep: f64,
+    deviation: Option<f64>,
+    /// How often a client of each class is asked.
+    asked: &'static str,
+}
+
+const fn target(
+    scheme: &'static str,
+    ratios: [f64; 4],
+    cep: f64,
+    deviation: Option<f64>,
+    asked: &'static str,
+) -> Target {
+    Target { scheme, ratios, cep, deviation, asked }
+}
+
+const TARGETS: [Target; 8] = [
+    target("E3CS-0", [0.679, 0.804, 0.840, 0.863], 43_148.0, Some(849.0), "16/26/151/1808"),
+    target("E3CS-0.5", [0.551, 0.627, 0.640, 0.646], 32_317.0, Some(119.0), "292/295/319/1094"),
+    target("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0), "418/421/430/731"),
+    target("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0), "390/396/457/758"),
+    target("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0), "500/500/500/500"),
+    // Its 50,000 tosses have a known deviation.
+    target("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0), "0/0/0/2000"),
+    target("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None, "5/43/120/1832"),
+    target("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None, "253/255/265/1227"),
+];
+
+fn write_played(page: &mut String) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        page,
+        "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected is what an independent simulation of the paper's setting
+gave, in italics (nine seeds; by dep-round three). *Within*: all five means differ by no more than three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 + 1/3); where no deviation is expected,
+of ratios and by dep-round, ours counts. Oracle: regret is against the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | asked, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for name in PLAYED {
+        let study = read(name)?;
+        for scheme in study.methods() {
+            let values = |column: &str| -> Vec<f64> {
+                study.column(Which { method: &scheme, vary: None }, column).into_values().collect()
+            };
+            let mean = |column: &str| stats::mean(&values(column));
+            let say = |column: &str, digits: usize| {
+                mean(column).map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
+            };
+            let ratios = [
+                "success_ratio_at_100",
+                "success_ratio_at_quarter",
+                "success_ratio_at_half",
+                "success_ratio",
+            ];
+            let cep = values("cep");
+            let deviation = stats::deviation(&cep).unwrap_or(0.0);
+            let found = stats::mean(&cep).unwrap_or(f64::NAN);
+            let expected = TARGETS.iter().find(|target| target.scheme == scheme);
+            let within = expected.map_or("", |target| {
+                // Three seeds of the simulation where it gave no deviation, else nine.
+                let error = |deviation: f64| match target.deviation {
+                    Some(_) => 3.0 * deviation * (2.0_f64 / 9.0).sqrt(),
+                    None => 3.0 * deviation * (1.0_f64 / 9.0 + 1.0 / 3.0).sqrt(),
+                };
+                let near = |column: &&str, expected: &f64| {
+                    let values = values(column);
+                    let found = stats::mean(&values).unwrap_or(f64::NAN);
+                    // Expected ratios are rounded to three digits.
+                    (found - expected).abs() <= error(stats::deviation(&values).unwrap_or(0.0)) + 0.0005
+                };
+                let ratios_are =
+                    ratios.iter().zip(&target.ratios).all(|(column, expected)| near(column, expected));
+                let cep_is = (found - target.cep).abs() <= error(target.deviation.unwrap_or(deviation));
+                if ratios_are && cep_is { "yes" } else { "no" }
+            });
+            let asked: Vec<_> = ["0.1", "0.3", "0.6", "0.9"]
+                .map(|class| say(&format!("selections_oracle_{class}"), 0))
+                .into();
+            writeln!(
+                page,
+                "| {scheme} | {} | {found:.0} ± {deviation:.0} | {within} | {} | {} | {} | {} / {} |",
+                ratios.map(|column| say(column, 3)).join(" | "),
+                asked.join("/"),
+                say("jain", 3),
+                say("oracle_regret", 0),
+                say("regret_bound", 0),
+                say("regret_bound_least", 0),
+            )?;
+            if let Some(target) = expected {
+                let deviation =
+                    target.deviation.map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
+                let ratios = target.ratios.map(|ratio| format!("*{ratio:.3}*")).join(" | ");
+                writeln!(
+                    page,
+                    "| *expected* | {ratios} | *{:.0}{deviation}* | | *{}* | | | |",
+                    target.cep, target.asked
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The page.
+pub fn write() -> Result<String, Box<dyn Error>> {
+    let mut page = INTRODUCTION.to_owned();
+    write_played(&mut page)?;
+    page.push_str(
+        "\n## Training\n\nThe first round after which the accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. Where there are several seeds: the mean over\nthose that reach it, with their number if not all do. The paper's figures stand below ours in italics; where the task is another, only their order can be compared.\n",
+    );
+    for panel in &PANELS {
+        write_panel(panel, &mut page)?;
+    }
+    write_verdicts(&mut page)?;
+    Ok(page)
+}
+
+fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
+    super::study("e3cs", grid)
+}
+
+fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
+    let iid = panel.grids.0.map(read).transpose()?;
+    let studies = [iid, Some(read(panel.grids.1)?)];
+    let headings: Vec<_> = panel.reached.iter().map(|(_, heading)| *heading).collect();
+    writeln!(
+        page,
+        "\n### {}\n\n| method | {} | {} |\n|---|---|---|---|---|",
+        panel.title,
+        headings.join(" | "),
+        panel.end.1
+    )?;
+    for (method, published) in METHODS.iter().zip(panel.rows) {
+        let which = Which { method, vary: None };
+        let both = |cell: &dyn Fn(&Study) -> String| {
+            studies
+                .iter()
+                .map(|study| study.as_ref().map_or("-".to_owned(), cell))
+                .collect::<Vec<_>>()
+                .join(" / ")
+        };
+        let mut cells: Vec<_> = panel
+            .reached
+            .iter()
+            .map(|(column, _)| both(&|study| first(&study.column(which, column), n_runs(study, which))))
+            .collect();
+        cells.push(both(&|study| percent(&study.column(which, panel.end.0))));
+        writeln!(page, "| {method} | {} |", cells.join(" | "))?;
+        let published = published.map(|cell| format!("*{cell}*"));
+        writeln!(page, "| *{}* | {} |", panel.published, published.join(" | "))?;
+    }
+    Ok(())
+}
+
+/// How many runs there are of a method.
+fn n_runs(study: &Study, which: Which<'_>) -> usize {
+    study.column(which, "rounds").len()
+}
+
+/// The mean round in which something is reached.
+fn first(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
+    let values: Vec<_> = rounds.values().copied().collect();
+    match stats::mean(&values) {
+        None if n_runs == 0 => "not run".to_owned(),
+        None => "NaN".to_owned(),
+        Some(mean) if values.len() < n_runs => format!("{mean:.0} ({} of {n_runs})", values.len()),
+        Some(mean) => format!("{mean:.0}"),
+    }
+}
+
+fn percent(values: &BTreeMap<u32, f64>) -> String {
+    let values: Vec<_> = values.values().map(|value| 100.0 * value).collect();
+    match (stats::mean(&values), stats::deviation(&values)) {
+        (Some(mean), Some(deviation)) => format!("{mean:.2} ± {deviation:.2}"),
+        (Some(mean), None) => format!("{mean:.2}"),
+        _ => "not run".to_owned(),
+    }
+}
+
+/// A claim: that one method's figure is above another's by more than so much.
+type Claim = (&'static str, &'static str, &'static str, f64);
+
+/// Of the first round in which .65 is reached.
+const SPEED: [Claim; 8] = [
+    ("FedCS is faster at first than E3CS-0", "E3CS-0", "FedCS", 0.0),
+    ("FedCS is faster at first than Random", "Random", "FedCS", 0.0),
+    ("E3CS-0 is faster at first than E3CS-0.5", "E3CS-0.5", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than E3CS-0.8", "E3CS-0.8", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than Random", "Random", "E3CS-0", 0.0),
+    ("E3CS-0 is faster at first than pow-d", "pow-d", "E3CS-0", 0.0),
+    ("E3CS-inc is as fast at first as E3CS-0", "E3CS-0", "E3CS-inc", -1.0),
+    ("pow-d is slower at first than Random", "pow-d", "Random", 0.0),
+];
+
+/// Of the accuracy at the end.
+const END: [Claim; 7] = [
+    ("FedCS ends below E3CS-0", "E3CS-0", "FedCS", 0.0),
+    ("FedCS ends below E3CS-0.5", "E3CS-0.5", "FedCS", 0.0),
+    ("FedCS ends below E3CS-0.8", "E3CS-0.8", "FedCS", 0.0),
+    ("FedCS ends below E3CS-inc", "E3CS-inc", "FedCS", 0.0),
+    ("FedCS ends below Random", "Random", "FedCS", 0.0),
+    ("FedCS ends below pow-d", "pow-d", "FedCS", 0.0),
+    ("E3CS-inc ends no more than half a point below Random", "E3CS-inc", "Random", -0.005),
+];
+
+fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        page,
+        "\n## What the paper claims\n\nFashion-MNIST, FedAvg, differences paired by seed with the 95 % interval of their mean and the number of pairs, in rounds until 65 % and in points at the end. *Held* or
+*reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
+    )?;
+    let studies = [read("fashion-iid")?, read("fashion")?];
+    let mut row = |claim: Claim, column: &str, say: &dyn Fn(Option<Estimate>) -> String| {
+        let (text, one, other, least) = claim;
+        let cells: Vec<_> = studies
+            .iter()
+            .map(|study| {
+                let of = |method| study.column(Which { method, vary: None }, column);
+                let found = difference(&of(one), &of(other));
+                format!("{} | {}", say(found), Verdict::of(found, least).name())
+            })
+            .collect();
+        writeln!(page, "| {text} | {} |", cells.join(" | "))
+    };
+    for claim in SPEED {
+        row(claim, "accuracy>=0.65", &rounds)?;
+    }
+    for claim in END {
+        row(claim, "accuracy@391-400", &points)?;
+    }
+    Ok(())
+}
+
+/// A difference in rounds, with its interval.
+fn rounds(difference: Option<Estimate>) -> String {
+    let Some(found) = difference else { return "not run".to_owned() };
+    match found.interval() {
+        None => format!("{:+.0}", found.mean),
+        Some((low, high)) => format!("{:+.1} ({low:+.1} to {high:+.1}, {})", found.mean, found.n_values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_what_the_figures_say() {
+        let page = crate::pages::committed("e3cs");
+        assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");
+    }
+
+    #[test]
+    fn every_scheme_comes_to_what_is_expected() {
+        let mut page = String::new();
+        write_played(&mut page).unwrap();
+        assert_eq!(page.matches("| yes |").count(), TARGETS.len(), "{page}");
+    }
+
+    #[test]
+    fn what_only_some_runs_reach_is_said() {
+        let rounds = BTreeMap::from([(1, 10.0), (3, 20.0)]);
+        assert_eq!(first(&rounds, 3), "15 (2 of 3)");
+        assert_eq!(first(&rounds, 2), "15");
+        assert_eq!(first(&BTreeMap::new(), 2), "NaN");
+        assert_eq!(first(&BTreeMap::new(), 0), "not run");
+    }
+
+    #[test]
+    fn every_grid_is_there() {
+        for grid in GRIDS.iter().chain(&PLAYED) {
+            assert!(crate::shipped::file(&format!("e3cs/{grid}.toml")).is_some(), "{grid}");
+        }
+    }
+}

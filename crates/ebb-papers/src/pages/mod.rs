@@ -1,0 +1,34 @@
+//! The studies in full, with what explains them: one page each, from the figures that come with the program.
+
+pub mod e3cs;
+pub mod fast;
+pub mod fdms;
+pub mod flex;
+
+use std::error::Error;
+
+use crate::shipped;
+use crate::study::Study;
+
+/// Makes a page.
+pub type Write = fn() -> Result<String, Box<dyn Error>>;
+
+/// The pages, by the names of their files.
+pub fn all() -> Vec<(&'static str, Write)> {
+    let mut all: Vec<(&'static str, Write)> =
+        vec![("fdms", fdms::write), ("e3cs", e3cs::write), ("fast", fast::write)];
+    all.extend(flex::PAGES);
+    all
+}
+
+/// The figures of a grid; one that was not run has none.
+fn study(paper: &str, grid: &str) -> Result<Study, Box<dyn Error>> {
+    Ok(shipped::file(&format!("{paper}/{grid}.csv")).map_or(Ok(Study::default()), Study::parse)?)
+}
+
+/// The page as it is in the repository.
+#[cfg(test)]
+fn committed(name: &str) -> String {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    std::fs::read_to_string(docs.join(format!("{name}.md"))).unwrap_or_default()
+}
