@@ -244,55 +244,23 @@ columns = [["accuracy", "end"]]
 
 [[item.claim]]
 words = "a is above b."
-[item.claim.small]
-source = "s"
-column = "accuracy"
-where = { k = "1" }
-plus = [{ method = "a" }]
-minus = [{ method = "b" }]
-above = 0.0
-factor = 100.0
-unit = "points"
+small = { source = "s", column = "accuracy", where = { k = "1" }, plus = ["a"], minus = ["b"], above = 0.0, factor = 100.0, unit = "points" }
 
 [[item.claim]]
 words = "b is less than 30 below a."
-[item.claim.small]
-source = "s"
-column = "accuracy"
-where = { k = "1" }
-plus = [{ method = "a" }]
-minus = [{ method = "b" }]
-below = 30.0
-factor = 100.0
+small = { source = "s", column = "accuracy", where = { k = "1" }, plus = ["a"], minus = ["b"], below = 30.0, factor = 100.0 }
 
 [[item.claim]]
 words = "a gains more at 2 than at 1."
-[item.claim.small]
-source = "s"
-column = "accuracy"
-plus = [{ method = "a", where = { k = "2" } }, { method = "b", where = { k = "1" } }]
-minus = [{ method = "b", where = { k = "2" } }, { method = "a", where = { k = "1" } }]
-above = 0.0
+small = { source = "s", column = "accuracy", plus = [{ method = "a", where = { k = "2" } }, { method = "b", where = { k = "1" } }], minus = [{ method = "b", where = { k = "2" } }, { method = "a", where = { k = "1" } }], above = 0.0 }
 
 [[item.claim]]
 words = "b at 2 is a at 1."
-[item.claim.small]
-source = "s"
-column = "accuracy"
-plus = [{ method = "b", where = { k = "2" } }]
-minus = [{ method = "a", where = { k = "1" } }]
-equal = true
+small = { source = "s", column = "accuracy", plus = [{ method = "b", where = { k = "2" } }], minus = [{ method = "a", where = { k = "1" } }], equal = true }
 
 [[item.claim]]
 words = "a reaches it first."
-[item.claim.small]
-source = "s"
-column = "rounds"
-where = { k = "1" }
-plus = [{ method = "b" }]
-minus = [{ method = "a" }]
-above = 0.0
-never = 100.0
+small = { source = "s", column = "rounds", where = { k = "1" }, plus = ["b"], minus = ["a"], above = 0.0, never = 100.0 }
 
 [[item.claim]]
 words = "Nobody looked."
@@ -350,7 +318,7 @@ b,2,1,0.5,\nb,2,2,0.6,\nb,2,3,0.7,
                 "source = \"q\"\ncolumns",
                 "p: table-1: there is no source \"q\" at scale small",
             ),
-            ("equal = true", "", "p: table-1: a claim is above something, below something, or equal"),
+            (", equal = true", "", "p: table-1: a claim is above something, below something, or equal"),
             ("ids = [\"table-1\", \"t\"]", "ids = []", "p: an item has no id"),
             ("file = \"x.toml\"\n", "", "p: source \"s\" needs a file, or what it is made from"),
         ] {

@@ -296,6 +296,16 @@ impl Paper {
     }
 }
 
+impl Source {
+    /// Where its figures lie that come with the program, below `experiments/`.
+    pub fn figures_file(&self, paper: &str) -> String {
+        match &self.file {
+            Some(file) => file.replace(".toml", ".csv"),
+            None => format!("papers/made/{paper}-{}.csv", self.name),
+        }
+    }
+}
+
 impl Item {
     /// The name it is shown with.
     pub fn id(&self) -> &str {

@@ -187,10 +187,7 @@ mod tests {
                 for test in item.claims.iter().filter_map(|claim| claim.at(scale)) {
                     for term in test.plus.iter().chain(&test.minus) {
                         let source = paper.source(term.source.as_ref().unwrap_or(&test.source)).unwrap();
-                        let csv = match &source.file {
-                            Some(file) => file.replace(".toml", ".csv"),
-                            None => format!("papers/made/{name}-{}.csv", source.name),
-                        };
+                        let csv = source.figures_file(name);
                         // Not run yet.
                         let Some(text) = file(&csv) else { continue };
                         let column = term.column.as_ref().or(test.column.as_ref()).unwrap();

@@ -136,9 +136,7 @@ impl Verdict {
 
 /// The mean difference over the seeds that both have.
 pub fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> Option<Estimate> {
-    let both = one.iter().filter_map(|(seed, one)| Some((*one, *other.get(seed)?)));
-    let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
-    stats::paired_difference(&ones, &others)
+    stats::difference_by_key(one, other)
 }
 
 /// One less the other, by seed.

@@ -1,5 +1,7 @@
 //! Means over repeated runs, and how far they can be trusted.
 
+use std::collections::BTreeMap;
+
 /// A mean over independent values, and how far from it the true mean may lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -50,6 +52,13 @@ pub fn paired_difference(ones: &[f64], others: &[f64]) -> Option<Estimate> {
     assert_eq!(ones.len(), others.len(), "pairs have two sides");
     let differences: Vec<_> = ones.iter().zip(others).map(|(one, other)| one - other).collect();
     estimate(&differences)
+}
+
+/// The same for figures by seed, or by whatever makes pairs: over the keys that both have.
+pub fn difference_by_key<K: Ord>(ones: &BTreeMap<K, f64>, others: &BTreeMap<K, f64>) -> Option<Estimate> {
+    let both = ones.iter().filter_map(|(key, one)| Some((*one, *others.get(key)?)));
+    let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
+    paired_difference(&ones, &others)
 }
 
 /// How many standard errors a 95 % interval reaches to each side: Student's t, two-sided.

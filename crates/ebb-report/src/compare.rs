@@ -89,10 +89,7 @@ impl Method<'_> {
 
     /// This method less another, over the seeds that both have.
     pub fn less(&self, other: &Method<'_>, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
-        let (ours, theirs) = (self.figures(&of), other.figures(&of));
-        let both = ours.iter().filter_map(|(seed, one)| Some((*one, *theirs.get(seed)?)));
-        let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
-        stats::paired_difference(&ones, &others)
+        stats::difference_by_key(&self.figures(&of), &other.figures(&of))
     }
 
     /// Its mean curve: for each round in which every run was judged, the mean and the 95 % interval over runs.

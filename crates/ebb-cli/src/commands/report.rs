@@ -10,7 +10,7 @@ use ebb_report::{Report, Source};
 
 use crate::CliError;
 use crate::args;
-use crate::grid::{csv_of, read_csv, varied_in_csv};
+use crate::grid::{Finished, choice, csv_of, read_csv, varied_in_csv};
 use crate::output::{count, note, say, write_file};
 
 pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
@@ -71,16 +71,8 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
     let varied = varied_in_csv(csv)?;
     let finished = read_csv(csv, &[])?;
     let n_finished = finished.len();
-    let sources = finished.into_iter().map(|row| {
-        let settings: Vec<_> =
-            varied.iter().zip(&row.values).map(|(key, value)| format!("{key} = {value}")).collect();
-        let mut world = settings.join(", ");
-        if several {
-            let name = folder.display().to_string();
-            world = if world.is_empty() { name } else { format!("{name}: {world}") };
-        }
-        Source { folder: row.folder(folder), method: row.method, world }
-    });
+    let name = several.then(|| folder.display().to_string());
+    let sources = finished.into_iter().map(|row| source(row, folder, &varied, name.as_deref()));
     let sources: Vec<_> = sources.filter(|source| source.folder.is_dir()).collect();
     let path = folder.display();
     if sources.is_empty() {
@@ -96,6 +88,17 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
         ));
     }
     Ok(sources)
+}
+
+/// A run of a grid. Where there are several grids, each has a name.
+pub(crate) fn source(row: Finished, grid: &Path, varied: &[String], name: Option<&str>) -> Source {
+    let settings = choice(varied, &row.values);
+    let world = match name {
+        None => settings,
+        Some(name) if settings.is_empty() => name.to_owned(),
+        Some(name) => format!("{name}: {settings}"),
+    };
+    Source { folder: row.folder(grid), method: row.method, world }
 }
 
 /// Runs that were given one by one. Those whose data and world are the same are compared with each other; those that differ in

@@ -375,6 +375,12 @@ fn cell_name(method: &str, values: &[String], seed: u32, digest: &str) -> String
     format!("{name}s{seed}_{digest}")
 }
 
+/// What keys that vary are, in words: "alpha = 0.1, beta = 1.0".
+pub(crate) fn choice(varied: &[String], values: &[String]) -> String {
+    let pairs: Vec<_> = varied.iter().zip(values).map(|(key, value)| format!("{key} = {value}")).collect();
+    pairs.join(", ")
+}
+
 impl Finished {
     /// The folder of its run, in the folder of its grid.
     pub(crate) fn folder(&self, grid: &Path) -> PathBuf {

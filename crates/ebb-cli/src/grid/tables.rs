@@ -14,10 +14,8 @@ pub(crate) fn tables(finished: &[Finished], varied: &[String]) -> Vec<(String, C
         }
     }
     let of = |choice: &Vec<String>| {
-        let pairs: Vec<_> =
-            varied.iter().zip(choice).map(|(key, value)| format!("{key} = {value}")).collect();
         let rows: Vec<_> = finished.iter().filter(|row| row.values == *choice).collect();
-        (pairs.join(", "), table(&rows))
+        (super::choice(varied, choice), table(&rows))
     };
     choices.into_iter().map(of).collect()
 }

@@ -10,6 +10,7 @@ use ebb_report::{Report, Section, Source};
 
 use super::sources::Place;
 use crate::CliError;
+use crate::commands::report;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::write_file;
 
@@ -24,10 +25,10 @@ pub(super) fn write(
     let text = summary::item(paper, item, place.scale, figures);
     write_file(&folder.join("item.md"), text.as_bytes())?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let report = Report::read(runs(paper, item, place)?, None, threads)?;
+    let read = Report::read(runs(paper, item, place)?, None, threads)?;
     let title = format!("{}/{}: {}", paper.name, item.id(), item.title);
     let page = folder.join("report.html");
-    write_file(&page, report.html(&title, &sections(paper, item, place, figures)?)?.as_bytes())?;
+    write_file(&page, read.html(&title, &sections(paper, item, place, figures)?)?.as_bytes())?;
     Ok(page)
 }
 
@@ -82,17 +83,8 @@ fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliErr
             if !shown.is_empty() && !shown.iter().any(fits) {
                 continue;
             }
-            let pairs: Vec<_> =
-                varied.iter().zip(&row.values).map(|(key, value)| format!("{key} = {value}")).collect();
-            let mut world = pairs.join(", ");
-            if grids.len() > 1 {
-                world =
-                    if world.is_empty() { source.name.clone() } else { format!("{}: {world}", source.name) };
-            }
-            let run = row.folder(&folder);
-            if run.is_dir() {
-                all.push(Source { folder: run, method: row.method, world });
-            }
+            let name = (grids.len() > 1).then_some(source.name.as_str());
+            all.extend(Some(report::source(row, &folder, &varied, name)).filter(|one| one.folder.is_dir()));
         }
     }
     Ok(all)

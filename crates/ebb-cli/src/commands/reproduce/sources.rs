@@ -35,10 +35,7 @@ impl Place {
 
 /// The figures that came with the program.
 pub(super) fn shipped(paper: &Paper, source: &Source) -> Result<Study, CliError> {
-    let path = match &source.file {
-        Some(file) => file.replace(".toml", ".csv"),
-        None => format!("papers/made/{}-{}.csv", paper.name, source.name),
-    };
+    let path = source.figures_file(&paper.name);
     let broken = |error| CliError::Usage(format!("{path}: {error}"));
     files::file(&path).map_or(Ok(Study::default()), |text| Study::parse(text).map_err(broken))
 }
