@@ -86,10 +86,13 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
     let zero =
         |of: &BTreeMap<u32, f64>| -> BTreeMap<u32, f64> { of.keys().map(|seed| (*seed, 0.0)).collect() };
     let mut differences: Option<BTreeMap<u32, f64>> = None;
+    let mut n_never = 0;
     for (terms, sign) in [(&test.plus, 1.0), (&test.minus, -1.0)] {
         for term in terms {
+            let (values, never) = column(test, term, figures);
+            n_never += never;
             let signed: BTreeMap<u32, f64> =
-                column(test, term, figures).into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
+                values.into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
             // Only seeds that all of them have count.
             differences = Some(match differences {
                 None => minus(&zero(&signed), &signed),
@@ -120,25 +123,33 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
         (Verdict::NotRun, Some(_)) => Outcome::TooFew,
         _ => verdict.into(),
     };
-    (outcome, said(found, test))
+    let never = match n_never {
+        0 => String::new(),
+        1 => "; 1 run never got there".to_owned(),
+        some => format!("; {some} runs never got there"),
+    };
+    (outcome, said(found, test) + &never)
 }
 
-/// The figures of a term, by seed.
-fn column(test: &Test, term: &Term, figures: &Figures) -> BTreeMap<u32, f64> {
+/// The figures of a term by seed, and how many of its runs never came to it.
+fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, usize) {
     let source = term.source.as_ref().unwrap_or(&test.source);
     let (Some(study), Some(column)) = (figures.get(source), term.column.as_ref().or(test.column.as_ref()))
     else {
-        return BTreeMap::new();
+        return Default::default();
     };
     let at: Vec<_> = term.at.as_ref().unwrap_or(&test.at).iter().collect();
     let at: Vec<_> = at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let mut values = study.column_where(&term.method, &at, column);
+    let (mut values, mut n_never) = study.judged_where(&term.method, &at, column);
     if let Some(never) = test.never {
         for seed in study.seeds_where(&term.method, &at) {
-            values.entry(seed).or_insert(never);
+            values.entry(seed).or_insert_with(|| {
+                n_never += 1;
+                never
+            });
         }
     }
-    values
+    (values, n_never)
 }
 
 fn said(found: Option<Estimate>, test: &Test) -> String {
@@ -176,7 +187,11 @@ pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
     rows[0].extend(table.columns.iter().map(|(_, heading)| heading.clone()));
     for method in methods {
         let cell = |(column, _): &(String, String)| {
-            let values = study.column_where(&method, &at, column);
+            let values = if column.contains(">=") || column.contains("<=") {
+                study.column_where(&method, &at, column)
+            } else {
+                study.judged_where(&method, &at, column).0
+            };
             let values: Vec<_> = values.into_values().map(|value| table.factor * value).collect();
             let digits = table.digits;
             match (stats::mean(&values), stats::deviation(&values)) {
@@ -260,18 +275,24 @@ small = { source = "s", column = "accuracy", plus = [{ method = "b", where = { k
 
 [[item.claim]]
 words = "a reaches it first."
-small = { source = "s", column = "rounds", where = { k = "1" }, plus = ["b"], minus = ["a"], above = 0.0, never = 100.0 }
+small = { source = "s", column = "regain", where = { k = "1" }, plus = ["b"], minus = ["a"], above = 0.0, never = 100.0 }
+
+[[item.claim]]
+words = "a reaches a half first."
+small = { source = "s", column = "accuracy>=0.5", where = { k = "1" }, plus = ["b"], minus = ["a"], above = 0.0 }
 
 [[item.claim]]
 words = "Nobody looked."
 "#;
 
-    /// a is .1, .2 and .3 above b at 1; at 2 it is .1 below in every seed, and b there is what a is at 1.
-    const FIGURES: &str = "method,k,seed,accuracy,rounds
-a,1,1,0.5,10\na,1,2,0.6,12\na,1,3,0.7,11
-b,1,1,0.4,\nb,1,2,0.4,90\nb,1,3,0.4,95
-a,2,1,0.4,\na,2,2,0.5,\na,2,3,0.6,
-b,2,1,0.5,\nb,2,2,0.6,\nb,2,3,0.7,
+    /// a is .1, .2 and .3 above b at 1; at 2 it is .1 below in every seed, and b there is what a is at 1. Where b gets to a half at 1, it
+    /// is late; in one seed it lost its model.
+    const FIGURES: &str = "method,k,seed,accuracy,regain,rounds,ending,accuracy>=0.5
+a,1,1,0.5,10,120,rounds,10\na,1,2,0.6,12,120,rounds,12\na,1,3,0.7,11,120,rounds,11
+b,1,1,0.4,,120,rounds,\nb,1,2,0.4,90,120,rounds,90\nb,1,3,0.4,95,120,rounds,95
+a,2,1,0.4,,120,rounds,\na,2,2,0.5,,120,rounds,\na,2,3,0.6,,120,rounds,
+b,2,1,0.5,,120,rounds,\nb,2,2,0.6,,120,rounds,\nb,2,3,0.7,,120,rounds,
+c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
 ";
 
     fn judged() -> Vec<Judged> {
@@ -298,15 +319,38 @@ b,2,1,0.5,\nb,2,2,0.6,\nb,2,3,0.7,
         // 90, 78 and 84 rounds; who never reached it counts with 100.
         assert_eq!(judged[4].outcome, Outcome::Held);
         assert!(judged[4].found.starts_with("+84.00 ("), "{}", judged[4].found);
-        assert_eq!(judged[5].outcome, Outcome::NotTested);
-        assert_eq!(counted(&judged), "2 of 5 held, 2 tied, 1 reversed, 1 not tested");
+        assert!(judged[4].found.ends_with("; 1 run never got there"), "{}", judged[4].found);
+        // 110, 78 and 84: whoever never got there counts with all 120 rounds.
+        assert_eq!(judged[5].outcome, Outcome::Held);
+        assert!(judged[5].found.starts_with("+90.67 ("), "{}", judged[5].found);
+        assert!(judged[5].found.ends_with(", 3 seeds); 1 run never got there"), "{}", judged[5].found);
+        assert_eq!(judged[6].outcome, Outcome::NotTested);
+        assert_eq!(counted(&judged), "3 of 6 held, 2 tied, 1 reversed, 1 not tested");
+    }
+
+    #[test]
+    fn a_run_that_lost_its_model_has_an_accuracy_of_0() {
+        let study = Study::parse(FIGURES).unwrap();
+        let at = [("k", "1")];
+        assert_eq!(
+            study.judged_where("c", &at, "accuracy"),
+            (BTreeMap::from([(1, 0.5), (2, 0.0), (3, 0.7)]), 0)
+        );
+        assert_eq!(
+            study.judged_where("c", &at, "accuracy>=0.5"),
+            (BTreeMap::from([(1, 120.0), (2, 120.0), (3, 120.0)]), 3)
+        );
+        let paper = Paper::parse("p", PAPER).unwrap();
+        let shown = table(&paper.items[0].tables[0], &Figures::from([("s".to_owned(), study)]));
+        let of_c = shown.iter().find(|row| row[0] == "c").unwrap();
+        assert!(of_c[1].starts_with("0.400 ± "), "{of_c:?}");
     }
 
     #[test]
     fn without_figures_nothing_is_said() {
         let paper = Paper::parse("p", PAPER).unwrap();
         let judged = claims(&paper, &paper.items[0], Scale::Small, &Figures::new());
-        assert!(judged[..5].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
+        assert!(judged[..6].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
         assert_eq!(table(&paper.items[0].tables[0], &Figures::new()).len(), 1);
     }
 

@@ -72,6 +72,33 @@ impl Study {
         scores
     }
 
+    /// A figure by seed as claims are judged by it, and how many of the runs never came to it: an accuracy of a run whose model was lost
+    /// is 0, and a run that never reached a level counts as if it had in the last of its grid's rounds, which can only make a difference
+    /// smaller than it is.
+    pub fn judged_where(
+        &self,
+        method: &str,
+        varied: &[(&str, &str)],
+        column: &str,
+    ) -> (BTreeMap<u32, f64>, usize) {
+        if column.contains("accuracy") && !column.contains(['>', '<', '(']) {
+            return (self.scores_where(method, varied, column), 0);
+        }
+        let mut values = self.column_where(method, varied, column);
+        if !column.contains(">=") && !column.contains("<=") {
+            return (values, 0);
+        }
+        let reached = values.len();
+        let rounds = self.rows.iter().filter_map(|row| row.get("rounds")?.parse::<f64>().ok());
+        if let Some(last) = rounds.reduce(f64::max) {
+            for seed in self.seeds_where(method, varied) {
+                values.entry(seed).or_insert(last);
+            }
+        }
+        let never = values.len() - reached;
+        (values, never)
+    }
+
     /// The seeds of the rows of a method.
     pub fn seeds_where(&self, method: &str, varied: &[(&str, &str)]) -> Vec<u32> {
         self.column_where(method, varied, "seed").into_keys().collect()
