@@ -6,7 +6,8 @@ use crate::judge::{self, Figures, Judged, Outcome};
 use crate::paper::{Item, Paper, Scale, Table};
 
 /// When a claim is held.
-pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not.";
+pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not. \
+                        Where a claim has a margin, such as half a point, the margin is ours.";
 
 /// What is known of a paper: its figures at both scales.
 pub struct Known<'p> {

@@ -18,7 +18,7 @@ pub struct Bars {
     pub y_label: String,
     /// The groups' names, from left to right.
     pub groups: Vec<String>,
-    /// The bars of each group: one a series.
+    /// The bars of each group: one a series. A series that is alone and has no name has a colour for each group.
     pub series: Vec<BarSeries>,
 }
 
@@ -52,7 +52,8 @@ impl Bars {
         // Bars that are all zero still need a height to have none of.
         let range = if from < to { from..to } else { 0.0..1.0 };
 
-        let keys = self.series.iter().enumerate().map(|(idx, series)| Key {
+        let by_group = matches!(&self.series[..], [only] if only.name.is_empty());
+        let keys = self.series.iter().enumerate().filter(|_| !by_group).map(|(idx, series)| Key {
             name: &series.name,
             colour: theme.series(idx),
             swatch: Swatch::Box,
@@ -69,7 +70,8 @@ impl Bars {
         picture(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             for (idx, series) in self.series.iter().enumerate() {
-                series.draw(canvas, &plane, theme.series(idx), (idx, self.series.len()));
+                let colour = |group: usize| theme.series(if by_group { group } else { idx });
+                series.draw(canvas, &plane, colour, (idx, self.series.len()));
             }
             if low < 0.0 {
                 let (_, zero) = plane.at(0.0, 0.0);
@@ -96,14 +98,20 @@ impl Bars {
 const FILLED: f64 = 0.76;
 
 impl BarSeries {
-    fn draw(&self, canvas: &Canvas<'_>, plane: &Plane, colour: Colour, (idx, n_series): (usize, usize)) {
+    fn draw(
+        &self,
+        canvas: &Canvas<'_>,
+        plane: &Plane,
+        colour: impl Fn(usize) -> Colour,
+        (idx, n_series): (usize, usize),
+    ) {
         let width = FILLED / n_series as f64;
         for (group, &value) in self.values.iter().enumerate().filter(|(_, value)| shown(**value)) {
             let from = group as f64 + (1.0 - FILLED) / 2.0 + idx as f64 * width;
             let (one, other) = (plane.at(from, 0.0), plane.at(from + width, value));
             // Neighbours of one group stay apart where there is room for it.
             let gap = if n_series > 1 && other.0 - one.0 > 6.0 { 1.0 } else { 0.0 };
-            canvas.rect(one, (other.0 - gap, other.1), colour);
+            canvas.rect(one, (other.0 - gap, other.1), colour(group));
             let spread = self.spread.as_ref().map(|spread| spread[group]);
             if let Some((low, high)) = spread.filter(|&(low, high)| shown(low) && shown(high)) {
                 let middle = (one.0 + other.0 - gap) / 2.0;
@@ -187,6 +195,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn groups_have_colours_of_their_own_where_the_only_series_has_no_name() {
+        let mut alone = bars(&[&[1.0, 2.0]]);
+        let boxes = |bars: &Bars, colour: &str| {
+            let svg = bars.draw(Theme::Light, Size::default()).unwrap();
+            svg.as_str().lines().filter(|row| row.starts_with("<rect") && row.contains(colour)).count()
+        };
+        // Two bars and the legend's box.
+        assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (3, 0));
+        alone.series[0].name.clear();
+        assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (1, 1));
     }
 
     #[test]

@@ -48,8 +48,8 @@ impl Boxes {
     /// When no value can be shown, a series has not values for each group, or there is no room.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
-        let values = self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
-        let along = span(values).ok_or_else(|| PlotError::nothing(&self.title))?;
+        let values = || self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
+        let along = span(values()).ok_or_else(|| PlotError::nothing(&self.title))?;
         let keys = self.series.iter().enumerate().map(|(idx, series)| Key {
             name: &series.name,
             colour: theme.series(idx),
@@ -61,7 +61,7 @@ impl Boxes {
             y_label: &self.y_label,
             keys: keys.collect(),
             bottom: Axis::names(&self.groups),
-            left: Axis::Numbers(with_air(along, 0.06)),
+            left: Axis::of(values().filter(|value| shown(*value)), with_air(along, 0.06)),
             right_px: 0.0,
         };
         let n_series = self.series.len();

@@ -58,7 +58,7 @@ pub(crate) enum Swatch {
 pub(crate) enum Axis<'p> {
     /// A range of values.
     Numbers(Range<f64>),
-    /// A range in whole numbers, each of which owns what is nearest to it.
+    /// A range in whole numbers.
     Whole(Range<f64>),
     /// Names at places of a range.
     Names { names: Vec<&'p str>, centres: Vec<f64>, range: Range<f64> },
@@ -81,6 +81,13 @@ impl Plane {
 }
 
 impl<'p> Axis<'p> {
+    /// A range of values whose ticks are whole numbers if all the values are.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>, range: Range<f64>) -> Self {
+        // Only a narrow range has ticks between whole numbers.
+        let whole = range.end - range.start < 20.0 && values.into_iter().all(|value| value.fract() == 0.0);
+        if whole { Axis::Whole(range) } else { Axis::Numbers(range) }
+    }
+
     /// Names side by side: the i-th owns i to i + 1.
     pub(crate) fn names(names: impl IntoIterator<Item = &'p String>) -> Self {
         let names: Vec<_> = names.into_iter().map(String::as_str).collect();
@@ -406,6 +413,20 @@ pub(crate) fn value_axis(canvas: &Canvas<'_>, range: &Range<f64>) -> (Vec<(f64, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_have_no_ticks_between_them() {
+        let names = |values: &[f64], range: Range<f64>| {
+            Axis::of(values.iter().copied(), range)
+                .ticks(6)
+                .into_iter()
+                .map(|(_, name)| name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[0.0, 2.0], 0.0..2.0), ["0", "1", "2"]);
+        assert_eq!(names(&[0.0, 0.5, 2.0], 0.0..2.0), ["0", "0.5", "1.0", "1.5", "2.0"]);
+        assert_eq!(names(&[0.0, 4e6], 0.0..4e6), ["0", "1e6", "2e6", "3e6", "4e6"]);
+    }
     use crate::canvas::picture;
     use crate::svg::{Size, Svg};
     use crate::theme::Theme;

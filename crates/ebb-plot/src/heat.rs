@@ -191,7 +191,8 @@ impl<'p> Scale<'p> {
         let steps = Cells::along(plane, 128);
         for step in 0..steps.n_cells() {
             let share = 1.0 - (step as f64 + 0.5) / steps.n_cells() as f64;
-            canvas.rect((left, steps.edge(step)), (right, steps.edge(step + 1)), Colour::of_share(share));
+            // Each lies over the end of the one above, or the ground would show between them.
+            canvas.rect((left, steps.edge(step)), (right, plane.bottom), Colour::of_share(share));
         }
         let theme = canvas.theme;
         for (value, name) in &self.ticks {

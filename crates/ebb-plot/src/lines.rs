@@ -55,7 +55,7 @@ impl Lines {
             x_label: &self.x_label,
             y_label: &self.y_label,
             keys: keys.collect(),
-            bottom: Axis::Numbers(exact(across)),
+            bottom: Axis::of(points().map(|(x, _)| x), exact(across)),
             left: Axis::Numbers(with_air(along, 0.05)),
             right_px: 0.0,
         };

@@ -58,14 +58,19 @@ impl Theme {
     /// How many series have a colour of their own.
     pub const N_COLOURS: usize = 10;
 
-    /// Okabe and Ito's colours, "Color Universal Design" (2008); the black one follows the ground. Two
-    /// more, for the ten classes that most sets of images have.
+    /// Of Okabe and Ito's colours, "Color Universal Design" (2008), those that can be seen on the ground; the others were searched
+    /// for, so that all ten stay apart for every eye. The first four serve both grounds.
     fn palette(self) -> [u32; Theme::N_COLOURS] {
-        let last = match self {
-            Theme::Light => 0x333333,
-            Theme::Dark => 0xF2F2F2,
-        };
-        [0x0072B2, 0xD55E00, 0x009E73, 0xCC79A7, 0xE69F00, 0x56B4E9, last, 0xF0E442, 0x7F2704, 0x5500CC]
+        match self {
+            Theme::Light => [
+                0x0072B2, 0xD55E00, 0x009E73, 0xCC79A7, 0xF82860, 0x5500CC, 0x333333, 0x7F2704, 0xF840E8,
+                0x280850,
+            ],
+            Theme::Dark => [
+                0x0072B2, 0xD55E00, 0x009E73, 0xCC79A7, 0xE69F00, 0x56B4E9, 0xF2F2F2, 0xF0E442, 0xF80058,
+                0x7848F8,
+            ],
+        }
     }
 
     fn pick(self, light: u32, dark: u32) -> Colour {
@@ -97,9 +102,14 @@ impl Colour {
 
     /// Black or white, whichever can be read on this colour.
     pub(crate) fn readable(self) -> Colour {
-        let luminance: f64 = self.linear().iter().zip([0.2126, 0.7152, 0.0722]).map(|(l, w)| l * w).sum();
+        let luminance = self.luminance();
         // At this luminance black and white have the same contrast.
         if luminance > 0.179 { colour(0x111111) } else { colour(0xFFFFFF) }
+    }
+
+    /// How light it is to the eye.
+    fn luminance(self) -> f64 {
+        self.linear().iter().zip([0.2126, 0.7152, 0.0722]).map(|(light, weight)| light * weight).sum()
     }
 
     /// Red, green and blue as amounts of light.
@@ -165,6 +175,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_colour_stands_out_from_its_ground_as_graphics_should() {
+        let contrast = |one: Colour, two: Colour| {
+            let (one, two) = (one.luminance(), two.luminance());
+            (one.max(two) + 0.05) / (one.min(two) + 0.05)
+        };
+        for theme in [Theme::Light, Theme::Dark] {
+            for idx in 0..Theme::N_COLOURS {
+                let found = contrast(theme.series(idx), theme.background());
+                assert!(found >= 3.0, "{theme:?}: {idx} has a contrast of {found}");
+            }
+        }
+        assert!(contrast(colour(0xF0E442), colour(0xFFFFFF)) < 3.0);
+        assert!((0..4).all(|idx| Theme::Light.series(idx) == Theme::Dark.series(idx)));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub struct Run {
     pub presence: Presence,
     /// Of FAST: by round, the share of rounds so far that were snapshots, and the chance of the next.
     pub snapshots: Vec<(u32, f64, Option<f64>)>,
-    /// Who is how alike at the end, where clients were compared, and after how many rounds.
+    /// Who is how alike at the end, where clients were compared and that was read, and after how many rounds.
     pub friends: Option<(u32, Vec<FriendPair>)>,
 }
 
@@ -75,6 +75,8 @@ pub struct Presence {
     pub rounds_each: usize,
     /// The number of the first round.
     pub first: u32,
+    /// How many clients and rounds there are.
+    pub of: (usize, usize),
     /// For each row of cells, from client 0, how often each state occurred in each column.
     counts: Vec<Vec<[u32; STATES.len()]>>,
 }
@@ -85,7 +87,7 @@ impl Presence {
         let (clients_each, rounds_each) = (each(n_clients), each(n_rounds));
         let columns = vec![[0; STATES.len()]; n_rounds.div_ceil(rounds_each)];
         let counts = vec![columns; n_clients.div_ceil(clients_each)];
-        Presence { clients_each, rounds_each, first: 0, counts }
+        Presence { clients_each, rounds_each, first: 0, of: (n_clients, n_rounds), counts }
     }
 
     fn add(&mut self, at: usize, client: usize, state: u8) {
@@ -131,10 +133,6 @@ impl Run {
             Some(summary) => summary,
             None => Summary::of(record.each_row()?, "unfinished", None)?,
         };
-        let friends = match record.friends_rounds()?.last() {
-            Some(&last) => Some((last, record.friends(last)?)),
-            None => None,
-        };
         Ok(Run {
             source,
             settings: record.settings().to_owned(),
@@ -146,8 +144,17 @@ impl Run {
             answered: gathered.answered,
             presence: gathered.presence,
             snapshots: gathered.snapshots,
-            friends,
+            friends: None,
         })
+    }
+
+    /// Reads who is how alike at the end: much, and drawn of few runs.
+    pub fn read_friends(&mut self) -> Result<(), RecordError> {
+        let record = RunFolder::open(&self.source.folder)?;
+        if let Some(&last) = record.friends_rounds()?.last() {
+            self.friends = Some((last, record.friends(last)?));
+        }
+        Ok(())
     }
 
     /// Its accuracy when it was judged last.

@@ -169,7 +169,7 @@ impl Page {
         let (title, caption) = (escaped(&picture.title), escaped(&picture.caption));
         Ok(format!(
             "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
-             <a class=\"csv\" href=\"#\">figures as CSV</a></figcaption>\
+             <a class=\"csv\" href=\"#\" title=\"to six digits\">figures as CSV</a></figcaption>\
              <script type=\"application/json\" id=\"{id}\">{data}</script></figure>\n"
         ))
     }
@@ -300,13 +300,14 @@ fn words_of(picture: &Picture) -> Value {
             let words: Vec<_> = (0..boxes.groups.len()).map(of).collect();
             json!({ "kind": "groups", "groups": boxes.groups, "words": words, "csv": picture.csv() })
         }
-        Kind::Raster(raster, each) => {
+        Kind::Raster(raster, [each, of]) => {
             let row = |row: &RasterRow| -> String {
                 row.cells.iter().map(|cell| cell.map_or('.', |state| char::from(b'0' + state))).collect()
             };
             let cells: Vec<_> = raster.rows.iter().map(row).collect();
             let first = raster.first_column;
-            json!({ "kind": "cells", "states": raster.states, "each": each, "first": first, "cells": cells })
+            let states = &raster.states;
+            json!({ "kind": "cells", "states": states, "each": each, "of": of, "first": first, "cells": cells })
         }
         Kind::Heat(map) => {
             let row = |row: &Vec<f64>| row.iter().map(|value| finite(*value)).collect::<Vec<_>>();

@@ -27,6 +27,13 @@ use gather::{Run, file_name};
 use html::Page;
 use pictures::{Across, Picture};
 
+/// Of more groups than this a page does not draw everything.
+const MOST_IN_FULL: usize = 6;
+
+/// What to know about a page that does not.
+const FEWER_PICTURES: &str = "There are many groups: curves against time and bytes, who is how alike and who took part are left out here. A \
+                              report on some of the runs has them.";
+
 /// Why there is no report.
 #[derive(Debug)]
 pub enum ReportError {
@@ -91,7 +98,14 @@ impl Report {
         threads: NonZeroUsize,
     ) -> Result<Report, ReportError> {
         let read = side_by_side(sources.len(), threads, |at| Run::read(sources[at].clone()));
-        Ok(Report { runs: read.into_iter().collect::<Result<_, _>>()?, target })
+        let mut runs: Vec<Run> = read.into_iter().collect::<Result<_, _>>()?;
+        let methods = worlds(&runs).into_iter().flat_map(|(_, methods)| methods);
+        let drawn: BTreeSet<_> =
+            methods.filter_map(|method| Some(method.runs.first()?.source.folder.clone())).collect();
+        for run in runs.iter_mut().filter(|run| drawn.contains(&run.source.folder)) {
+            run.read_friends()?;
+        }
+        Ok(Report { runs, target })
     }
 
     /// What happened, in plain sentences: for each group of methods that can be compared, what it is, and the sentences.
@@ -122,7 +136,8 @@ impl Report {
         for (at, (world, methods)) in worlds.iter().enumerate() {
             let (id, name) = named(at, world);
             page.section(&id, &name);
-            self.compare(&mut page, methods)?;
+            let whole = worlds.len() <= MOST_IN_FULL;
+            self.compare(&mut page, methods, whole)?;
         }
         page.section("settings", "Settings");
         self.settings(&mut page);
@@ -173,7 +188,7 @@ impl Report {
     }
 
     /// Everything of methods that can be compared.
-    fn compare(&self, page: &mut Page, methods: &[Method<'_>]) -> Result<(), ReportError> {
+    fn compare(&self, page: &mut Page, methods: &[Method<'_>], whole: bool) -> Result<(), ReportError> {
         page.subsection("What happened");
         page.sentences(&words::what_happened(methods));
         let title = if methods.len() > 1 { "Methods side by side" } else { "In figures" };
@@ -185,8 +200,11 @@ impl Report {
             page.table("Every pair", &tables::pairs(methods));
             page.note(tables::PAIRS_NOTE);
         }
-        let drawn = Drawn::new(methods);
+        let drawn = Drawn::new(methods, whole);
         page.subsection("How it went");
+        if !whole {
+            page.note(FEWER_PICTURES);
+        }
         for group in drawn.curves.iter().filter(|group| !group.is_empty()) {
             page.tabs(group)?;
         }
@@ -224,24 +242,28 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn new(methods: &[Method<'_>]) -> Drawn {
+    /// All of them, or without those that only say once more, or more finely, what others do.
+    fn new(methods: &[Method<'_>], whole: bool) -> Drawn {
         let curves = ["accuracy", "loss"].map(|what| {
             let one = |across: Across| Some((across.name(), pictures::curves(methods, across, what)?));
-            Across::ALL.into_iter().filter_map(one).collect()
+            let drawn = |across: &Across| whole || *across == Across::Rounds;
+            Across::ALL.into_iter().filter(drawn).filter_map(one).collect()
         });
         let mut rest = Vec::new();
         rest.extend(pictures::weights(methods));
         rest.extend(pictures::served(methods));
         rest.extend(pictures::asked(methods));
         rest.extend(pictures::snapshots(methods));
-        rest.extend(methods.iter().filter_map(pictures::alike));
-        rest.extend(pictures::presences(methods));
+        if whole {
+            rest.extend(methods.iter().filter_map(pictures::alike));
+            rest.extend(pictures::presences(methods));
+        }
         Drawn { curves: curves.to_vec(), finals: pictures::finals(methods), rest }
     }
 }
 
 fn pictures_of(methods: &[Method<'_>]) -> Vec<Picture> {
-    let Drawn { curves, finals, rest } = Drawn::new(methods);
+    let Drawn { curves, finals, rest } = Drawn::new(methods, true);
     curves.into_iter().flatten().map(|(_, picture)| picture).chain(finals).chain(rest).collect()
 }
 

@@ -2,7 +2,10 @@
 const short = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en") : String(+x.toPrecision(4)));
 const nearest = (points, x) => points.reduce((best, one) => (Math.abs(one[0] - x) < Math.abs(best[0] - x) ? one : best));
 const inside = (at, count) => Math.min(count - 1, Math.max(0, Math.floor(at)));
-const span = (first, each) => (each === 1 ? String(first) : first + " to " + (first + each - 1));
+const span = (first, each, end) => {
+  const last = Math.min(first + each, end) - 1;
+  return last === first ? String(first) : first + " to " + last;
+};
 // What to say of a place in a plot's own values, and where the line stands.
 const say = {
   lines(plot, area, x) {
@@ -21,10 +24,11 @@ const say = {
     return [group + 0.5, [plot.groups[group], ...plot.words[group]]];
   },
   cells(plot, area, x, y) {
-    const [clients, rounds] = plot.each;
+    const [clients, rounds] = plot.each, end = plot.first + plot.of[1];
     const row = inside(y, plot.cells.length), column = inside((x - plot.first + 0.5) / rounds, plot.cells[0].length);
     const state = plot.states[plot.cells[row][column]] || "not in the run", round = plot.first + column * rounds;
-    return [round + (rounds - 1) / 2, ["client " + span(row * clients, clients), "round " + span(round, rounds), state]];
+    const named = ["client " + span(row * clients, clients, plot.of[0]), "round " + span(round, rounds, end)];
+    return [(round + Math.min(round + rounds, end) - 1) / 2, [...named, state]];
   },
   heat(plot, area, x, y) {
     const row = inside(y, plot.values.length), column = inside(x, plot.values.length);

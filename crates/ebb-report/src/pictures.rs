@@ -27,7 +27,7 @@ pub struct Picture {
     pub kind: Kind,
     /// Its figures: the heading, then the rows.
     pub table: Vec<Vec<String>>,
-    /// Whether the drawing has all of them.
+    /// Whether the page can list them from the drawing.
     pub drawn_whole: bool,
 }
 
@@ -40,8 +40,8 @@ pub enum Kind {
     Bars(Bars),
     /// Boxes.
     Boxes(Boxes),
-    /// Who was in which state; how many clients and rounds a cell stands for.
-    Raster(Raster, (usize, usize)),
+    /// Who was in which state; how many clients and rounds a cell stands for, and how many there are.
+    Raster(Raster, [(usize, usize); 2]),
     /// Who is how alike.
     Heat(HeatMap),
 }
@@ -163,7 +163,7 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
     // No accuracy is outside 0 to 100, no loss below 0, wherever an interval ends.
     let most = if percent { 100.0 } else { f64::INFINITY };
     let curves = methods.iter().map(|method| {
-        let mut curve = method.curve(figure, |judged| across.place(judged)).thinned(MOST_POINTS);
+        let mut curve = method.curve(figure, |judged| across.place(judged));
         curve.band.iter_mut().for_each(|(low, high)| (*low, *high) = (low.max(0.0), high.min(most)));
         (method.name, curve)
     });
@@ -182,20 +182,22 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
         }
     }
     let several = methods.iter().any(|method| method.runs.len() > 1);
-    let series = curves.into_iter().map(|(name, Curve { points, band })| Series {
-        name: name.to_owned(),
-        points,
-        band: (!band.is_empty()).then_some(band),
+    let most = curves.iter().map(|(_, curve)| curve.points.len()).max().unwrap_or(0);
+    let series = curves.iter().map(|(name, curve)| {
+        let Curve { points, band } = curve.thinned(MOST_POINTS);
+        Series { name: (*name).to_owned(), points, band: (!band.is_empty()).then_some(band) }
     });
-    let caption = if several {
-        "Means over seeds, as far as all runs of a method go; bands are 95 % intervals of the mean."
-    } else {
-        ""
-    };
+    let means = several.then_some(
+        "Means over seeds, as far as all runs of a method go; bands are 95 % intervals of the mean.",
+    );
+    let thinned = (most > MOST_POINTS).then(|| {
+        format!("{MOST_POINTS} of up to {most} points are drawn and listed here; the file beside the page has all.")
+    });
+    let caption: Vec<_> = means.map(str::to_owned).into_iter().chain(thinned).collect();
     Some(Picture {
         name: format!("{what}-by-{}", across.name()),
         title: format!("Test {what} by {}", across.name()),
-        caption: caption.to_owned(),
+        caption: caption.join(" "),
         kind: Kind::Lines(Lines {
             title: String::new(),
             x_label: across.label().to_owned(),
@@ -511,7 +513,7 @@ fn presence(run: &Run, names: &str) -> Option<Picture> {
         name: format!("participation-{}", file_name(&run.source.method)),
         title: format!("Who took part: {names}"),
         caption: format!("Seed {}.{each}", run.header.seed),
-        kind: Kind::Raster(raster, (clients, rounds)),
+        kind: Kind::Raster(raster, [(clients, rounds), presence.of]),
         table,
         drawn_whole: true,
     })

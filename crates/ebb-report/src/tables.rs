@@ -85,19 +85,22 @@ fn common_target(methods: &[Method<'_>]) -> Option<f64> {
 
 fn rounds_to(method: &Method<'_>, target: f64) -> String {
     let rounds = |run: &Run| run.reached(target).map(f64::from);
-    let (n_reached, n_runs) = (method.figures(rounds).len(), method.runs.len());
-    match method.estimate(rounds) {
-        None => "never".to_owned(),
-        found if n_reached == n_runs => spread(found, 1.0),
-        found => format!("{} ({n_reached} of {n_runs})", spread(found, 1.0)),
-    }
+    let n_runs = method.runs.len();
+    let Some(found) = method.estimate(rounds) else { return "never".to_owned() };
+    let spread = found.deviation.map_or_else(String::new, |deviation| format!(" ± {deviation:.1}"));
+    let some = match found.n_values == n_runs {
+        true => String::new(),
+        false => format!(" ({} of {n_runs})", found.n_values),
+    };
+    format!("{:.1}{spread}{some}", found.mean)
 }
 
 fn mean(found: Option<Estimate>) -> String {
     found.map_or_else(String::new, |found| digits(found.mean))
 }
 
-fn spread(found: Option<Estimate>, scale: f64) -> String {
+/// Mean and standard deviation; nothing where there is nothing.
+pub fn spread(found: Option<Estimate>, scale: f64) -> String {
     found.map_or_else(String::new, |found| match found.deviation {
         Some(deviation) => format!("{} ± {}", digits(scale * found.mean), digits(scale * deviation)),
         None => digits(scale * found.mean),
@@ -108,7 +111,11 @@ fn difference(method: &Method<'_>, first: &Method<'_>, goal: Goal) -> String {
     if method.name == first.name {
         return String::new();
     }
-    let found = method.less(first, |run| goal.figure(run));
+    paired(method.less(first, |run| goal.figure(run)))
+}
+
+/// A difference over pairs with half of its interval; said to be tied where the interval holds zero.
+pub fn paired(found: Option<Estimate>) -> String {
     let tied = if sign(found) == Sign::Tied { " (tied)" } else { "" };
     found.map_or_else(|| "no seed in common".to_owned(), |found| format!("{}{tied}", signed(found)))
 }
@@ -121,14 +128,16 @@ fn signed(found: Estimate) -> String {
     }
 }
 
-/// Four digits, two of them behind the point at most, unless it is small.
+/// Four digits or so: two behind the point, three below ten, four below a tenth.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "-".to_owned(),
         size if size >= 1e6 => format!("{value:.2e}"),
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.1}"),
-        size if !(5e-5..0.1).contains(&size) => format!("{value:.2}"),
+        // What would be written as 10.000 is written as 10.00.
+        size if size >= 9.9995 => format!("{value:.2}"),
+        size if !(5e-5..0.1).contains(&size) => format!("{value:.3}"),
         _ => format!("{value:.4}"),
     }
 }
@@ -151,8 +160,8 @@ mod tests {
         let table = overview(&worlds[0].1, None);
         assert_eq!(table[0][2..4], ["accuracy %", "less a"]);
         assert_eq!(table[1][1..4], ["3", "40.00 ± 20.00", ""]);
-        assert_eq!(table[2][1..4], ["4", "37.50 ± 29.86", "+10.00 ± 0.00"]);
-        assert_eq!(pairs(&worlds[0].1)[1], ["a", "", "-10.00 ± 0.00 *"]);
+        assert_eq!(table[2][1..4], ["4", "37.50 ± 29.86", "+10.00 ± 0.000"]);
+        assert_eq!(pairs(&worlds[0].1)[1], ["a", "", "-10.00 ± 0.000 *"]);
     }
 
     #[test]
@@ -164,7 +173,7 @@ mod tests {
             let at = table[0].iter().position(|name| name.starts_with("rounds to")).unwrap();
             table.iter().map(|row| row[at].clone()).collect::<Vec<_>>()
         };
-        assert_eq!(column(None), ["rounds to 80 %", "1.00", "1.00"]);
-        assert_eq!(column(Some(0.9)), ["rounds to 90 %", "never", "1.00"]);
+        assert_eq!(column(None), ["rounds to 80 %", "1.0", "1.0"]);
+        assert_eq!(column(Some(0.9)), ["rounds to 90 %", "never", "1.0"]);
     }
 }

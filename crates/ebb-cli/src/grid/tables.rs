@@ -1,6 +1,7 @@
 //! The table of a grid: its methods side by side, paired by seed.
 
 use ebb_record::stats;
+use ebb_report::tables::{paired, spread};
 
 use super::Finished;
 use crate::output::{Columns, bytes, duration};
@@ -55,8 +56,12 @@ fn table(rows: &[&Finished]) -> Columns {
                 Some((judged(row), judged(partner)))
             })
             .unzip();
-        let difference = if *method == methods[0] { String::new() } else { paired(&ones, &others) };
-        let mut cells = vec![(*method).to_owned(), own.len().to_string(), with_spread(&figures)];
+        let difference = match *method == methods[0] {
+            true => String::new(),
+            false => paired(stats::paired_difference(&ones, &others)),
+        };
+        let mut cells =
+            vec![(*method).to_owned(), own.len().to_string(), spread(stats::estimate(&figures), 1.0)];
         if methods.len() > 1 {
             cells.push(difference);
         }
@@ -65,7 +70,7 @@ fn table(rows: &[&Finished]) -> Columns {
                 .iter()
                 .filter_map(|row| row.figures.oracle_client_worst_tenth.map(|figure| scale * figure))
                 .collect();
-            cells.push(with_spread(&worst));
+            cells.push(spread(stats::estimate(&worst), 1.0));
         }
         let virtual_s: Vec<_> = own.iter().map(|row| row.figures.virtual_s).collect();
         cells.push(duration(stats::mean(&virtual_s).unwrap_or(0.0)));
@@ -75,31 +80,4 @@ fn table(rows: &[&Finished]) -> Columns {
         table.row(cells);
     }
     table
-}
-
-/// Mean and standard deviation over seeds.
-fn with_spread(figures: &[f64]) -> String {
-    match (stats::mean(figures), stats::deviation(figures)) {
-        (Some(mean), Some(deviation)) => format!("{} ± {}", digits(mean), digits(deviation)),
-        (Some(mean), None) => digits(mean),
-        _ => "-".to_owned(),
-    }
-}
-
-/// The mean difference over pairs with its interval; said to be tied when the interval holds zero.
-fn paired(ones: &[f64], others: &[f64]) -> String {
-    let Some(difference) = stats::paired_difference(ones, others) else { return "-".to_owned() };
-    let sign = if difference.mean >= 0.0 { "+" } else { "" };
-    let mean = format!("{sign}{}", digits(difference.mean));
-    match (difference.half_width, difference.interval()) {
-        (Some(half), Some((low, high))) => {
-            let tied = if low <= 0.0 && high >= 0.0 { " (tied)" } else { "" };
-            format!("{mean} ± {}{tied}", digits(half))
-        }
-        _ => mean,
-    }
-}
-
-fn digits(value: f64) -> String {
-    if value.abs() < 10.0 { format!("{value:.3}") } else { format!("{value:.2}") }
 }

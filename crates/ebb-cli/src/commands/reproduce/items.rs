@@ -64,7 +64,7 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
     Ok(all)
 }
 
-/// The runs of an item: of its grids, those whose settings its tables show.
+/// The runs of an item: of its grids, those whose methods and settings its tables show.
 fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliError> {
     let mut all = Vec::new();
     let sources = paper.sources_of(item, place.scale);
@@ -78,7 +78,8 @@ fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliErr
             let value =
                 |key: &str| varied.iter().position(|own| own == key).and_then(|at| row.values.get(at));
             let fits = |table: &&ebb_papers::paper::Table| {
-                table.at.iter().all(|(key, wanted)| value(key) == Some(wanted))
+                let named = table.methods.is_empty() || table.methods.contains(&row.method);
+                named && table.at.iter().all(|(key, wanted)| value(key) == Some(wanted))
             };
             if !shown.is_empty() && !shown.iter().any(fits) {
                 continue;
