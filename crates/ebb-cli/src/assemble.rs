@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
+use ebb_round::clip::Allowed;
 use ebb_round::{ClientId, Engine, Layout, Loader, Roles, RunFacts, Saver, State, StateError};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
-const TABLES: [&str; 6] = ["run", "data", "model", "world", "evaluate", "stop"];
+const TABLES: [&str; 7] = ["run", "data", "model", "world", "evaluate", "stop", "clip"];
 
 /// A run that is ready for its next round.
 pub struct Assembled {
@@ -77,6 +78,27 @@ pub struct StopTable {
     pub virtual_hours: Option<Positive>,
     /// When so many bytes have travelled, up and down.
     pub bytes: Option<u64>,
+}
+
+/// The `[clip]` table: how long an update may be.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClipTable {
+    norm: Option<Positive>,
+    times: Option<Positive>,
+}
+
+/// How long an update may be, if that is said at all.
+fn clip(tree: &Tree, facts: Facts) -> Result<Allowed, CliError> {
+    if !tree.has("clip") {
+        return Ok(Allowed::default());
+    }
+    let table: ClipTable = tree.table("clip", facts).parse()?;
+    if table.norm.is_none() && table.times.is_none() {
+        let message = "no bound is given; write norm = LENGTH, or times = N for N times the usual length";
+        return Err(tree.error("clip", message).into());
+    }
+    Ok(Allowed { norm: table.norm.map(Positive::get), times: table.times.map(Positive::get) })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -207,6 +229,7 @@ impl Assembled {
             oracle_clusters: clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect(),
             oracle_chances,
             oracle: evaluation.oracle_absent,
+            clip: clip(&tree, facts)?,
         };
         Ok(Assembled {
             engine: Engine::new(roles, run_facts),

@@ -76,6 +76,7 @@ impl Untrained {
             oracle_clusters: Vec::new(),
             oracle_chances: oracle_chances.clone(),
             oracle: false,
+            clip: Default::default(),
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
         let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);

@@ -896,4 +896,52 @@ pub const STANDARD: &[Recipe] = &[
         "#,
         only_participation: true,
     },
+    Recipe {
+        name: "median",
+        about: "asks a random cohort and takes the median of the answers in every coordinate (Yin et al. 2018)",
+        paper: "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        assumes: "that fewer than half of the answers of a round lie, and that honest clients are alike; where they differ, the median is biased to what most have in common, and shares do not count",
+        keeps: "nothing",
+        costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
+        defaults: "",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "median"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "trimmed-mean",
+        about: "asks a random cohort and takes the mean of the answers in every coordinate without the ends (Yin et al. 2018)",
+        paper: "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        assumes: "that fewer answers of a round lie than are trimmed at one end, and that honest clients are alike; where they differ, the mean of the middle is biased to what most have in common, and shares do not count",
+        keeps: "nothing",
+        costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
+        defaults: "",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "trimmed-mean"
+        "#,
+        only_participation: false,
+    },
+    Recipe {
+        name: "krum",
+        about: "asks a random cohort and takes the mean of the answers that lie closest to their neighbours (Blanchard et al. 2017)",
+        paper: "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+        assumes: "that at most the suspects lie, 2 f + 3 or more answers with f suspects, and that honest clients are alike; where they differ, whoever is unlike most is left out round after round, so that the model is biased against them, and shares do not count",
+        keeps: "nothing",
+        costs: "as fedavg; all answers of a round are held, and all pairs are compared",
+        defaults: "",
+        settings: r#"
+            [select]
+            kind = "uniform"
+            [aggregate]
+            kind = "krum"
+        "#,
+        only_participation: false,
+    },
 ];

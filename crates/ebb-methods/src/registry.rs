@@ -81,6 +81,9 @@ impl Registry {
                 aggregate::afl::CD,
                 aggregate::afl::CS,
                 aggregate::fedbuff::ENTRY,
+                aggregate::median::ENTRY,
+                aggregate::trimmed_mean::ENTRY,
+                aggregate::krum::ENTRY,
             ],
             servers: vec![
                 server::plain::ENTRY,
@@ -355,7 +358,7 @@ mod tests {
                 assert!(same, "{}, round {number}: {:?}, not {said:?}", entry.name, found.vector);
             }
         }
-        assert_eq!(untold, ["mimic", "fedbuff"]);
+        assert_eq!(untold, ["mimic", "fedbuff", "median", "trimmed-mean"]);
     }
 
     #[test]
@@ -363,7 +366,7 @@ mod tests {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",
-                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedstale, fedlaavg, afl-cd, afl-cs, ipw, fedau, f3ast, debias-count, focus, amplified-fedavg, amplified-scaffold, fedawe, fedpbc, fedbuff, cyclic, fast, fast-prox, fast-scaffold, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
+                "a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedstale, fedlaavg, afl-cd, afl-cs, ipw, fedau, f3ast, debias-count, focus, amplified-fedavg, amplified-scaffold, fedawe, fedpbc, fedbuff, cyclic, fast, fast-prox, fast-scaffold, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, median, trimmed-mean, krum",
             ),
             (
                 "[select]\nkind = \"unifrom\"",

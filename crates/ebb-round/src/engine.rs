@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::clip::{Allowed, Clip};
 use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
 use crate::inbox::{Inbox, Owed};
 use crate::oracle::{self, OracleError};
@@ -47,6 +48,8 @@ pub struct RunFacts {
     pub oracle_chances: Vec<f64>,
     /// Whether the absent are trained too, to measure what their absence costs. Nothing of it reaches the run.
     pub oracle: bool,
+    /// How long an update may be.
+    pub clip: Allowed,
 }
 
 /// A run between two rounds.
@@ -61,6 +64,7 @@ pub struct Engine {
     /// The squares of the oracle's errors so far, added up.
     oracle_errors2: f64,
     weights: Weights,
+    clip: Clip,
 }
 
 /// What happened in a round.
@@ -119,6 +123,7 @@ pub struct StandIn {
 impl Engine {
     /// A run before its first round.
     pub fn new(roles: Roles, facts: RunFacts) -> Self {
+        let clip = Clip::new(facts.clip);
         Engine {
             roles,
             facts,
@@ -129,6 +134,7 @@ impl Engine {
             spent: Spent::default(),
             oracle_errors2: 0.0,
             weights: Weights::default(),
+            clip,
         }
     }
 
@@ -182,7 +188,9 @@ impl Engine {
             oracle_hold,
             statistics_hold,
         ]);
-        let mut inbox = Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut());
+        self.clip.begin();
+        let mut inbox =
+            Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut(), &mut self.clip);
         let training = fleet.train(
             &orders(&round, server.as_ref(), &cohort.clients(), &job),
             cohort.wait,
@@ -223,6 +231,7 @@ impl Engine {
         let mut notes = substitution.notes();
         notes.extend(selector.notes());
         notes.extend(aggregator.notes());
+        notes.extend(self.clip.notes());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
         // for no role took its part in it.
         for answer in &returns.fresh {
@@ -310,6 +319,7 @@ impl State for Engine {
         to.section("shares", |to| self.shares.save(to));
         to.section("owed", |to| self.owed.save(to));
         to.section("weights", |to| self.weights.save(to));
+        to.section("clip", |to| self.clip.save(to));
         to.section("objective", |to| self.roles.objective.save(to));
         to.section("select", |to| self.roles.selector.save(to));
         to.section("substitute", |to| self.roles.substitution.save(to));
@@ -327,6 +337,7 @@ impl State for Engine {
         from.section("shares", |from| self.shares.load(from))?;
         from.section("owed", |from| self.owed.load(from))?;
         from.section("weights", |from| self.weights.load(from))?;
+        from.section("clip", |from| self.clip.load(from))?;
         from.section("objective", |from| self.roles.objective.load(from))?;
         from.section("select", |from| self.roles.selector.load(from))?;
         from.section("substitute", |from| self.roles.substitution.load(from))?;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::clip::Clip;
 use crate::fleet::{FleetError, Sink};
 use crate::roles::{Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Returns, Round, scaled};
 use crate::state::{Loader, Saver, State, StateError};
@@ -67,6 +68,7 @@ pub(crate) struct Inbox<'a> {
     cohort: &'a Cohort,
     owed: &'a mut Owed,
     aggregator: &'a mut dyn Aggregator,
+    clip: &'a mut Clip,
     returns: Returns,
     fold: Option<Fold>,
 }
@@ -87,6 +89,7 @@ impl<'a> Inbox<'a> {
         owed: &'a mut Owed,
         hold: Hold,
         aggregator: &'a mut dyn Aggregator,
+        clip: &'a mut Clip,
     ) -> Self {
         let fold = (hold == Hold::Fold).then(|| Fold {
             sum: vec![0.0; round.global.model.len()],
@@ -94,7 +97,7 @@ impl<'a> Inbox<'a> {
             waiting: Vec::with_capacity(FOLD_TOGETHER),
             weights: Vec::new(),
         });
-        Inbox { round, cohort, owed, aggregator, returns: Returns::default(), fold }
+        Inbox { round, cohort, owed, aggregator, clip, returns: Returns::default(), fold }
     }
 
     /// Who answered what, and the aggregate if updates were folded.
@@ -161,6 +164,7 @@ impl Sink for Inbox<'_> {
         if let Some(after) = last.filter(|&last| fresh && last > client) {
             return Err(FleetError::OutOfOrder { client, after });
         }
+        self.clip.shorten(&mut update);
         if !fresh {
             self.owed.settle(client, update.base);
             if self.fold.is_some() {

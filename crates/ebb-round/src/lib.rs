@@ -8,6 +8,7 @@
 
 pub mod bits;
 pub mod census;
+pub mod clip;
 pub mod engine;
 pub mod fleet;
 pub mod gram;

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
+use ebb_round::clip::Allowed;
 use ebb_round::roles::Probes;
 use ebb_round::{
     Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet, FleetError, Hold,
@@ -203,17 +204,21 @@ fn engine_for(
     n_params: usize,
 ) -> (Engine, Arc<Mutex<Vec<String>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
+    let facts = RunFacts { seed: 1, deadline_s: 60.0, threads: 2, ..RunFacts::default() };
+    (Engine::new(roles(objective, hold, n_params, &log), facts), log)
+}
+
+fn roles(objective: Box<dyn Objective>, hold: Hold, n_params: usize, log: &Arc<Mutex<Vec<String>>>) -> Roles {
     let mut server = Server::default();
     server.start_from(vec![0.0; n_params]);
-    let roles = Roles {
+    Roles {
         objective,
-        selector: Box::new(FirstThree(Arc::clone(&log))),
+        selector: Box::new(FirstThree(Arc::clone(log))),
         local: Arc::new(OneStep),
         substitution: Box::new(Nobody),
         aggregator: Box::new(Mean(hold)),
         server: Box::new(server),
-    };
-    (Engine::new(roles, RunFacts { seed: 1, deadline_s: 60.0, threads: 2, ..RunFacts::default() }), log)
+    }
 }
 
 fn play(hold: Hold, rounds: Vec<Vec<(usize, Update)>>) -> (Vec<Outcome>, Engine, Told) {
@@ -247,6 +252,31 @@ fn answers_are_averaged_by_share() {
     let all = vec![(0, update(0, &[6.0, 0.0])), (1, update(0, &[0.0, 3.0])), (2, update(0, &[0.0, 0.0]))];
     check(all, &[], &[], &[1.0, 1.0]);
     check(vec![], &[], &[0, 1, 2], &[0.0, 0.0]);
+}
+
+#[test]
+fn no_answer_moves_the_model_further_than_it_may() {
+    for hold in [Hold::Fold, Hold::All] {
+        let clip = Allowed { norm: Some(3.0), times: None };
+        let facts = RunFacts { threads: 1, clip, ..RunFacts::default() };
+        let mut engine = Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts);
+        // Client 2 sends what would destroy the model, and client 1 does so late.
+        let rounds = vec![
+            vec![(0, update(0, &[0.0, 2.0])), (2, update(0, &[3e30, 4e30]))],
+            vec![(1, update(0, &[0.0, -1e20])), (0, update(1, &[0.0, 0.0]))],
+        ];
+        let mut fleet = Told { rounds, ..Told::default() };
+        let first = engine.round(&mut fleet, &mut NoJudge).unwrap();
+        // A quarter of (0, 2) and three quarters of (1.8, 2.4).
+        let model = &engine.model().model;
+        assert!((model[0] - 1.35).abs() < 1e-6 && (model[1] - 2.3).abs() < 1e-6, "{model:?}");
+        assert_eq!((first.notes["clipped"], first.notes["clip_bound"]), (1.0, 3.0));
+        let second = engine.round(&mut fleet, &mut NoJudge).unwrap();
+        assert_eq!(second.notes["clipped"], 1.0);
+        if hold == Hold::All {
+            assert_eq!(second.returns.late[0].update.delta.model, [0.0, -3.0]);
+        }
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn unknown_recipe() {
         "recipe = \"fedavgg\"",
         &[],
         "DIR/a.toml:1:1: recipe = \"fedavgg\": there is no such recipe; did you mean \"fedavg\"? \
-         known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedstale, fedlaavg, afl-cd, afl-cs, ipw, fedau, f3ast, debias-count, focus, amplified-fedavg, amplified-scaffold, fedawe, fedpbc, fedbuff, cyclic, fast, fast-prox, fast-scaffold, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin",
+         known: full, dropout, zero-update, zero-model, stale-update, stale-model, fl-fdms, friend-oracle, fedavg, e3cs, fedprox, scaffold, scheme-a, scheme-b, scheme-c, fast-reboot, departures, fednova, mifa, fedvarp, mimic, fedstale, fedlaavg, afl-cd, afl-cs, ipw, fedau, f3ast, debias-count, focus, amplified-fedavg, amplified-scaffold, fedawe, fedpbc, fedbuff, cyclic, fast, fast-prox, fast-scaffold, fedavgm, fedadagrad, fedyogi, fedadam, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, median, trimmed-mean, krum",
     );
 }
 
@@ -60,7 +60,7 @@ fn misspelt_key() {
         &SMALL.replace("[world]", "[wrold]"),
         &[],
         "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
-         evaluate, stop, objective, select, local, substitute, aggregate, server",
+         evaluate, stop, clip, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -249,7 +249,18 @@ fn words_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         model, world, evaluate, stop, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, clip, objective, select, local, substitute, aggregate, server",
+    );
+    refused(
+        SMALL,
+        &["clip={}"],
+        "--set clip={}: clip: no bound is given; write norm = LENGTH, or times = N for N times the \
+         usual length",
+    );
+    refused(
+        SMALL,
+        &["clip.norm=0"],
+        "--set clip.norm=0: clip.norm = 0: 0 is out of range; give a number above 0",
     );
     refused(
         SMALL,

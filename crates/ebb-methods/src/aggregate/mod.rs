@@ -2,17 +2,21 @@
 
 pub mod afl;
 mod chances;
+mod columns;
 pub mod fedbuff;
 pub mod fednova;
 pub mod fedstale;
 pub mod fedvarp;
 pub mod inverse;
+pub mod krum;
 pub mod mean;
+pub mod median;
 pub mod mifa;
 pub mod mimic;
 mod remembered;
 pub mod schemes;
 pub mod share;
+pub mod trimmed_mean;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,136 @@
+//! What many updates say of one coordinate, coordinate by coordinate: what robust means begin with.
+
+use ebb_round::{Contribution, Round};
+
+/// Coordinates that are gathered at once: what a line of a cache holds.
+const TOGETHER: usize = 16;
+
+/// What the contributions say of one coordinate: each one's value, and what part of a say it has.
+pub(crate) type Column = Vec<(f32, f64)>;
+
+/// One number for each coordinate of the model, made from what all contributions have there. Zeros if there are none.
+pub(crate) fn by_coordinate(
+    round: &Round<'_>,
+    contributions: &[Contribution],
+    of: impl Fn(&mut Column) -> f64 + Sync,
+) -> Vec<f32> {
+    let mut made = vec![0.0; round.global.model.len()];
+    let counted: Vec<_> = contributions.iter().filter(|one| one.part > 0.0).collect();
+    if counted.is_empty() {
+        return made;
+    }
+    let each = made.len().div_ceil(round.threads.max(1)).next_multiple_of(TOGETHER);
+    let (of, counted) = (&of, &counted);
+    std::thread::scope(|scope| {
+        for (at, share) in made.chunks_mut(each).enumerate() {
+            scope.spawn(move || {
+                let mut columns = vec![Column::new(); TOGETHER];
+                for (block, made) in share.chunks_mut(TOGETHER).enumerate() {
+                    let first = at * each + block * TOGETHER;
+                    columns.iter_mut().for_each(Column::clear);
+                    for one in counted {
+                        let values = &one.update.delta.model[first..first + made.len()];
+                        columns
+                            .iter_mut()
+                            .zip(values)
+                            .for_each(|(column, value)| column.push((*value, one.part)));
+                    }
+                    made.iter_mut().zip(&mut columns).for_each(|(made, column)| *made = of(column) as f32);
+                }
+            });
+        }
+    });
+    made
+}
+
+/// The mean of what is left of a column once `trimmed` says were taken away at each end. Where less than nothing would be left, the median.
+///
+/// A value that has part of a say counts, and is taken away, by that part.
+pub(crate) fn middle(column: &mut Column, trimmed: f64) -> f64 {
+    column.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
+    let total: f64 = column.iter().map(|(_, part)| part).sum();
+    // At least what is nearest to the middle from both sides.
+    let trimmed = trimmed.clamp(0.0, total / 2.0);
+    let (from, to) = (trimmed, total - trimmed);
+    if to - from <= total * 1e-12 {
+        return median(column, total);
+    }
+    let (mut below, mut sum) = (0.0, 0.0);
+    for (value, part) in column {
+        let above = below + *part;
+        sum += f64::from(*value) * (above.min(to) - below.max(from)).max(0.0);
+        below = above;
+    }
+    sum / (to - from)
+}
+
+/// The value in the middle of a column in order, or the mean of the two around it.
+fn median(column: &Column, total: f64) -> f64 {
+    let slack = total * 1e-12;
+    let mut below = 0.0;
+    for (at, (value, part)) in column.iter().enumerate() {
+        below += part;
+        if below > total / 2.0 + slack {
+            return f64::from(*value);
+        }
+        if below >= total / 2.0 - slack {
+            let next = column.get(at + 1).map_or(*value, |(next, _)| *next);
+            return f64::midpoint(f64::from(*value), f64::from(next));
+        }
+    }
+    0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, vector_answer};
+
+    fn check(values: &[f32], trimmed: f64, expected: f64) {
+        let mut column: Column = values.iter().map(|value| (*value, 1.0)).collect();
+        let found = middle(&mut column, trimmed);
+        assert!((found - expected).abs() < 1e-12, "{values:?} less {trimmed}: {found}, not {expected}");
+    }
+
+    #[test]
+    fn the_ends_are_taken_away() {
+        let values = [100.0, 1.0, 2.0, 3.0, -50.0];
+        check(&values, 0.0, 11.2);
+        check(&values, 1.0, 2.0);
+        check(&values, 2.0, 2.0);
+        check(&values, 9.0, 2.0);
+        check(&[4.0, 1.0, 2.0, 9.0], 2.0, 3.0);
+        check(&[7.0], 0.5, 7.0);
+        // Half of a say at each end.
+        check(&[0.0, 2.0, 10.0], 0.5, (0.0 * 0.5 + 2.0 + 10.0 * 0.5) / 2.0);
+    }
+
+    #[test]
+    fn parts_of_a_say_count_by_what_they_are() {
+        // Two halves are one say.
+        let mut halves: Column = vec![(3.0, 0.5), (1.0, 1.0), (3.0, 0.5)];
+        assert_eq!(middle(&mut halves, f64::INFINITY), 2.0);
+        let mut more: Column = vec![(3.0, 0.5), (1.0, 0.2), (2.0, 0.1)];
+        assert_eq!(middle(&mut more, f64::INFINITY), 3.0);
+    }
+
+    #[test]
+    fn every_coordinate_is_made_whatever_the_threads() {
+        let mut world = World::of(3);
+        let values: Vec<Vec<f32>> =
+            (0..3).map(|client| (0..37).map(|at| (at * 3 + (at + client) % 3) as f32).collect()).collect();
+        world.set_model(&[0.0; 37]);
+        let contributions: Vec<_> = values
+            .iter()
+            .enumerate()
+            .map(|(client, values)| Contribution::own(&vector_answer(client, 0, values)))
+            .collect();
+        for threads in [1, 2, 5, 64] {
+            let round = Round { threads, ..world.round(0) };
+            let made = by_coordinate(&round, &contributions, |column| middle(column, 1.0));
+            let expected: Vec<_> = (0..37).map(|at| (at * 3 + 1) as f32).collect();
+            assert_eq!(made, expected);
+        }
+        assert_eq!(by_coordinate(&world.round(0), &[], |_| 1.0), [0.0; 37]);
+    }
+}

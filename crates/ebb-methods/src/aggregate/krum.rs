@@ -1,0 +1,165 @@
+//! The mean of the updates that lie closest to their neighbours.
+//!
+//! Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"): of n answers of which f are suspect, each is
+//! scored by the squares of its distances to the n - f - 2 nearest others, added up; the one with the lowest score is the aggregate (`keep = 1`), or the mean
+//! of the `keep` lowest (their Multi-Krum; n - f unless said otherwise). Its guarantee asks for n >= 2 f + 3; with fewer answers fewer are suspect, and of
+//! two nobody can say which to trust. Everybody has one say, whatever it counts in the objective.
+
+use std::num::NonZeroUsize;
+
+use ebb_round::gram::{Pairs, gram};
+use ebb_round::roles::scaled;
+use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Notes, Round, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use crate::answers::{add, no_stand_ins};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "krum",
+    about: "the mean of the answers that lie closest to their neighbours, one say each: safe from a share of them, but clients that are \
+            unlike most are left out round after round",
+    example: "suspects = 0.2              # share of the answers; below 0.5
+# keep = 1                  # Krum; all but the suspects (Multi-Krum) if not said",
+    build: |settings| {
+        let made: Krum = settings.parse()?;
+        if !(0.0..0.5).contains(&made.suspects) {
+            let message = format!(
+                "suspects = {}: a majority must be trusted, so it is at least 0 and below 0.5",
+                made.suspects
+            );
+            return Err(settings.error("suspects", message));
+        }
+        // A copy is as close to its original as can be.
+        no_stand_ins(settings, "updates that stand in for others are alike, and would be trusted for it")?;
+        Ok(Box::new(made))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Krum {
+    #[serde(default = "fifth")]
+    suspects: f64,
+    keep: Option<NonZeroUsize>,
+    #[serde(skip)]
+    n_left_out: usize,
+}
+
+fn fifth() -> f64 {
+    0.2
+}
+
+impl Krum {
+    /// How many of so many answers are suspect.
+    fn n_suspects(&self, n: usize) -> usize {
+        ((self.suspects * n as f64 + 1e-9).floor() as usize).min(n.saturating_sub(3) / 2)
+    }
+}
+
+/// The places of the answers, those that lie closest to their neighbours first; of equal ones the first.
+fn ranked(round: &Round<'_>, answers: &[&Contribution], n_suspects: usize) -> Vec<usize> {
+    let n = answers.len();
+    let vectors: Vec<_> = answers.iter().map(|one| one.update.delta.model.as_slice()).collect();
+    let products = gram(&vectors, round.trained, Pairs::All, round.threads);
+    let score = |one: usize| {
+        let others = (0..n).filter(|&other| other != one);
+        let mut far: Vec<_> = others.map(|other| products.distance2(one, other)).collect();
+        far.sort_unstable_by(f64::total_cmp);
+        far[..(n - n_suspects).saturating_sub(2).min(far.len())].iter().sum::<f64>()
+    };
+    let scores: Vec<_> = (0..n).map(score).collect();
+    let mut places: Vec<_> = (0..n).collect();
+    places.sort_by(|&one, &other| scores[one].total_cmp(&scores[other]));
+    places
+}
+
+impl Aggregator for Krum {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
+        let answers: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
+        let n = answers.len();
+        let n_suspects = self.n_suspects(n);
+        let keep = self.keep.map_or(n - n_suspects, |keep| keep.get().min(n));
+        self.n_left_out = n - keep;
+        if n == 0 {
+            return Aggregate::nothing(round.global.model.len());
+        }
+        // Of one or two, none lies closer than the other.
+        let mut kept = if n < 3 { (0..n).collect() } else { ranked(round, &answers, n_suspects) };
+        kept.truncate(if n < 3 { n } else { keep });
+        kept.sort_unstable();
+        let each = 1.0 / kept.len() as f64;
+        let mut sum = vec![0.0; round.global.model.len()];
+        kept.iter().for_each(|&at| add(&mut sum, each, &answers[at].update.delta.model));
+        let given = kept.iter().map(|&at| (answers[at].client, each * answers[at].update.done()));
+        Aggregate { vector: scaled(&sum, 1.0), given: Some(given.collect()) }
+    }
+
+    fn notes(&self) -> Notes {
+        Notes::from([("krum_left_out", self.n_left_out as f64)])
+    }
+}
+
+stateless!(Krum);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, check_aggregate};
+
+    fn krum(suspects: f64, keep: Option<usize>) -> Krum {
+        Krum { suspects, keep: keep.map(|keep| NonZeroUsize::new(keep).unwrap()), n_left_out: 0 }
+    }
+
+    #[test]
+    fn whoever_is_far_from_all_is_left_out() {
+        let world = World::of(5);
+        let answers = [(0, 1.0), (1, 1.1), (2, 1.4), (3, 50.0), (4, 1.25)];
+        // One of five is suspect, two neighbours count. Scores: .0725, .0325, .1125, far more, .045.
+        check_aggregate(&mut krum(0.2, None), &world, &answers, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
+        check_aggregate(&mut krum(0.2, Some(2)), &world, &answers, 1.175);
+        check_aggregate(&mut krum(0.2, Some(1)), &world, &answers, 1.1);
+        check_aggregate(&mut krum(0.2, Some(99)), &world, &answers, (1.0 + 1.1 + 1.4 + 50.0 + 1.25) / 5.0);
+    }
+
+    #[test]
+    fn few_answers_are_not_suspected() {
+        let world = World::of(5);
+        check_aggregate(&mut krum(0.4, Some(1)), &world, &[], 0.0);
+        check_aggregate(&mut krum(0.4, Some(1)), &world, &[(3, 7.0)], 7.0);
+        check_aggregate(&mut krum(0.4, Some(1)), &world, &[(3, 7.0), (4, 9.0)], 8.0);
+        // The nearest neighbour alone counts: 1 and 2 are alike.
+        check_aggregate(&mut krum(0.4, Some(2)), &world, &[(1, 1.0), (2, 2.0), (3, 9.0)], 1.5);
+        let n_suspects: Vec<_> =
+            [0, 2, 3, 4, 5, 7, 10].iter().map(|&n| krum(0.4, None).n_suspects(n)).collect();
+        assert_eq!(n_suspects, [0, 0, 0, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn it_says_whose_work_it_took() {
+        let world = World::of(4);
+        let answers: Vec<_> = [(0, 1.0), (1, 1.1), (2, 90.0), (3, 1.25)]
+            .map(|(client, value)| crate::testing::contribution(client, value))
+            .into();
+        let mut krum = krum(0.2, Some(2));
+        let made = krum.aggregate(&world.round(0), &answers);
+        let given: Vec<_> =
+            made.given.unwrap().into_iter().map(|(client, weight)| (client.idx(), weight)).collect();
+        assert_eq!(given, [(0, 0.5), (1, 0.5)]);
+        assert_eq!(krum.notes().into_values().collect::<Vec<_>>(), [2.0]);
+    }
+
+    #[test]
+    fn wrong_settings_are_refused() {
+        let message = aggregator(ENTRY, "kind = \"krum\"\nsuspects = 0.5").err().unwrap();
+        assert!(message.contains("suspects") && message.contains("below 0.5"), "{message}");
+        let text = "[aggregate]\nkind = \"krum\"\n[substitute]\nkind = \"friend\"\n";
+        let message = aggregator(ENTRY, text).err().unwrap();
+        assert!(message.contains("stand in for others are alike"), "{message}");
+    }
+}

@@ -1,0 +1,50 @@
+//! The median of the updates in every coordinate: fewer than half of them cannot drag it anywhere.
+//!
+//! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates". Everybody has one say, whatever it counts in the
+//! objective: how many samples it holds is only its own word.
+
+use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Round, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::columns::{by_coordinate, middle};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "median",
+    about: "the median of the answers in every coordinate, one say each: safe from fewer than half of them, but where clients differ it is \
+            not their mean, and what few have in common is lost",
+    example: "",
+    build: |settings| Ok(Box::new(settings.parse::<Median>()?)),
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Median {}
+
+impl Aggregator for Median {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
+        // Whose number it is differs from coordinate to coordinate.
+        Aggregate::untold(by_coordinate(round, contributions, |column| middle(column, f64::INFINITY)))
+    }
+}
+
+stateless!(Median);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, check_aggregate};
+
+    #[test]
+    fn a_minority_cannot_drag_it() {
+        let world = World::with_samples(&[1, 1, 1, 1, 1_000_000]);
+        check_aggregate(&mut Median {}, &world, &[(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0), (4, -1e9)], 2.0);
+        check_aggregate(&mut Median {}, &world, &[(0, 1.0), (3, 2.0)], 1.5);
+        check_aggregate(&mut Median {}, &world, &[], 0.0);
+    }
+}

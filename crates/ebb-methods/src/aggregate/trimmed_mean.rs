@@ -1,0 +1,85 @@
+//! The mean of the updates in every coordinate without the largest and the smallest.
+//!
+//! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates": with `trim` beta and n answers, beta n of them, rounded
+//! down, are left out at each end. Everybody has one say, whatever it counts in the objective: how many samples it holds is only its own word.
+
+use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Round, stateless};
+use ebb_settings::Entry;
+use serde::{Deserialize, Serialize};
+
+use super::columns::{by_coordinate, middle};
+
+/// The registry's line.
+pub const ENTRY: Entry<dyn Aggregator> = Entry {
+    name: "trimmed-mean",
+    about: "the mean of the answers in every coordinate without the largest and the smallest, one say each: safe from a share of them, but \
+            where clients differ it leans to what most have in common",
+    example: "trim = 0.1                  # at each end; below 0.5",
+    build: |settings| {
+        let made: TrimmedMean = settings.parse()?;
+        if !(0.0..0.5).contains(&made.trim) {
+            let message = format!(
+                "trim = {}: it is taken away at both ends, so it is at least 0 and below 0.5",
+                made.trim
+            );
+            return Err(settings.error("trim", message));
+        }
+        Ok(Box::new(made))
+    },
+};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrimmedMean {
+    #[serde(default = "tenth")]
+    trim: f64,
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+impl Aggregator for TrimmedMean {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
+        let says: f64 = contributions.iter().map(|one| one.part).sum();
+        // A tenth of ten may be computed as a little less than one.
+        let trimmed = (self.trim * says + 1e-9).floor();
+        // Whose number it is differs from coordinate to coordinate.
+        Aggregate::untold(by_coordinate(round, contributions, |column| middle(column, trimmed)))
+    }
+}
+
+stateless!(TrimmedMean);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, check_aggregate};
+
+    #[test]
+    fn as_many_as_said_are_left_out_at_each_end() {
+        let world = World::of(10);
+        let answers: Vec<_> =
+            (0..10).map(|client| (client, if client == 9 { 1e6 } else { client as f32 })).collect();
+        // Without 0 and the million: 1 to 8.
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers, 4.5);
+        check_aggregate(&mut TrimmedMean { trim: 0.4 }, &world, &answers, 4.5);
+        // A tenth of nine is none.
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers[..9], 4.0);
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &[], 0.0);
+    }
+
+    #[test]
+    fn half_at_each_end_would_leave_nothing() {
+        for trim in ["0.5", "-0.1", "nan"] {
+            let message =
+                aggregator(ENTRY, &format!("kind = \"trimmed-mean\"\ntrim = {trim}")).err().unwrap();
+            assert!(message.contains("trim") && message.contains("below 0.5"), "{message}");
+        }
+        assert!(aggregator(ENTRY, "kind = \"trimmed-mean\"\ntrim = 0").is_ok());
+    }
+}
