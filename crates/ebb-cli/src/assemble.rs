@@ -196,6 +196,11 @@ impl Assembled {
                            kind = \"clustered\", or take another";
             return Err(tree.error("substitute.kind", message).into());
         }
+        if roles.selector.needs_accuracy() && !task.has_accuracy() {
+            let message = "it follows the clients' training accuracy, and this data has no labels, so no round would ever be a \
+                           snapshot; give chance = Q or every = N";
+            return Err(tree.error("select.kind", message).into());
+        }
         let oracle_chances = world.oracle_chances(task.n_clients());
         check_oracle_chances(&tree, &roles, &oracle_chances)?;
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;

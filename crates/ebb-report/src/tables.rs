@@ -102,7 +102,7 @@ fn mean(found: Option<Estimate>) -> String {
 /// Mean and standard deviation; nothing where there is nothing.
 pub fn spread(found: Option<Estimate>, scale: f64) -> String {
     found.map_or_else(String::new, |found| match found.deviation {
-        Some(deviation) => format!("{} ± {}", digits(scale * found.mean), digits(scale * deviation)),
+        Some(deviation) => pair(scale * found.mean, scale * deviation),
         None => digits(scale * found.mean),
     })
 }
@@ -123,14 +123,24 @@ pub fn paired(found: Option<Estimate>) -> String {
 fn signed(found: Estimate) -> String {
     let sign = if found.mean >= 0.0 { "+" } else { "" };
     match found.half_width {
-        Some(half) => format!("{sign}{} ± {}", digits(found.mean), digits(half)),
+        Some(half) => format!("{sign}{}", pair(found.mean, half)),
         None => format!("{sign}{}", digits(found.mean)),
     }
 }
 
-/// Four digits or so: two behind the point, three below ten, four below a tenth.
+/// A figure and how far it may be off, to the same digit.
+fn pair(value: f64, off: f64) -> String {
+    let size = value.abs().max(off.abs());
+    format!("{} ± {}", as_large_as(size, value), as_large_as(size, off))
+}
+
 fn digits(value: f64) -> String {
-    match value.abs() {
+    as_large_as(value.abs(), value)
+}
+
+/// Four digits or so of what is so large: two behind the point, three below ten, four below a tenth.
+fn as_large_as(size: f64, value: f64) -> String {
+    match size {
         size if !size.is_finite() => "-".to_owned(),
         size if size >= 1e6 => format!("{value:.2e}"),
         size if size >= 1000.0 => format!("{value:.0}"),
@@ -160,8 +170,19 @@ mod tests {
         let table = overview(&worlds[0].1, None);
         assert_eq!(table[0][2..4], ["accuracy %", "less a"]);
         assert_eq!(table[1][1..4], ["3", "40.00 ± 20.00", ""]);
-        assert_eq!(table[2][1..4], ["4", "37.50 ± 29.86", "+10.00 ± 0.000"]);
-        assert_eq!(pairs(&worlds[0].1)[1], ["a", "", "-10.00 ± 0.000 *"]);
+        assert_eq!(table[2][1..4], ["4", "37.50 ± 29.86", "+10.00 ± 0.00"]);
+        assert_eq!(pairs(&worlds[0].1)[1], ["a", "", "-10.00 ± 0.00 *"]);
+    }
+
+    #[test]
+    fn a_figure_and_how_far_it_may_be_off_have_the_same_digits() {
+        let check = |value, off, expected: &str| assert_eq!(pair(value, off), expected);
+        check(-0.7, 0.0878, "-0.700 ± 0.088");
+        check(0.02, 0.204, "0.020 ± 0.204");
+        check(82.314, 0.52, "82.31 ± 0.52");
+        check(0.0123, 0.0004, "0.0123 ± 0.0004");
+        check(2310.4, 12.7, "2310 ± 13");
+        check(f64::NAN, f64::INFINITY, "- ± -");
     }
 
     #[test]

@@ -109,6 +109,10 @@ pub trait Selector: State + Send {
     fn goes_by_losses(&self) -> bool {
         false
     }
+    /// Whether it goes by the accuracies that clients report, which only data with labels have.
+    fn needs_accuracy(&self) -> bool {
+        false
+    }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
         false

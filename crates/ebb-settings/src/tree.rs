@@ -175,9 +175,16 @@ impl Tree {
         self.value(path).is_some()
     }
 
-    /// Takes a key at the top level out of the tree, and what was parsed of it.
+    /// Takes a key out of the tree, and what was parsed of it.
     pub fn remove(&mut self, key: &str) {
-        self.root.remove(key);
+        match key.rsplit_once('.') {
+            None => drop(self.root.remove(key)),
+            Some((table, last)) => {
+                if let Some(table) = value_mut(&mut self.root, table).and_then(Value::as_table_mut) {
+                    table.remove(last);
+                }
+            }
+        }
         let below = format!("{key}.");
         self.resolved.get().retain(|path, _| path != key && !path.starts_with(&below));
     }

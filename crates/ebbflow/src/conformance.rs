@@ -244,6 +244,11 @@ impl Trial<'_> {
             if tree.has("select.groups") {
                 tree.put("select.groups", number(2.min(self.n_clients)), place());
             }
+            if tree.has("select.adaptive") {
+                // Nobody is right or wrong about a parabola.
+                tree.remove("select.adaptive");
+                tree.put("select.chance", 0.5, place());
+            }
             if tree.has("select.among_share") {
                 tree.put("select.among_share", if self.everybody { 1.0 } else { 0.7 }, place());
             }

@@ -474,6 +474,9 @@ fn lists_and_descriptions_name_everything() {
         let described = succeed(&["describe", name]);
         assert!(described.starts_with(name), "{described}");
     }
+    let everyone = succeed(&["describe", "everyone"]);
+    assert!(everyone.contains("\nrecipes that take it: full, dropout, "), "{everyone}");
+    assert!(!succeed(&["describe", "oldest-first"]).contains("take it: fedavg"));
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), ebbflow::Registry::standard().recipes.len());
     assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));

@@ -252,6 +252,12 @@ fn words_of_the_wrong_kind() {
          model, world, evaluate, stop, clip, objective, select, local, substitute, aggregate, server",
     );
     refused(
+        "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",
+        &["select.cohort=1"],
+        "recipe \"fast\": select.kind = \"fast\": it follows the clients' training accuracy, and this data has no labels, so no round \
+         would ever be a snapshot; give chance = Q or every = N",
+    );
+    refused(
         SMALL,
         &["clip={}"],
         "--set clip={}: clip: no bound is given; write norm = LENGTH, or times = N for N times the \

@@ -46,6 +46,15 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;
                 say(&indent(&named.example, 4))?;
                 say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
+                let takes = |recipe: &&Recipe| {
+                    Tree::of_recipe(recipe.name, recipe.settings).text(&format!("{table}.kind"))
+                        == Some(named.name)
+                };
+                let takers: Vec<_> =
+                    registry.recipes.iter().filter(takes).map(|recipe| recipe.name).collect();
+                if !takers.is_empty() {
+                    say(&format!("recipes that take it: {}", takers.join(", ")))?;
+                }
             }
         }
     }

@@ -172,6 +172,10 @@ impl Selector for Fast {
         matches!(self.when, When::Adaptive(_)) || self.around.goes_by_losses()
     }
 
+    fn needs_accuracy(&self) -> bool {
+        matches!(self.when, When::Adaptive(_)) || self.around.needs_accuracy()
+    }
+
     fn needs_oracle_chances(&self) -> bool {
         self.around.needs_oracle_chances()
     }
