@@ -85,20 +85,28 @@ pub struct StopTable {
 #[serde(deny_unknown_fields)]
 struct ClipTable {
     norm: Option<Positive>,
+    beside: Option<Positive>,
     times: Option<Positive>,
 }
 
 /// How long an update may be, if that is said at all.
-fn clip(tree: &Tree, facts: Facts) -> Result<Allowed, CliError> {
+fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<Allowed, CliError> {
     if !tree.has("clip") {
         return Ok(Allowed::default());
     }
     let table: ClipTable = tree.table("clip", facts).parse()?;
-    if table.norm.is_none() && table.times.is_none() {
+    let ClipTable { norm, beside, times } = table;
+    if norm.is_none() && times.is_none() {
         let message = "no bound is given; write norm = LENGTH, or times = N for N times the usual length";
         return Err(tree.error("clip", message).into());
     }
-    Ok(Allowed { norm: table.norm.map(Positive::get), times: table.times.map(Positive::get) })
+    if sends_more && times.is_none() && beside.is_none() {
+        let message = "clients send more than weights (running statistics, or what they remember), which would stay without a bound; write \
+                       times = N, or beside = LENGTH too";
+        return Err(tree.error("clip.norm", message).into());
+    }
+    let get = |bound: Option<Positive>| bound.map(Positive::get);
+    Ok(Allowed { norm: get(norm), beside: get(beside), times: get(times) })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -210,6 +218,9 @@ impl Assembled {
                 .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
                 .into());
         }
+        let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
+        let sends_more = roles.local.remembers() || trained < task.layout().len();
+        let clip = clip(&tree, facts, sends_more)?;
 
         let mut resolved = tree.resolved();
         let start = match &run.start_from {
@@ -234,7 +245,7 @@ impl Assembled {
             oracle_clusters: clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect(),
             oracle_chances,
             oracle: evaluation.oracle_absent,
-            clip: clip(&tree, facts)?,
+            clip,
         };
         Ok(Assembled {
             engine: Engine::new(roles, run_facts),

@@ -1,6 +1,6 @@
 //! What figures say of a claim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ebb_record::stats::{self, Estimate};
 
@@ -87,10 +87,13 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
         |of: &BTreeMap<u32, f64>| -> BTreeMap<u32, f64> { of.keys().map(|seed| (*seed, 0.0)).collect() };
     let mut differences: Option<BTreeMap<u32, f64>> = None;
     let mut n_never = 0;
+    // Seeds in which no run of any term got there say nothing of who was first.
+    let mut nobody: Option<BTreeSet<u32>> = None;
     for (terms, sign) in [(&test.plus, 1.0), (&test.minus, -1.0)] {
         for term in terms {
             let (values, never) = column(test, term, figures);
-            n_never += never;
+            n_never += never.len();
+            nobody = Some(nobody.map_or_else(|| never.clone(), |so_far| &so_far & &never));
             let signed: BTreeMap<u32, f64> =
                 values.into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
             // Only seeds that all of them have count.
@@ -100,7 +103,11 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
             });
         }
     }
-    let differences = differences.unwrap_or_default();
+    let (mut differences, nobody) = (differences.unwrap_or_default(), nobody.unwrap_or_default());
+    differences.retain(|seed, _| !nobody.contains(seed));
+    if differences.is_empty() && !nobody.is_empty() {
+        return (Outcome::Tied, "no run got there".to_owned());
+    }
     if test.equal {
         let outcome = match differences.values().all(|difference| *difference == 0.0) {
             _ if differences.is_empty() => Outcome::NotRun,
@@ -131,8 +138,8 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
     (outcome, said(found, test) + &never)
 }
 
-/// The figures of a term by seed, and how many of its runs never came to it.
-fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, usize) {
+/// The figures of a term by seed, and the seeds whose runs never came to it.
+fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
     let source = term.source.as_ref().unwrap_or(&test.source);
     let (Some(study), Some(column)) = (figures.get(source), term.column.as_ref().or(test.column.as_ref()))
     else {
@@ -140,16 +147,16 @@ fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, u
     };
     let at: Vec<_> = term.at.as_ref().unwrap_or(&test.at).iter().collect();
     let at: Vec<_> = at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let (mut values, mut n_never) = study.judged_where(&term.method, &at, column);
+    let (mut values, mut seeds_never) = study.judged_where(&term.method, &at, column);
     if let Some(never) = test.never {
         for seed in study.seeds_where(&term.method, &at) {
             values.entry(seed).or_insert_with(|| {
-                n_never += 1;
+                seeds_never.insert(seed);
                 never
             });
         }
     }
-    (values, n_never)
+    (values, seeds_never)
 }
 
 fn said(found: Option<Estimate>, test: &Test) -> String {
@@ -282,6 +289,10 @@ words = "a reaches a half first."
 small = { source = "s", column = "accuracy>=0.5", where = { k = "1" }, plus = ["b"], minus = ["a"], above = 0.0 }
 
 [[item.claim]]
+words = "c is as fast as c."
+small = { source = "s", column = "accuracy>=0.5", where = { k = "1" }, plus = ["c"], minus = ["c"], above = -1.0 }
+
+[[item.claim]]
 words = "Nobody looked."
 "#;
 
@@ -324,8 +335,9 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
         assert_eq!(judged[5].outcome, Outcome::Held);
         assert!(judged[5].found.starts_with("+90.67 ("), "{}", judged[5].found);
         assert!(judged[5].found.ends_with(", 3 seeds); 1 run never got there"), "{}", judged[5].found);
-        assert_eq!(judged[6].outcome, Outcome::NotTested);
-        assert_eq!(counted(&judged), "3 of 6 held, 2 tied, 1 reversed, 1 not tested");
+        assert_eq!((judged[6].outcome, judged[6].found.as_str()), (Outcome::Tied, "no run got there"));
+        assert_eq!(judged[7].outcome, Outcome::NotTested);
+        assert_eq!(counted(&judged), "3 of 7 held, 3 tied, 1 reversed, 1 not tested");
     }
 
     #[test]
@@ -334,11 +346,11 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
         let at = [("k", "1")];
         assert_eq!(
             study.judged_where("c", &at, "accuracy"),
-            (BTreeMap::from([(1, 0.5), (2, 0.0), (3, 0.7)]), 0)
+            (BTreeMap::from([(1, 0.5), (2, 0.0), (3, 0.7)]), BTreeSet::new())
         );
         assert_eq!(
             study.judged_where("c", &at, "accuracy>=0.5"),
-            (BTreeMap::from([(1, 120.0), (2, 120.0), (3, 120.0)]), 3)
+            (BTreeMap::from([(1, 120.0), (2, 120.0), (3, 120.0)]), BTreeSet::from([1, 2, 3]))
         );
         let paper = Paper::parse("p", PAPER).unwrap();
         let shown = table(&paper.items[0].tables[0], &Figures::from([("s".to_owned(), study)]));
@@ -350,7 +362,7 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
     fn without_figures_nothing_is_said() {
         let paper = Paper::parse("p", PAPER).unwrap();
         let judged = claims(&paper, &paper.items[0], Scale::Small, &Figures::new());
-        assert!(judged[..6].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
+        assert!(judged[..7].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
         assert_eq!(table(&paper.items[0].tables[0], &Figures::new()).len(), 1);
     }
 

@@ -72,30 +72,31 @@ impl Study {
         scores
     }
 
-    /// A figure by seed as claims are judged by it, and how many of the runs never came to it: an accuracy of a run whose model was lost
-    /// is 0, and a run that never reached a level counts as if it had in the last of its grid's rounds, which can only make a difference
-    /// smaller than it is.
+    /// A figure by seed as claims are judged by it, and the seeds whose runs never came to it: an accuracy of a run whose model was lost
+    /// is 0, and a run that never reached a level counts as if it had in the last of its grid's rounds: it would have been later still.
     pub fn judged_where(
         &self,
         method: &str,
         varied: &[(&str, &str)],
         column: &str,
-    ) -> (BTreeMap<u32, f64>, usize) {
+    ) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
+        let mut never = BTreeSet::new();
         if column.contains("accuracy") && !column.contains(['>', '<', '(']) {
-            return (self.scores_where(method, varied, column), 0);
+            return (self.scores_where(method, varied, column), never);
         }
         let mut values = self.column_where(method, varied, column);
         if !column.contains(">=") && !column.contains("<=") {
-            return (values, 0);
+            return (values, never);
         }
-        let reached = values.len();
         let rounds = self.rows.iter().filter_map(|row| row.get("rounds")?.parse::<f64>().ok());
         if let Some(last) = rounds.reduce(f64::max) {
             for seed in self.seeds_where(method, varied) {
-                values.entry(seed).or_insert(last);
+                values.entry(seed).or_insert_with(|| {
+                    never.insert(seed);
+                    last
+                });
             }
         }
-        let never = values.len() - reached;
         (values, never)
     }
 

@@ -77,6 +77,7 @@ fn bars() -> Bars {
         y_label: "test accuracy".into(),
         groups: worlds.map(String::from).to_vec(),
         series: series.collect(),
+        by_group: false,
     }
 }
 

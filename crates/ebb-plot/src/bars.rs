@@ -18,8 +18,10 @@ pub struct Bars {
     pub y_label: String,
     /// The groups' names, from left to right.
     pub groups: Vec<String>,
-    /// The bars of each group: one a series. A series that is alone and has no name has a colour for each group.
+    /// The bars of each group: one a series.
     pub series: Vec<BarSeries>,
+    /// Whether each group has a colour of its own, rather than each series.
+    pub by_group: bool,
 }
 
 /// One bar in every group.
@@ -52,8 +54,7 @@ impl Bars {
         // Bars that are all zero still need a height to have none of.
         let range = if from < to { from..to } else { 0.0..1.0 };
 
-        let by_group = matches!(&self.series[..], [only] if only.name.is_empty());
-        let keys = self.series.iter().enumerate().filter(|_| !by_group).map(|(idx, series)| Key {
+        let keys = self.series.iter().enumerate().filter(|_| !self.by_group).map(|(idx, series)| Key {
             name: &series.name,
             colour: theme.series(idx),
             swatch: Swatch::Box,
@@ -70,7 +71,7 @@ impl Bars {
         picture(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             for (idx, series) in self.series.iter().enumerate() {
-                let colour = |group: usize| theme.series(if by_group { group } else { idx });
+                let colour = |group: usize| theme.series(if self.by_group { group } else { idx });
                 series.draw(canvas, &plane, colour, (idx, self.series.len()));
             }
             if low < 0.0 {
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_colours_of_their_own_where_the_only_series_has_no_name() {
+    fn groups_can_have_colours_of_their_own() {
         let mut alone = bars(&[&[1.0, 2.0]]);
         let boxes = |bars: &Bars, colour: &str| {
             let svg = bars.draw(Theme::Light, Size::default()).unwrap();
@@ -206,7 +207,7 @@ mod tests {
         };
         // Two bars and the legend's box.
         assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (3, 0));
-        alone.series[0].name.clear();
+        alone.by_group = true;
         assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (1, 1));
     }
 

@@ -169,7 +169,7 @@ impl Page {
         let (title, caption) = (escaped(&picture.title), escaped(&picture.caption));
         Ok(format!(
             "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
-             <a class=\"csv\" href=\"#\" title=\"to six digits\">figures as CSV</a></figcaption>\
+             <a class=\"csv\" href=\"#\">figures as CSV</a></figcaption>\
              <script type=\"application/json\" id=\"{id}\">{data}</script></figure>\n"
         ))
     }

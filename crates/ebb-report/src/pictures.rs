@@ -191,7 +191,7 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
         "Means over seeds, as far as all runs of a method go; bands are 95 % intervals of the mean.",
     );
     let thinned = (most > MOST_POINTS).then(|| {
-        format!("{MOST_POINTS} of up to {most} points are drawn and listed here; the file beside the page has all.")
+        format!("{MOST_POINTS} of up to {most} points are drawn and listed here; the records have all.")
     });
     let caption: Vec<_> = means.map(str::to_owned).into_iter().chain(thinned).collect();
     Some(Picture {
@@ -242,6 +242,7 @@ pub fn finals(methods: &[Method<'_>]) -> Option<Picture> {
                 values: found.iter().map(|(_, one)| one.mean).collect(),
                 spread: Some(found.iter().map(|(_, one)| ends(one)).collect()),
             }],
+            by_group: true,
         }),
         table,
         drawn_whole: false,

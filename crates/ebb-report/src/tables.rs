@@ -141,7 +141,8 @@ fn digits(value: f64) -> String {
 /// Four digits or so of what is so large: two behind the point, three below ten, four below a tenth.
 fn as_large_as(size: f64, value: f64) -> String {
     match size {
-        size if !size.is_finite() => "-".to_owned(),
+        _ if !value.is_finite() => "-".to_owned(),
+        size if !size.is_finite() => digits(value),
         size if size >= 1e6 => format!("{value:.2e}"),
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.1}"),
@@ -183,6 +184,8 @@ mod tests {
         check(0.0123, 0.0004, "0.0123 ± 0.0004");
         check(2310.4, 12.7, "2310 ± 13");
         check(f64::NAN, f64::INFINITY, "- ± -");
+        check(5.0, f64::INFINITY, "5.000 ± -");
+        check(f64::NAN, 0.5, "- ± 0.500");
     }
 
     #[test]

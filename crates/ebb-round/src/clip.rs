@@ -1,26 +1,31 @@
-//! Bounds how far one answer can move the model, whatever the method makes of it.
+//! Bounds the length of every answer before any role sees it.
 //!
-//! An update that is longer than allowed is made as short as that, before any role sees it. What is allowed is known before the round begins, so
-//! that it does not matter who answers first.
+//! An update that is longer than allowed is made as short as that. One that carries vectors beside the model is refused instead: they are what the
+//! client's memory changed by, and a part of that would make what the server knows of it wrong for good. What is allowed is known before the round
+//! begins, so that it does not matter who answers first.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
+use crate::inbox::Refusal;
 use crate::roles::Notes;
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Update, vectors};
 
-/// So many of the lengths that were heard last say what is usual.
+/// The rounds heard last that together have so many lengths say what is usual.
 const REMEMBERED: usize = 101;
 
-/// From so many on.
+/// From so many lengths on.
 const LEAST: usize = 10;
 
-/// How long an update may be; where both are given, the shorter counts.
+/// How long an update may be. Where a length and a multiple are given, the shorter counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Allowed {
-    /// In the model's own units.
+    /// What is trained of the model, in its own units.
     pub norm: Option<f64>,
-    /// So many times the median of the lengths heard last in earlier rounds. Vectors that travel beside the model have medians of their own.
+    /// Each vector beside the model, and the running statistics, in their own units.
+    pub beside: Option<f64>,
+    /// So many times the median of the lengths heard in the last rounds, for each kind of vector by itself.
     pub times: Option<f64>,
 }
 
@@ -28,77 +33,108 @@ pub struct Allowed {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clip {
     allowed: Allowed,
-    /// The lengths of the model's updates, under no name, and of the vectors beside them, as they came.
-    lengths: BTreeMap<String, VecDeque<f64>>,
+    /// By kind of vector, the lengths of the rounds that are remembered, as they came, the last round last.
+    lengths: BTreeMap<String, VecDeque<Vec<f64>>>,
     /// What is allowed in the present round.
     bounds: BTreeMap<String, f64>,
+    /// The coordinates that are trained, and those that are not.
+    parts: [Vec<Range<usize>>; 2],
     n_clipped: u32,
 }
 
-/// The name of the model's own update among the vectors of an answer.
+/// What is trained of the model among the vectors of an answer.
 const MODEL: &str = "";
+
+/// Its running statistics. No vector that travels beside it is called so.
+const STATISTICS: &str = "/statistics";
 
 impl Clip {
     pub(crate) fn new(allowed: Allowed) -> Clip {
         Clip { allowed, ..Clip::default() }
     }
 
-    /// A round begins: what is allowed now holds until its end.
-    pub(crate) fn begin(&mut self) {
-        self.n_clipped = 0;
-        self.bounds.clear();
-        if let Some(times) = self.allowed.times {
-            let usual = self.lengths.iter().filter(|(_, lengths)| lengths.len() >= LEAST);
-            self.bounds.extend(usual.map(|(name, lengths)| (name.clone(), times * median(lengths))));
-        }
-        if let Some(norm) = self.allowed.norm {
-            let bound = self.bounds.entry(MODEL.to_owned()).or_insert(norm);
-            *bound = bound.min(norm);
-        }
+    fn is_off(&self) -> bool {
+        self.allowed == Allowed::default()
     }
 
-    /// Shortens an answer's vectors to what they may be. What travels beside a model that is too long is shortened as the model is, and
-    /// further if it is too long itself.
-    pub(crate) fn shorten(&mut self, update: &mut Update) {
-        if self.allowed == Allowed::default() {
+    /// A round begins, with these coordinates trained and those not: what is allowed now holds until its end.
+    pub(crate) fn begin(&mut self, trained: &[Range<usize>], statistics: &[Range<usize>]) {
+        self.n_clipped = 0;
+        if self.is_off() {
             return;
         }
-        let by_model = self.factor(MODEL, &update.delta.model);
-        scale(&mut update.delta.model, by_model);
-        let mut shortest = by_model;
-        for (name, vector) in &mut update.delta.side {
-            let own = self.factor(name, vector).min(by_model);
-            scale(vector, own);
-            shortest = shortest.min(own);
+        self.parts = [trained.to_vec(), statistics.to_vec()];
+        self.bounds.clear();
+        for (name, rounds) in &mut self.lengths {
+            // Whole rounds, or those that come last in each would say what is usual.
+            let mut n_lengths: usize = rounds.iter().map(Vec::len).sum();
+            while let Some(oldest) = rounds.front().filter(|oldest| n_lengths - oldest.len() >= REMEMBERED) {
+                n_lengths -= oldest.len();
+                rounds.pop_front();
+            }
+            if let Some(times) = self.allowed.times.filter(|_| n_lengths >= LEAST) {
+                self.bounds.insert(name.clone(), times * median(rounds));
+            }
+            rounds.push_back(Vec::new());
         }
-        self.n_clipped += u32::from(shortest < 1.0);
     }
 
-    /// By what a vector must be multiplied.
-    fn factor(&mut self, name: &str, vector: &[f32]) -> f64 {
-        let norm = vectors::norm(vector);
-        if self.allowed.times.is_some() {
-            let lengths = self.lengths.entry(name.to_owned()).or_default();
-            lengths.push_back(norm);
-            if lengths.len() > REMEMBERED {
-                lengths.pop_front();
+    /// What a vector of this kind may be long.
+    fn bound(&self, name: &str) -> f64 {
+        let given = if name == MODEL { self.allowed.norm } else { self.allowed.beside };
+        let usual = self.bounds.get(name).copied();
+        given.into_iter().chain(usual).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Shortens an answer's vectors to what they may be, or says that the answer cannot be used.
+    pub(crate) fn shorten(&mut self, update: &mut Update) -> Result<(), Refusal> {
+        if self.is_off() {
+            return Ok(());
+        }
+        let [trained, statistics] = std::mem::take(&mut self.parts);
+        let mut factors = vec![self.factor(MODEL, norm_over(&update.delta.model, &trained))];
+        if !statistics.is_empty() {
+            factors.push(self.factor(STATISTICS, norm_over(&update.delta.model, &statistics)));
+        }
+        let sides = &update.delta.side;
+        factors.extend(sides.iter().map(|(name, vector)| self.factor(name, vectors::norm(vector))));
+        let too_long = factors.iter().any(|factor| *factor < 1.0);
+        let refused = too_long && !sides.is_empty();
+        if !refused {
+            for (ranges, factor) in [&trained, &statistics].into_iter().zip(&factors) {
+                ranges.iter().for_each(|range| scale(&mut update.delta.model[range.clone()], *factor));
             }
         }
-        match self.bounds.get(name) {
-            Some(&bound) if norm > bound => bound / norm,
-            _ => 1.0,
+        self.parts = [trained, statistics];
+        self.n_clipped += u32::from(too_long && !refused);
+        if refused { Err(Refusal::TooLong) } else { Ok(()) }
+    }
+
+    /// By what a vector of this length must be multiplied.
+    fn factor(&mut self, name: &str, norm: f64) -> f64 {
+        if self.allowed.times.is_some() {
+            let rounds = self.lengths.entry(name.to_owned()).or_insert_with(|| VecDeque::from([Vec::new()]));
+            rounds.back_mut().expect("the present round is there").push(norm);
         }
+        let bound = self.bound(name);
+        if norm > bound { bound / norm } else { 1.0 }
     }
 
     /// Figures of the round, if anything is bounded.
     pub(crate) fn notes(&self) -> Notes {
         let mut notes = Notes::new();
-        if self.allowed != Allowed::default() {
+        if !self.is_off() {
             notes.insert("clipped", f64::from(self.n_clipped));
-            notes.extend(self.bounds.get(MODEL).map(|bound| ("clip_bound", *bound)));
+            let bound = self.bound(MODEL);
+            notes.extend(bound.is_finite().then_some(("clip_bound", bound)));
         }
         notes
     }
+}
+
+fn norm_over(vector: &[f32], ranges: &[Range<usize>]) -> f64 {
+    let squares = ranges.iter().map(|range| vectors::norm(&vector[range.clone()]).powi(2));
+    squares.sum::<f64>().sqrt()
 }
 
 fn scale(vector: &mut [f32], factor: f64) {
@@ -107,8 +143,8 @@ fn scale(vector: &mut [f32], factor: f64) {
     }
 }
 
-fn median(lengths: &VecDeque<f64>) -> f64 {
-    let mut sorted: Vec<_> = lengths.iter().copied().collect();
+fn median(rounds: &VecDeque<Vec<f64>>) -> f64 {
+    let mut sorted: Vec<_> = rounds.iter().flatten().copied().collect();
     sorted.sort_unstable_by(f64::total_cmp);
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
@@ -116,10 +152,10 @@ fn median(lengths: &VecDeque<f64>) -> f64 {
 impl State for Clip {
     fn save(&self, to: &mut Saver) {
         to.u64("vectors", self.lengths.len() as u64);
-        for (name, lengths) in &self.lengths {
+        for (name, rounds) in &self.lengths {
             to.bytes("name", name.as_bytes());
-            let lengths: Vec<_> = lengths.iter().copied().collect();
-            to.f64s("lengths", &lengths);
+            to.u64("rounds", rounds.len() as u64);
+            rounds.iter().for_each(|lengths| to.f64s("lengths", lengths));
         }
     }
 
@@ -127,7 +163,8 @@ impl State for Clip {
         self.lengths.clear();
         for _ in 0..from.u64("vectors")? {
             let name = from.text("name")?.to_owned();
-            self.lengths.insert(name, from.f64s("lengths")?.into());
+            let rounds = (0..from.u64("rounds")?).map(|_| from.f64s("lengths")).collect::<Result<_, _>>()?;
+            self.lengths.insert(name, rounds);
         }
         Ok(())
     }
@@ -156,77 +193,122 @@ mod tests {
         }
     }
 
-    fn shortened(clip: &mut Clip, model: &[f32], side: Option<&[f32]>) -> Vec<Vec<f32>> {
-        let mut update = update(model, side);
-        clip.shorten(&mut update);
-        std::iter::once(update.delta.model).chain(update.delta.side.into_values()).collect()
+    fn clip(norm: Option<f64>, beside: Option<f64>, times: Option<f64>) -> Clip {
+        let mut clip = Clip::new(Allowed { norm, beside, times });
+        begin(&mut clip);
+        clip
+    }
+
+    /// All of the model is trained.
+    fn begin(clip: &mut Clip) {
+        clip.begin(std::slice::from_ref(&(0..1)), &[]);
+    }
+
+    /// What becomes of a model of one number.
+    fn one(clip: &mut Clip, value: f32, side: Option<f32>) -> Option<f32> {
+        let side = side.map(|side| [side]);
+        let mut update = update(&[value], side.as_ref().map(<[f32; 1]>::as_slice));
+        let taken = clip.shorten(&mut update);
+        if let Some(side) = side {
+            assert_eq!(update.delta.side["control"], side, "nothing beside a model is ever shortened");
+        }
+        taken.is_ok().then(|| update.delta.model[0])
     }
 
     fn note(clip: &Clip, name: &str) -> Option<f64> {
-        clip.notes().into_iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+        clip.notes().get(name).copied()
     }
 
     #[test]
     fn what_is_too_long_keeps_its_direction() {
-        let mut clip = Clip::new(Allowed { norm: Some(1.0), times: None });
-        clip.begin();
-        assert_eq!(shortened(&mut clip, &[3.0, -4.0], None), [vec![0.6, -0.8]]);
-        assert_eq!(shortened(&mut clip, &[0.3, 0.4], None), [vec![0.3, 0.4]]);
-        // What travels with it shrinks with it.
-        assert_eq!(shortened(&mut clip, &[0.0, 2.0], Some(&[8.0, 0.0])), [vec![0.0, 1.0], vec![4.0, 0.0]]);
-        assert_eq!((note(&clip, "clipped"), note(&clip, "clip_bound")), (Some(2.0), Some(1.0)));
-        clip.begin();
-        assert_eq!(note(&clip, "clipped"), Some(0.0));
+        let mut clip = Clip::new(Allowed { norm: Some(1.0), ..Allowed::default() });
+        clip.begin(&[0..1, 1..2], &[]);
+        let mut long = update(&[3.0, -4.0], None);
+        clip.shorten(&mut long).unwrap();
+        assert_eq!(long.delta.model, [0.6, -0.8]);
+        let mut short = update(&[0.3, 0.4], None);
+        clip.shorten(&mut short).unwrap();
+        assert_eq!(short.delta.model, [0.3, 0.4]);
+        assert_eq!((note(&clip, "clipped"), note(&clip, "clip_bound")), (Some(1.0), Some(1.0)));
         // Numbers whose squares leave f32 are numbers.
-        assert_eq!(shortened(&mut clip, &[3e38, 0.0], None), [vec![1.0, 0.0]]);
+        begin(&mut clip);
+        assert_eq!(note(&clip, "clipped"), Some(0.0));
+        assert_eq!(one(&mut clip, 3e38, None), Some(1.0));
+    }
+
+    #[test]
+    fn what_carries_more_than_a_model_is_taken_whole_or_not_at_all() {
+        let mut given = clip(Some(1.0), Some(10.0), None);
+        assert_eq!(one(&mut given, 0.5, Some(9.0)), Some(0.5));
+        assert_eq!(one(&mut given, 2.0, Some(9.0)), None, "its model is too long");
+        assert_eq!(one(&mut given, 0.0, Some(1e30)), None, "what is beside it is");
+        assert_eq!(note(&given, "clipped"), Some(0.0));
+    }
+
+    #[test]
+    fn running_statistics_have_a_length_of_their_own() {
+        let mut clip = Clip::new(Allowed { norm: Some(1.0), beside: Some(20.0), times: None });
+        clip.begin(std::slice::from_ref(&(1..2)), &[0..1, 2..3]);
+        let mut honest = update(&[12.0, 0.5, 16.0], None);
+        clip.shorten(&mut honest).unwrap();
+        assert_eq!(honest.delta.model, [12.0, 0.5, 16.0]);
+        let mut wrong = update(&[30.0, 2.0, -40.0], None);
+        clip.shorten(&mut wrong).unwrap();
+        assert_eq!(wrong.delta.model, [12.0, 1.0, -16.0]);
     }
 
     #[test]
     fn without_a_bound_nothing_changes_and_nothing_is_said() {
-        let mut clip = Clip::new(Allowed::default());
-        clip.begin();
-        assert_eq!(shortened(&mut clip, &[3e30], Some(&[1e9])), [vec![3e30], vec![1e9]]);
+        let mut clip = clip(None, None, None);
+        assert_eq!(one(&mut clip, 3e30, Some(1e9)), Some(3e30));
         assert!(clip.notes().is_empty());
     }
 
     #[test]
     fn what_is_usual_is_learned_from_earlier_rounds() {
-        let mut clip = Clip::new(Allowed { norm: None, times: Some(2.0) });
-        clip.begin();
+        let mut clip = clip(None, None, Some(2.0));
         for length in 1..=9 {
-            shortened(&mut clip, &[length as f32], Some(&[100.0 * length as f32]));
+            one(&mut clip, length as f32, None);
         }
         // Nine are too few, and the tenth counts from the next round on.
-        clip.begin();
-        assert_eq!(shortened(&mut clip, &[1e6], None), [vec![1e6]]);
+        begin(&mut clip);
+        assert_eq!(one(&mut clip, 1e6, None), Some(1e6));
         assert_eq!(note(&clip, "clip_bound"), None);
-        clip.begin();
-        // The median of 1 to 9 and a million is 5.5; beside the model only nine came.
+        begin(&mut clip);
+        // The median of 1 to 9 and a million is 5.5.
         assert_eq!(note(&clip, "clip_bound"), Some(11.0));
-        assert_eq!(shortened(&mut clip, &[22.0], Some(&[1e6])), [vec![11.0], vec![5e5]]);
-        clip.begin();
-        // The median of 100 to 900 and a million beside it: 550.
-        assert_eq!(shortened(&mut clip, &[1.0], Some(&[2200.0])), [vec![1.0], vec![1100.0]]);
-        assert_eq!(note(&clip, "clipped"), Some(1.0));
+        assert_eq!(one(&mut clip, 22.0, None), Some(11.0));
     }
 
     #[test]
-    fn of_two_bounds_the_shorter_counts_and_both_are_taken_up_again() {
-        let allowed = Allowed { norm: Some(3.0), times: Some(1.0) };
-        let mut clip = Clip::new(allowed);
-        clip.begin();
-        for _ in 0..200 {
-            shortened(&mut clip, &[7.0], None);
+    fn whoever_comes_last_in_a_round_does_not_say_what_is_usual() {
+        let mut clip = clip(None, None, Some(1.0));
+        for _ in 0..3 {
+            for client in 0..1000 {
+                one(&mut clip, if client < 900 { 1.0 } else { 1e30 }, None);
+            }
+            begin(&mut clip);
+            assert_eq!(note(&clip, "clip_bound"), Some(1.0));
         }
-        assert_eq!(clip.lengths[MODEL].len(), REMEMBERED);
-        clip.begin();
-        assert_eq!(note(&clip, "clip_bound"), Some(3.0));
+        // One whole round is enough, and is all that is kept; then the present one.
+        assert_eq!(clip.lengths[MODEL].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
+    }
+
+    #[test]
+    fn of_two_bounds_the_shorter_counts_and_what_is_usual_is_taken_up_again() {
+        let mut both = clip(Some(3.0), None, Some(1.0));
+        for _ in 0..20 {
+            one(&mut both, 7.0, Some(5.0));
+        }
+        begin(&mut both);
+        assert_eq!(note(&both, "clip_bound"), Some(3.0));
         let mut saver = Saver::new();
-        clip.save(&mut saver);
+        both.save(&mut saver);
         let bytes = saver.finish();
-        let mut again = Clip::new(Allowed { norm: None, ..allowed });
+        let mut again = clip(None, None, Some(1.0));
         again.load(&mut Loader::new(&bytes)).unwrap();
-        again.begin();
+        begin(&mut again);
         assert_eq!(note(&again, "clip_bound"), Some(7.0));
+        assert_eq!(again.bound("control"), 5.0);
     }
 }

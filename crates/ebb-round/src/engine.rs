@@ -188,7 +188,7 @@ impl Engine {
             oracle_hold,
             statistics_hold,
         ]);
-        self.clip.begin();
+        self.clip.begin(trained, &statistics);
         let mut inbox =
             Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut(), &mut self.clip);
         let training = fleet.train(
@@ -208,7 +208,9 @@ impl Engine {
             None => aggregator.aggregate(&recounted, &contributions), // debiasing, aggregation
         };
         self.weights.add(&round, given.filter(|_| server.goes_by_aggregate()));
-        average(&round, &statistics, &returns, &mut aggregate);
+        if !aggregator.makes_statistics() {
+            average(&round, &statistics, &returns, &mut aggregate);
+        }
         let oracle = match self.facts.oracle {
             true => {
                 let missing = orders(&round, server.as_ref(), &returns.missing(&round), &job);
@@ -319,7 +321,9 @@ impl State for Engine {
         to.section("shares", |to| self.shares.save(to));
         to.section("owed", |to| self.owed.save(to));
         to.section("weights", |to| self.weights.save(to));
-        to.section("clip", |to| self.clip.save(to));
+        if self.facts.clip != Allowed::default() {
+            to.section("clip", |to| self.clip.save(to));
+        }
         to.section("objective", |to| self.roles.objective.save(to));
         to.section("select", |to| self.roles.selector.save(to));
         to.section("substitute", |to| self.roles.substitution.save(to));
@@ -337,7 +341,9 @@ impl State for Engine {
         from.section("shares", |from| self.shares.load(from))?;
         from.section("owed", |from| self.owed.load(from))?;
         from.section("weights", |from| self.weights.load(from))?;
-        from.section("clip", |from| self.clip.load(from))?;
+        if self.facts.clip != Allowed::default() {
+            from.section("clip", |from| self.clip.load(from))?;
+        }
         from.section("objective", |from| self.roles.objective.load(from))?;
         from.section("select", |from| self.roles.selector.load(from))?;
         from.section("substitute", |from| self.roles.substitution.load(from))?;

@@ -34,6 +34,8 @@ pub enum Refusal {
     NotFinite,
     /// The training loss is NaN or infinite.
     Diverged,
+    /// It is longer than an update may be, and cannot be shortened.
+    TooLong,
 }
 
 impl Refusal {
@@ -46,6 +48,7 @@ impl Refusal {
             Refusal::WrongLength => "wrong-length",
             Refusal::NotFinite => "not-finite",
             Refusal::Diverged => "diverged",
+            Refusal::TooLong => "too-long",
         }
     }
 }
@@ -152,7 +155,8 @@ impl<'a> Inbox<'a> {
 
 impl Sink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
-        let chance = match self.admit(client, &update) {
+        let admitted = self.admit(client, &update);
+        let chance = match admitted.and_then(|chance| self.clip.shorten(&mut update).map(|()| chance)) {
             Ok(chance) => chance,
             Err(why) => {
                 self.returns.refused.push(Refused { client, why });
@@ -164,7 +168,6 @@ impl Sink for Inbox<'_> {
         if let Some(after) = last.filter(|&last| fresh && last > client) {
             return Err(FleetError::OutOfOrder { client, after });
         }
-        self.clip.shorten(&mut update);
         if !fresh {
             self.owed.settle(client, update.base);
             if self.fold.is_some() {

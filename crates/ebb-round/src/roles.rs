@@ -131,6 +131,10 @@ pub trait LocalRule: Send + Sync {
     fn plan(&self, tick: u32) -> (f32, Work);
     /// Does the work. What is returned is remembered once the server says that it heard.
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel>;
+    /// Whether clients remember something from round to round, and send beside the model what it changed by.
+    fn remembers(&self) -> bool {
+        false
+    }
 }
 
 /// The training that a local rule directs.
@@ -229,6 +233,11 @@ pub trait Aggregator: State + Send {
     }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
+        false
+    }
+    /// Whether what it makes of running statistics, which are not trained, is to be taken; if not, they become the mean of the
+    /// answers'.
+    fn makes_statistics(&self) -> bool {
         false
     }
     /// Takes a shelf for what it remembers beyond the limit it was given, if it remembers much.

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use ebb_round::clip::Allowed;
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet, FleetError, Hold,
-    Job, Judgement, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome, Parcel, Report,
-    Returns, Roles, Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares, Sink, Spent, State,
-    StateError, Substitution, Update, Wait, Work, stateless, vectors,
+    Aggregate, Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet,
+    FleetError, Hold, Job, Judgement, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome,
+    Parcel, Report, Returns, Roles, Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares,
+    Sink, Spent, State, StateError, Substitution, Update, Wait, Work, stateless, vectors,
 };
 
 /// Passes on, in each round, the answers it was given: (client, update).
@@ -257,7 +257,7 @@ fn answers_are_averaged_by_share() {
 #[test]
 fn no_answer_moves_the_model_further_than_it_may() {
     for hold in [Hold::Fold, Hold::All] {
-        let clip = Allowed { norm: Some(3.0), times: None };
+        let clip = Allowed { norm: Some(3.0), ..Allowed::default() };
         let facts = RunFacts { threads: 1, clip, ..RunFacts::default() };
         let mut engine = Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts);
         // Client 2 sends what would destroy the model, and client 1 does so late.
@@ -276,6 +276,57 @@ fn no_answer_moves_the_model_further_than_it_may() {
         if hold == Hold::All {
             assert_eq!(second.returns.late[0].update.delta.model, [0.0, -3.0]);
         }
+    }
+}
+
+#[test]
+fn what_is_too_long_and_cannot_be_shortened_is_refused_and_not_heard() {
+    let clip = Allowed { norm: Some(3.0), beside: Some(1.0), times: None };
+    let facts = RunFacts { threads: 1, clip, ..RunFacts::default() };
+    let mut engine = Engine::new(roles(Box::new(BySamples), Hold::All, 2, &Arc::default()), facts);
+    let mut long = update(0, &[0.0, 0.0]);
+    long.delta.side.insert("control".into(), vec![1e30, 0.0]);
+    let rounds = vec![vec![(0, update(0, &[1.0, 1.0])), (1, long)], vec![]];
+    let mut fleet = Told { rounds, ..Told::default() };
+    let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
+    assert_eq!(refusals(&outcome), [(1, "too-long")]);
+    assert_eq!(numbers(&outcome.returns.absent), [1, 2]);
+    engine.round(&mut fleet, &mut NoJudge).unwrap();
+    assert_eq!(fleet.heard[1], [Some(0), None, None]);
+}
+
+/// Says that it makes running statistics itself: the highest of all answers in every coordinate.
+struct Highest;
+impl Aggregator for Highest {
+    fn hold(&self) -> Hold {
+        Hold::All
+    }
+    fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
+        let highest = |at: usize| {
+            contributions.iter().map(|one| one.update.delta.model[at]).fold(f32::NEG_INFINITY, f32::max)
+        };
+        Aggregate::untold((0..round.global.model.len()).map(highest).collect())
+    }
+    fn makes_statistics(&self) -> bool {
+        true
+    }
+}
+stateless!(Highest);
+
+#[test]
+fn statistics_are_averaged_unless_the_aggregator_makes_them() {
+    for (own, expected) in [(false, [2.0, 2.0]), (true, [2.0, 3.0])] {
+        let facts = RunFacts { threads: 1, trained: std::iter::once(0..1).collect(), ..RunFacts::default() };
+        let mut roles = roles(Box::new(BySamples), Hold::All, 2, &Arc::default());
+        if own {
+            roles.aggregator = Box::new(Highest);
+        }
+        let mut engine = Engine::new(roles, facts);
+        // Shares of a third and two thirds.
+        let answers = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
+        let mut fleet = Told { rounds: vec![answers], ..Told::default() };
+        engine.round(&mut fleet, &mut NoJudge).unwrap();
+        assert_eq!(engine.model().model, expected, "{own}");
     }
 }
 

@@ -149,6 +149,13 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
             subjects.push(Subject { name, settings, only_participation: false });
         }
     }
+    // What bounds answers before anybody sees them, where it shortens and where it refuses.
+    let bounded = "[clip]\nnorm = 2.0\nbeside = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
+    let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
+    for (name, beside) in [("clip", ""), ("clip with scaffold", control)] {
+        let settings = Tree::of_recipe("conformance", &format!("{bounded}{beside}"));
+        subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
+    }
     subjects
 }
 

@@ -476,10 +476,28 @@ fn lists_and_descriptions_name_everything() {
     }
     let everyone = succeed(&["describe", "everyone"]);
     assert!(everyone.contains("\nrecipes that take it: full, dropout, "), "{everyone}");
-    assert!(!succeed(&["describe", "oldest-first"]).contains("take it: fedavg"));
+    // What nobody names is taken where it is the usual one; worlds are in no recipe.
+    assert!(succeed(&["describe", "plain"]).contains("\nrecipes that take it: full, dropout, "));
+    assert!(!succeed(&["describe", "bernoulli"]).contains("recipes that take it"));
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), ebbflow::Registry::standard().recipes.len());
     assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));
+}
+
+#[test]
+fn how_long_updates_may_be_is_recorded_and_kept_to() {
+    let place = tempfile::tempdir().unwrap();
+    let bounded = ["--set", "clip.norm=0.001", "--set", "evaluate.oracle_sets={}"];
+    let run = record(place.path(), "a", COMING_AND_GOING, &bounded);
+    let settings = std::fs::read_to_string(run.join("settings.toml")).unwrap();
+    assert!(settings.contains("[clip]\nnorm = 0.001"), "{settings}");
+    for row in rows(&run) {
+        assert_eq!(row["notes"]["clip_bound"], 0.001);
+        assert!(row["step_norm"].as_f64().unwrap() <= 0.001 + 1e-9, "{row}");
+    }
+    let free = record(place.path(), "b", COMING_AND_GOING, &[]);
+    assert!(!std::fs::read_to_string(free.join("settings.toml")).unwrap().contains("clip"));
+    assert!(rows(&free)[0]["step_norm"].as_f64().unwrap() > 0.001);
 }
 
 #[test]

@@ -265,6 +265,12 @@ fn words_of_the_wrong_kind() {
     );
     refused(
         SMALL,
+        &["clip.norm=1", "local.kind=scaffold", "local.rate=0.1", "local.steps=1", "server.kind=scaffold"],
+        "--set clip.norm=1: clip.norm = 1: clients send more than weights (running statistics, or what they remember), which would stay \
+         without a bound; write times = N, or beside = LENGTH too",
+    );
+    refused(
+        SMALL,
         &["clip.norm=0"],
         "--set clip.norm=0: clip.norm = 0: 0 is out of range; give a number above 0",
     );

@@ -46,9 +46,10 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;
                 say(&indent(&named.example, 4))?;
                 say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
+                let usual = ROLES.iter().find(|(role, _)| *role == table).map(|(_, kind)| *kind);
                 let takes = |recipe: &&Recipe| {
-                    Tree::of_recipe(recipe.name, recipe.settings).text(&format!("{table}.kind"))
-                        == Some(named.name)
+                    let chosen = Tree::of_recipe(recipe.name, recipe.settings);
+                    chosen.text(&format!("{table}.kind")).or(usual) == Some(named.name)
                 };
                 let takers: Vec<_> =
                     registry.recipes.iter().filter(takes).map(|recipe| recipe.name).collect();

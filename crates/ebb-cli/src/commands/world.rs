@@ -290,6 +290,7 @@ impl Played {
             y_label: "share of its rounds".to_owned(),
             groups: self.drawn.iter().map(|(client, _)| client.to_string()).collect(),
             series: vec![BarSeries { name: String::new(), values: shown.collect(), spread: None }],
+            by_group: false,
         };
         bars.draw(theme, Size { width_px: 960, height_px: 320 })
     }

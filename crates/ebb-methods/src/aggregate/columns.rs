@@ -1,5 +1,7 @@
 //! What many updates say of one coordinate, coordinate by coordinate: what robust means begin with.
 
+use std::collections::BTreeMap;
+
 use ebb_round::{Contribution, Round};
 
 /// Coordinates that are gathered at once: what a line of a cache holds.
@@ -8,6 +10,16 @@ const TOGETHER: usize = 16;
 /// What the contributions say of one coordinate: each one's value, and what part of a say it has.
 pub(crate) type Column = Vec<(f32, f64)>;
 
+/// The contributions that count, each with its part of a say: all that count for one client have one between them, and whoever is in no
+/// objective has none.
+pub(crate) fn says<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
+    let mut parts: BTreeMap<_, f64> = BTreeMap::new();
+    let counted = contributions.iter().filter(|one| one.part > 0.0 && round.share(one.client) > 0.0);
+    let counted: Vec<_> = counted.collect();
+    counted.iter().for_each(|one| *parts.entry(one.client).or_default() += one.part);
+    counted.into_iter().map(|one| (one, one.part / parts[&one.client].max(1.0))).collect()
+}
+
 /// One number for each coordinate of the model, made from what all contributions have there. Zeros if there are none.
 pub(crate) fn by_coordinate(
     round: &Round<'_>,
@@ -15,11 +27,11 @@ pub(crate) fn by_coordinate(
     of: impl Fn(&mut Column) -> f64 + Sync,
 ) -> Vec<f32> {
     let mut made = vec![0.0; round.global.model.len()];
-    let counted: Vec<_> = contributions.iter().filter(|one| one.part > 0.0).collect();
+    let counted = says(round, contributions);
     if counted.is_empty() {
         return made;
     }
-    let each = made.len().div_ceil(round.threads.max(1)).next_multiple_of(TOGETHER);
+    let each = made.len().div_ceil(round.threads.max(1)).next_multiple_of(TOGETHER).max(TOGETHER);
     let (of, counted) = (&of, &counted);
     std::thread::scope(|scope| {
         for (at, share) in made.chunks_mut(each).enumerate() {
@@ -28,12 +40,12 @@ pub(crate) fn by_coordinate(
                 for (block, made) in share.chunks_mut(TOGETHER).enumerate() {
                     let first = at * each + block * TOGETHER;
                     columns.iter_mut().for_each(Column::clear);
-                    for one in counted {
+                    for (one, say) in counted {
                         let values = &one.update.delta.model[first..first + made.len()];
                         columns
                             .iter_mut()
                             .zip(values)
-                            .for_each(|(column, value)| column.push((*value, one.part)));
+                            .for_each(|(column, value)| column.push((*value, *say)));
                     }
                     made.iter_mut().zip(&mut columns).for_each(|(made, column)| *made = of(column) as f32);
                 }
@@ -84,7 +96,7 @@ fn median(column: &Column, total: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, vector_answer};
+    use crate::testing::{World, contribution, vector_answer};
 
     fn check(values: &[f32], trimmed: f64, expected: f64) {
         let mut column: Column = values.iter().map(|value| (*value, 1.0)).collect();
@@ -112,6 +124,27 @@ mod tests {
         assert_eq!(middle(&mut halves, f64::INFINITY), 2.0);
         let mut more: Column = vec![(3.0, 0.5), (1.0, 0.2), (2.0, 0.1)];
         assert_eq!(middle(&mut more, f64::INFINITY), 3.0);
+    }
+
+    #[test]
+    fn nobody_has_two_says() {
+        let mut world = World::of(3);
+        let mut contributions: Vec<_> = [(0, 1.0), (1, 2.0), (2, 9.0), (2, 9.0), (2, 9.0)]
+            .map(|(client, value)| contribution(client, value))
+            .into();
+        let found = |world: &World, contributions: &[Contribution]| {
+            let says: Vec<_> = says(&world.round(0), contributions).iter().map(|(_, say)| *say).collect();
+            (by_coordinate(&world.round(0), contributions, |column| middle(column, f64::INFINITY))[0], says)
+        };
+        let third = 1.0 / 3.0;
+        assert_eq!(found(&world, &contributions), (2.0, vec![1.0, 1.0, third, third, third]));
+        // Half of a say stays half of one, and whoever left has none.
+        contributions.truncate(3);
+        contributions[2].part = 0.5;
+        assert_eq!(found(&world, &contributions).1, [1.0, 1.0, 0.5]);
+        world.leave(0);
+        world.join(1, 1);
+        assert_eq!(found(&world, &contributions).1, [1.0, 0.5]);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
         }
         // A copy is as close to its original as can be.
         no_stand_ins(settings, "updates that stand in for others are alike, and would be trusted for it")?;
+        if settings.elsewhere("substitute").text("kind") == Some("late") {
+            let message = "it takes answers to the round only, so substitute.kind = \"late\" would count for nothing; leave [substitute] out";
+            return Err(settings.error("kind", message));
+        }
         Ok(Box::new(made))
     },
 };
@@ -80,12 +84,18 @@ impl Aggregator for Krum {
         Hold::All
     }
 
+    fn makes_statistics(&self) -> bool {
+        true
+    }
+
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
-        let answers: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
+        let counts = |one: &&Contribution| one.is_own() && round.share(one.client) > 0.0;
+        let answers: Vec<_> = contributions.iter().filter(counts).collect();
         let n = answers.len();
         let n_suspects = self.n_suspects(n);
-        let keep = self.keep.map_or(n - n_suspects, |keep| keep.get().min(n));
-        self.n_left_out = n - keep;
+        let most = n - n_suspects;
+        let keep = self.keep.map_or(most, |keep| keep.get().min(most));
+        self.n_left_out = 0;
         if n == 0 {
             return Aggregate::nothing(round.global.model.len());
         }
@@ -93,6 +103,7 @@ impl Aggregator for Krum {
         let mut kept = if n < 3 { (0..n).collect() } else { ranked(round, &answers, n_suspects) };
         kept.truncate(if n < 3 { n } else { keep });
         kept.sort_unstable();
+        self.n_left_out = n - kept.len();
         let each = 1.0 / kept.len() as f64;
         let mut sum = vec![0.0; round.global.model.len()];
         kept.iter().for_each(|&at| add(&mut sum, each, &answers[at].update.delta.model));
@@ -124,7 +135,8 @@ mod tests {
         check_aggregate(&mut krum(0.2, None), &world, &answers, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
         check_aggregate(&mut krum(0.2, Some(2)), &world, &answers, 1.175);
         check_aggregate(&mut krum(0.2, Some(1)), &world, &answers, 1.1);
-        check_aggregate(&mut krum(0.2, Some(99)), &world, &answers, (1.0 + 1.1 + 1.4 + 50.0 + 1.25) / 5.0);
+        // A suspect is never kept, however many are asked for.
+        check_aggregate(&mut krum(0.2, Some(99)), &world, &answers, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
     }
 
     #[test]
@@ -151,7 +163,9 @@ mod tests {
         let given: Vec<_> =
             made.given.unwrap().into_iter().map(|(client, weight)| (client.idx(), weight)).collect();
         assert_eq!(given, [(0, 0.5), (1, 0.5)]);
-        assert_eq!(krum.notes().into_values().collect::<Vec<_>>(), [2.0]);
+        assert_eq!(krum.notes()["krum_left_out"], 2.0);
+        krum.aggregate(&world.round(0), &answers[..2]);
+        assert_eq!(krum.notes()["krum_left_out"], 0.0, "of two, neither is left out");
     }
 
     #[test]
@@ -161,5 +175,7 @@ mod tests {
         let text = "[aggregate]\nkind = \"krum\"\n[substitute]\nkind = \"friend\"\n";
         let message = aggregator(ENTRY, text).err().unwrap();
         assert!(message.contains("stand in for others are alike"), "{message}");
+        let message = aggregator(ENTRY, &text.replace("friend", "late")).err().unwrap();
+        assert!(message.contains("takes answers to the round only"), "{message}");
     }
 }

@@ -27,6 +27,10 @@ impl Aggregator for Median {
         Hold::All
     }
 
+    fn makes_statistics(&self) -> bool {
+        true
+    }
+
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         // Whose number it is differs from coordinate to coordinate.
         Aggregate::untold(by_coordinate(round, contributions, |column| middle(column, f64::INFINITY)))

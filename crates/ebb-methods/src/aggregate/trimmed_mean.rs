@@ -7,7 +7,7 @@ use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{by_coordinate, middle};
+use super::columns::{by_coordinate, middle, says};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -44,8 +44,12 @@ impl Aggregator for TrimmedMean {
         Hold::All
     }
 
+    fn makes_statistics(&self) -> bool {
+        true
+    }
+
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
-        let says: f64 = contributions.iter().map(|one| one.part).sum();
+        let says: f64 = says(round, contributions).iter().map(|(_, say)| say).sum();
         // A tenth of ten may be computed as a little less than one.
         let trimmed = (self.trim * says + 1e-9).floor();
         // Whose number it is differs from coordinate to coordinate.

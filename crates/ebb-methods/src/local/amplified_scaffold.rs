@@ -82,6 +82,10 @@ impl Memory {
 }
 
 impl LocalRule for AmplifiedScaffold {
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn plan(&self, tick: u32) -> (f32, Work) {
         self.plan.at(tick)
     }

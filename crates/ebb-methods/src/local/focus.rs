@@ -47,6 +47,10 @@ struct Focus {
 }
 
 impl LocalRule for Focus {
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn plan(&self, tick: u32) -> (f32, Work) {
         self.plan.at(tick)
     }

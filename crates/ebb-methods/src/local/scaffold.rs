@@ -73,6 +73,10 @@ struct Scaffold {
 }
 
 impl LocalRule for Scaffold {
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn plan(&self, tick: u32) -> (f32, Work) {
         self.plan.at(tick)
     }
