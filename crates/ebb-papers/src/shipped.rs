@@ -93,6 +93,7 @@ files![
     "e3cs/emnist-iid.csv",
     "e3cs/emnist.csv",
     "e3cs/fashion-iid.csv",
+    "e3cs/fashion-prox-iid.csv",
     "e3cs/fashion-prox.csv",
     "e3cs/fashion.csv",
     "e3cs/samplers.csv",
