@@ -1,0 +1,350 @@
+//! Rows as they are written, and the rows that other tests try things on.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{
+    Answer, ClassScore, Cohort, Likeness, Parcel, Pick, Refusal, Refused, Returns, SetScore, Spent, Spread,
+    Update, Wait,
+};
+
+use super::*;
+
+/// A census of `n_clients`, of which those in `up` can be reached.
+pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
+    let mut census = Census::new();
+    (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 10, 0));
+    census.set_up(|_, bits| up.iter().for_each(|&idx| bits.set(idx, true)));
+    census
+}
+
+/// An answer of a client that did so many of ten steps.
+pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> Answer {
+    let update = Update {
+        delta: Parcel::default(),
+        base,
+        rate: 0.1,
+        steps: NonZeroU32::new(steps).unwrap(),
+        steps_asked: NonZeroU32::new(10).unwrap(),
+        samples: 10,
+        loss,
+        loss_fall: 0.0,
+        accuracy: Some(loss / 2.0),
+    };
+    Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+}
+
+/// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
+pub(crate) fn outcome(number: u32) -> Outcome {
+    let picks = [1, 2, 3].map(|idx| Pick { client: ClientId::new(idx), chance: Some(0.75) });
+    let so_far = f64::from(number + 1);
+    Outcome {
+        number,
+        joined: if number == 0 { (0..4).map(ClientId::new).collect() } else { Vec::new() },
+        left: Vec::new(),
+        rate: 0.1,
+        cohort: Cohort { picks: picks.to_vec(), wait: Wait::Deadline, approximate: false },
+        returns: Returns {
+            fresh: vec![answer(1, number, 10, 0.5), answer(2, number, 4, 0.25)],
+            late: Vec::new(),
+            absent: vec![ClientId::new(3)],
+            refused: Vec::new(),
+            elapsed_s: 1.5,
+        },
+        stand_ins: Vec::new(),
+        oracle_hits: None,
+        oracle_silent: None,
+        judged: Vec::new(),
+        oracle: None,
+        notes: Notes::new(),
+        step_norm: 2.5,
+        score: None,
+        spent: Spent { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
+        spent_so_far: Spent {
+            elapsed_s: 1.5 * so_far,
+            bytes_down: 30 * u64::from(number + 1),
+            bytes_up: 20 * u64::from(number + 1),
+        },
+    }
+}
+
+/// A row of [`outcome`], judged.
+pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
+    let mut outcome = outcome(number);
+    outcome.score = Some(Score { loss, accuracy, ..Score::default() });
+    outcome.oracle_silent = Some(Vec::new());
+    Row::new(&census(4, &[1, 2]), &outcome, None)
+}
+
+/// One update that stood in for a client.
+fn stand_in(client: usize, source: Option<usize>, age: u32, part: f64, similarity: Option<f64>) -> StandIn {
+    let likeness = similarity.map(|similarity| Likeness { similarity, met: 7, last_met: 4 });
+    StandIn { client: ClientId::new(client), source: source.map(ClientId::new), age, part, likeness }
+}
+
+/// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
+pub(crate) fn befriended(number: u32) -> Row {
+    let mut outcome = outcome(number);
+    outcome.stand_ins = vec![
+        stand_in(0, Some(1), 0, 0.75, Some(0.5)),
+        stand_in(0, Some(2), 0, 0.25, Some(0.125)),
+        stand_in(2, None, 0, 1.0, None),
+        stand_in(3, Some(1), 0, 1.0, Some(0.25)),
+    ];
+    outcome.notes = Notes::from([("by_friend", 2.0), ("theta", f64::INFINITY)]);
+    outcome.oracle_hits = Some((2, 3));
+    outcome.oracle = Some(OracleError {
+        error2: 0.75,
+        absent_share: 0.5,
+        apart2: 8.0,
+        apart_in_cluster2: Some(4.0),
+        psi: 0.625,
+    });
+    Row::new(&census(4, &[1, 2]), &outcome, None)
+}
+
+/// A round of 5000 clients of which every third is up and answers, half of them in part.
+pub(crate) fn many(number: u32) -> Row {
+    let n_clients = 5000;
+    let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
+    let mut outcome = outcome(number);
+    outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
+    outcome.returns.fresh =
+        every_third.iter().map(|&idx| answer(idx, number, if idx % 2 == 0 { 10 } else { 3 }, 1.0)).collect();
+    outcome.returns.absent = vec![ClientId::new(4999)];
+    Row::new(&census(n_clients, &every_third), &outcome, None)
+}
+
+fn line(row: &Row) -> String {
+    serde_json::to_string(row).unwrap()
+}
+
+fn back(row: &Row) -> Row {
+    Row::parse(line(row).as_bytes()).unwrap()
+}
+
+#[test]
+fn a_row_by_hand() {
+    let row = Row::new(&census(4, &[1, 2]), &outcome(0), Some(&[0.1, -2.0]));
+    let text = concat!(
+        r#"{"round":0,"n_enrolled":4,"joined":[[0,3]],"left":[],"n_up":2,"up":[1,2],"asked":[1,2,3],"#,
+        r#""whole":[1],"partial":[2],"absent":[3],"chance":0.75,"partial_steps":[4],"late":[],"#,
+        r#""late_base":[],"refused":[],"refused_why":[],"rate":0.1,"train_loss":0.375,"#,
+        r#""train_accuracy":0.1875,"step_norm":2.5,"elapsed_s":1.5,"virtual_s":1.5,"bytes_down":30,"#,
+        r#""bytes_up":20,"bytes_total":50,"model":[0.1,-2.0]}"#
+    );
+    assert_eq!(line(&row), text);
+    assert_eq!(back(&row), row);
+}
+
+#[test]
+fn everything_measured_comes_back() {
+    let mut outcome = outcome(5);
+    outcome.joined = [0, 1, 2, 7, 9, 10].map(ClientId::new).to_vec();
+    outcome.left = vec![ClientId::new(4)];
+    outcome.cohort.picks[1].chance = None;
+    outcome.cohort.picks[2].chance = Some(1.0 / 3.0);
+    outcome.returns.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
+    outcome.returns.refused = vec![Refused { client: ClientId::new(3), why: Refusal::NotFinite }];
+    let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7, deciles: [0.5; 11] });
+    let class = |samples, hits| ClassScore { samples, hits };
+    outcome.score = Some(Score {
+        loss: 0.1 + 0.2,
+        accuracy: Some(2.0 / 3.0),
+        oracle_clients,
+        oracle_sets: vec![
+            ("all".to_owned(), SetScore { loss: 0.5, accuracy: Some(0.25) }),
+            ("old".to_owned(), SetScore { loss: 0.75, accuracy: None }),
+        ],
+        classes: vec![class(2, 1), class(4, 3)],
+        top_k: vec![(2, 1.0)],
+    });
+    outcome.oracle_silent = Some(vec![ClientId::new(2)]);
+    let figures = Notes::from([("gamma_l", 0.5), ("rounds_needed", f64::INFINITY)]);
+    outcome.judged = vec![Judgement { client: ClientId::new(4), verdict: "kept", figures }];
+    let row = Row::new(&census(12, &[]), &outcome, None);
+    let mut again = back(&row);
+    let judged =
+        r#""judged":[{"client":4,"verdict":"kept","figures":{"gamma_l":0.5,"rounds_needed":null}}],"#;
+    assert!(line(&row).contains(judged), "{}", line(&row));
+    assert!(again.judged[0].figures["rounds_needed"].is_nan());
+    again.judged[0].figures.insert("rounds_needed".into(), f64::INFINITY);
+    assert_eq!(again, row);
+    let sets =
+        [("oracle_set_accuracy_all", 0.25), ("oracle_set_loss_all", 0.5), ("oracle_set_loss_old", 0.75)];
+    assert_eq!(again.notes, sets.map(|(name, figure)| (name.to_owned(), figure)).into());
+    assert_eq!(again.oracle_silent, Some(vec![2]));
+    assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
+    assert_eq!(again.chances(), [Some(0.75), None, Some(1.0 / 3.0)]);
+    assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));
+    assert_eq!((again.refused, again.refused_why), (vec![3], vec!["not-finite".to_owned()]));
+    assert_eq!(again.loss, Some(0.1 + 0.2));
+    assert_eq!(again.oracle_client_worst_tenth, Some(0.05));
+    assert_eq!(again.oracle_client_deciles, [0.5; 11]);
+    assert_eq!((again.class_samples, again.class_accuracy), (vec![2, 4], vec![0.5, 0.75]));
+    assert_eq!((again.top_k, again.top_k_accuracy), (vec![2], vec![1.0]));
+}
+
+#[test]
+fn who_stood_in_for_whom_by_hand() {
+    let row = befriended(0);
+    let text = line(&row);
+    let expected = concat!(
+        r#""refused_why":[],"n_stand_ins":4,"stand_in_for":[0,0,3],"stand_in_by":[1,2,1],"#,
+        r#""stand_in_age":[0,0,0],"stand_in_part":[0.75,0.25,1.0],"friend_similarity":[0.5,0.125,0.25],"#,
+        r#""friend_met":[7,7,7],"friend_last_met":[4,4,4],"stand_in_by_none":[2],"#,
+        r#""notes":{"by_friend":2.0,"theta":null},"rate""#
+    );
+    assert!(text.contains(expected), "{text}");
+    let expected = concat!(
+        r#""oracle_hits":2,"oracle_hits_of":3,"oracle_error2":0.75,"oracle_sigma_p2":8.0,"#,
+        r#""oracle_sigma_f2":4.0,"oracle_bound_p2":2.0,"oracle_bound_f2":1.0,"oracle_psi":0.625,"#
+    );
+    assert!(text.contains(expected), "{text}");
+    let mut again = back(&row);
+    assert!(again.notes["theta"].is_nan());
+    again.notes.insert("theta".into(), f64::INFINITY);
+    assert_eq!(again, row);
+    assert_eq!(again.stand_in_parts(), [0.75, 0.25, 1.0]);
+}
+
+#[test]
+fn lists_of_stand_ins_that_say_nothing_are_left_out() {
+    let mut outcome = outcome(5);
+    // Its own update of two rounds ago for client 3, and for client 0 a friend's.
+    outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
+    outcome.oracle =
+        Some(OracleError { error2: 0.0, absent_share: 0.5, apart2: 8.0, apart_in_cluster2: None, psi: 0.0 });
+    let row = Row::new(&census(4, &[1, 2]), &outcome, None);
+    let text = line(&row);
+    let absent = ["stand_in_part", "friend_", "stand_in_by_none", "notes", "sigma_f2", "bound_f2", "hits"];
+    for key in absent {
+        assert!(!text.contains(key), "{key}: {text}");
+    }
+    assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"rate""#), "{text}");
+    let again = back(&row);
+    assert_eq!((again.stand_in_parts(), &again), (vec![1.0, 1.0], &row));
+}
+
+#[test]
+fn in_large_fleets_stand_ins_are_counted_only() {
+    let mut outcome = outcome(0);
+    outcome.stand_ins = vec![stand_in(0, Some(1), 0, 0.5, Some(0.5)), stand_in(2, None, 0, 1.0, None)];
+    for (n_clients, listed) in [(MANY_CLIENTS, true), (MANY_CLIENTS + 1, false)] {
+        let row = Row::new(&census(n_clients, &[]), &outcome, None);
+        assert_eq!(line(&row).contains("stand_in_"), listed, "{n_clients}");
+        assert_eq!((back(&row).n_stand_ins, back(&row)), (2, row));
+    }
+}
+
+#[test]
+fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
+    let row = many(1);
+    let text = line(&row);
+    for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
+        assert!(text.contains(&format!("\"{key}\":")), "{key}");
+    }
+    assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
+    let again = back(&row);
+    assert_eq!(again, row);
+    let every_third: Vec<_> = (0..5000).step_by(3).collect();
+    let (whole, partial): (Vec<_>, Vec<_>) = every_third.iter().partition(|&&idx| idx % 2 == 0);
+    assert_eq!((again.up(), again.asked()), (every_third.clone(), every_third));
+    assert_eq!((again.n_whole(), again.n_partial()), (whole.len(), partial.len()));
+    assert_eq!((again.whole(), again.partial(), again.absent()), (whole, partial, vec![4999]));
+}
+
+#[test]
+fn one_client_in_32_is_a_list_and_one_more_is_bits() {
+    let check = |n_clients: usize, n_up: usize, bits: bool| {
+        let up: Vec<_> = (0..n_up).collect();
+        let row = Row::new(&census(n_clients, &up), &outcome(0), None);
+        assert_eq!(row.up_bits.is_some(), bits, "{n_up} of {n_clients}");
+        assert_eq!(back(&row).up().len(), n_up);
+    };
+    check(4096, 4096, false);
+    check(6400, 200, false);
+    check(6400, 201, true);
+    check(6401, 6401, true);
+}
+
+#[test]
+fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+    let row = row(0, f64::INFINITY, None);
+    assert!(line(&row).contains(r#""loss":null"#));
+    let again = back(&row);
+    assert!(again.loss.unwrap().is_nan() && again.evaluated());
+    assert_eq!(again.accuracy, None);
+    let mut unjudged = row;
+    unjudged.loss = None;
+    unjudged.model = Some(vec![1.0, f32::NAN]);
+    assert!(!back(&unjudged).evaluated());
+    assert!(back(&unjudged).model.unwrap()[1].is_nan());
+}
+
+#[test]
+fn a_class_without_samples_has_an_accuracy_of_null() {
+    let mut outcome = outcome(0);
+    let classes = vec![ClassScore { samples: 8, hits: 1 }, ClassScore::default()];
+    outcome.score = Some(Score { loss: 1.0, classes, ..Score::default() });
+    let row = Row::new(&census(4, &[]), &outcome, None);
+    assert!(line(&row).contains(r#""class_samples":[8,0],"class_accuracy":[0.125,null],"elapsed_s""#));
+    let again = back(&row);
+    assert!(again.class_accuracy[0] == 0.125 && again.class_accuracy[1].is_nan());
+}
+
+#[test]
+fn nobody_asked_means_no_chance_and_no_training_loss() {
+    let mut outcome = outcome(0);
+    outcome.cohort.picks.clear();
+    outcome.returns = Returns::default();
+    let again = back(&Row::new(&census(4, &[]), &outcome, None));
+    assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
+    assert_eq!((again.chances(), again.n_asked()), (vec![], 0));
+}
+
+#[test]
+fn lists_that_belong_together_must_have_one_length() {
+    let check = |from: &str, to: &str, expected: &str| {
+        let text = line(&Row { loss: Some(1.0), ..befriended(0) });
+        assert!(text.contains(from), "{text}");
+        match Row::parse(text.replace(from, to).as_bytes()) {
+            Err(BadLine::NoRow(message)) => assert!(message.contains(expected), "{message}"),
+            other => panic!("{other:?}"),
+        }
+    };
+    check(r#""partial_steps":[4]"#, r#""partial_steps":[]"#, "`partial` holds 1 clients");
+    check(r#""chance":0.75"#, r#""chances":[0.1,0.2]"#, "`asked` holds 3 clients");
+    check(r#""asked":[1,2,3],"#, "", "either `asked` or `asked_bits`");
+    check(r#""up":[1,2]"#, r#""up_bits":"!""#, "Invalid");
+    check(r#""n_up":2"#, r#""n_up":3"#, "`up` holds 2 clients");
+    check(r#""round":0,"#, "", "round");
+    check(r#""round":0,"#, r#""round":0,"top_k":[5],"#, "`top_k` holds 1 numbers, but `top_k_accuracy` 0");
+    check(r#""stand_in_by":[1,2,1]"#, r#""stand_in_by":[1,2]"#, "but `stand_in_by` is for 2");
+    check(r#""stand_in_age":[0,0,0],"#, "", "but `stand_in_age` is for 0");
+    check(r#""stand_in_part":[0.75,"#, r#""stand_in_part":["#, "but `stand_in_part` is for 2");
+    check(r#""friend_similarity":[0.5,"#, r#""friend_similarity":["#, "but `friend_similarity` is for 2");
+    check(r#""friend_met":[7,"#, r#""friend_met":["#, "but `friend_met` is for 2");
+    check(r#""friend_last_met":[4,"#, r#""friend_last_met":["#, "but `friend_last_met` is for 2");
+    check(r#""stand_in_by_none":[2],"#, "", "hold 3 clients, but `n_stand_ins` is 4");
+    check(r#""n_stand_ins":4,"#, "", "hold 4 clients, but `n_stand_ins` is 0");
+    check(r#""oracle_hits_of":3,"#, "", "`oracle_hits` needs `oracle_hits_of`");
+    check(r#""oracle_hits":2,"#, "", "`oracle_hits_of` needs `oracle_hits`");
+    check(r#""oracle_hits":2,"#, r#""oracle_hits":4,"#, "`oracle_hits` is 4, more than");
+}
+
+#[test]
+fn a_row_for_a_million_clients_is_short_and_quick() {
+    let n_clients = 1_000_000;
+    let up: Vec<_> = (0..n_clients).filter(|idx| idx % 7 != 0).collect();
+    let census = census(n_clients, &up);
+    let mut outcome = outcome(0);
+    outcome.joined = (0..n_clients).map(ClientId::new).collect();
+    outcome.cohort = Cohort::by_deadline((0..1000).map(|idx| ClientId::new(idx * 997)));
+    let began = std::time::Instant::now();
+    let text = line(&Row::new(&census, &outcome, None));
+    let took_s = began.elapsed().as_secs_f64();
+    assert!(text.len() < 200_000, "{} bytes", text.len());
+    // Takes a millisecond; the bound only catches work that grows faster than the number of clients.
+    assert!(took_s < 0.5, "{took_s} s");
+}
