@@ -45,6 +45,16 @@ pub(crate) enum Command {
     /// Data sets: what there is, get them, look at them, see who holds what
     #[command(subcommand)]
     Data(Data),
+    /// Train with real clients that join over a network; the same command goes on after a crash
+    Serve(Serve),
+    /// Join a server and train for it
+    Join(Join),
+    /// Make a token with which clients enrol at a server
+    Token(Token),
+    /// Shut a client out of a server for good
+    Revoke(Revoke),
+    /// Make a private certificate authority and a server's certificate, to try out TLS
+    Certs(Certs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -77,6 +87,105 @@ pub(crate) struct Run {
     /// Folder for the record; must not exist [default: a new one below runs/]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Serve {
+    /// Configuration (TOML): that of a run, with a [serve] table
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder of the run, its members and its journal; one that is there is gone on with [default: runs/NAME-OF-FILE]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) logs: Logs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Join {
+    /// Where the server is: http://host:port, or https://host:port
+    pub(crate) url: String,
+    /// Folder in which the client keeps who it is and what it remembers
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) home: PathBuf,
+    /// What to enrol with, the first time; made at the server by: ebbflow token
+    #[arg(long, env = "EBBFLOW_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Train on the samples of this client of the server's split, for trials; also its number, where the token allows it
+    #[arg(long, value_name = "N")]
+    pub(crate) slice: Option<u32>,
+    /// Train on own data: change settings of [data] that the server gave, for example --set data.file=mine.csv
+    #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// The certificate that the server's is signed by, where it is a private one (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The name in the server's certificate, if it is not that of the URL
+    #[arg(long, value_name = "NAME")]
+    pub(crate) server_name: Option<String>,
+    /// A certificate of the client's own, where the server asks for one (PEM)
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// Take part until stopped by Ctrl-C, and then leave the run for good
+    #[arg(long)]
+    pub(crate) leave_for_good: bool,
+    #[command(flatten)]
+    pub(crate) logs: Logs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Token {
+    /// Folder of the server's run
+    pub(crate) folder: PathBuf,
+    /// How many clients may enrol with it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) uses: u32,
+    /// For how many hours it is good
+    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    pub(crate) hours: u32,
+    /// Let clients choose their numbers, for trials on slices of a split
+    #[arg(long)]
+    pub(crate) numbers: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Revoke {
+    /// Folder of the server's run
+    pub(crate) folder: PathBuf,
+    /// Numbers of clients
+    #[arg(required = true)]
+    pub(crate) clients: Vec<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Certs {
+    /// Folder for the certificates and keys
+    pub(crate) folder: PathBuf,
+    /// Names and addresses by which clients know the server
+    #[arg(long = "name", value_name = "NAME", default_values_t = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()])]
+    pub(crate) names: Vec<String>,
+    /// Also make certificates for so many clients, for mutual TLS
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) clients: u32,
+}
+
+/// What is logged, on the standard error.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Logs {
+    /// What to log: error, warn, info, debug, trace, or by module
+    #[arg(long, value_name = "LEVEL", env = "EBBFLOW_LOG", default_value = "info")]
+    pub(crate) log: String,
+    /// Log one JSON object a line
+    #[arg(long)]
+    pub(crate) log_json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -7,26 +7,28 @@ use std::sync::Arc;
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
 use ebb_round::clip::Allowed;
-use ebb_round::{ClientId, Engine, Layout, Loader, Roles, RunFacts, Saver, State, StateError};
+use ebb_round::{ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Saver, State, StateError};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator, data};
 use serde::{Deserialize, Serialize};
 
+use crate::judge::Judge;
+use crate::serving::ServeTable;
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
-const TABLES: [&str; 7] = ["run", "data", "model", "world", "evaluate", "stop", "clip"];
+const TABLES: [&str; 8] = ["run", "data", "model", "world", "evaluate", "stop", "clip", "serve"];
 
 /// A run that is ready for its next round.
-pub struct Assembled {
+pub struct Assembled<F = SimFleet> {
     /// The engine, with its roles.
     pub engine: Engine,
-    /// The simulated clients.
-    pub fleet: SimFleet,
+    /// The clients: simulated, or over a network.
+    pub fleet: F,
     /// What judges the model.
-    pub evaluator: TaskEvaluator,
+    pub evaluator: Judge,
     /// The data and the model.
     pub task: Arc<dyn Task>,
     /// The `[run]` table.
@@ -178,92 +180,160 @@ pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
     }
 }
 
+/// What there is around the engine: where its clients are.
+struct Around<W> {
+    what: W,
+    n_clients: usize,
+    deadline_s: f64,
+    oracle_chances: Vec<f64>,
+    /// Whether there is anybody who knows what no server can.
+    oracles: bool,
+}
+
 impl Assembled {
-    /// Builds everything the settings name. Paths in them are relative to `folder`.
+    /// Builds everything the settings name, for clients in simulation. Paths in them are relative to `folder`.
     pub fn new(
         registry: &Registry,
         tree: Tree,
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<Self, CliError> {
-        let known = known_tables();
-        tree.only(&known)?;
-        let tree = registry.with_recipe(tree)?;
-        let mut facts = Facts::default();
-        let top: Top = tree.table("", facts).parse_without(&known[1..])?;
-        let mut run: RunTable = tree.table("run", facts).parse()?;
-        facts.seed = u64::from(run.seed);
-        facts.n_rounds = run.rounds.get();
-        let task = data::build(&tree.table("data", facts))?;
-        facts.n_clients = task.n_clients();
-        let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
-        let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
-        let mut roles = registry.build(&tree, facts)?;
-        if roles.substitution.needs_oracle_clusters() && task.oracle_cluster(ClientId::new(0)).is_none() {
-            let message = "this data was not made in clusters, so nobody can know true friends; split it with \
-                           kind = \"clustered\", or take another";
-            return Err(tree.error("substitute.kind", message).into());
-        }
-        if roles.selector.needs_accuracy() && !task.has_accuracy() {
-            let message = "it follows the clients' training accuracy, and this data has no labels, so no round would ever be a \
-                           snapshot; give chance = Q or every = N";
-            return Err(tree.error("select.kind", message).into());
-        }
-        let oracle_chances = world.oracle_chances(task.n_clients());
-        check_oracle_chances(&tree, &roles, &oracle_chances)?;
-        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
-        let stop: StopTable = tree.table("stop", facts).parse()?;
-        if stop.accuracy.is_some() && !task.has_accuracy() {
-            return Err(tree
-                .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
-                .into());
-        }
-        let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
-        let sends_more = roles.local.remembers() || trained < task.layout().len();
-        let clip = clip(&tree, facts, sends_more)?;
+        let (run, world, local) = build(registry, tree, folder, threads, |tree, task, facts| {
+            let world_facts = Facts { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
+            let world = World::build(&tree.table("world", world_facts), task)?;
+            let n_clients = task.n_clients();
+            Ok(Around {
+                n_clients,
+                deadline_s: world.deadline_s(),
+                oracle_chances: world.oracle_chances(n_clients),
+                oracles: true,
+                what: world,
+            })
+        })?;
+        let backend = Box::new(Threads::new(threads));
+        let fleet = SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run.seed));
+        Ok(run.with_fleet(fleet))
+    }
+}
 
-        let mut resolved = tree.resolved();
-        let start = match &run.start_from {
-            None => None,
-            Some(path) => {
-                let model = ebb_record::read_model(&folder.join(path), task.layout())
-                    .map_err(|error| tree.error("run.start_from", error.to_string()))?;
-                // The record carries its own copy, so that it can be repeated from itself alone.
-                run.start_from = Some(START_MODEL.into());
-                resolved = with_start_model(&resolved);
-                Some(model)
+impl Assembled<()> {
+    /// Builds everything the settings name but the clients, which will come over a network.
+    pub(crate) fn for_network(
+        registry: &Registry,
+        tree: Tree,
+        folder: &Path,
+        threads: NonZeroUsize,
+    ) -> Result<(Self, ServeTable), CliError> {
+        let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
+            let asks =
+                ["oracle_absent", "oracle_per_client", "oracle_sets"].map(|key| format!("evaluate.{key}"));
+            if let Some(key) = asks.iter().find(|key| tree.has(key)) {
+                let message = "only a simulation can know this; leave it out, or run it with: ebbflow run";
+                return Err(tree.error(key, message).into());
             }
-        };
-        roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
-        let local = Arc::clone(&roles.local);
-        let clients = (0..task.n_clients()).map(ClientId::new);
-        let run_facts = RunFacts {
-            seed: facts.seed,
-            deadline_s: world.deadline_s(),
-            threads: threads.get(),
-            trained: task.layout().trained(),
-            oracle_clusters: clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect(),
-            oracle_chances,
-            oracle: evaluation.oracle_absent,
-            clip,
-        };
-        Ok(Assembled {
-            engine: Engine::new(roles, run_facts),
-            fleet: SimFleet::new(
-                world,
-                Arc::clone(&task),
-                local,
-                Box::new(Threads::new(threads)),
-                facts.seed,
-            ),
-            evaluator: TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads),
-            task,
-            run,
-            stop,
-            resolved,
-            recipe: top.recipe,
-            start,
-        })
+            let table = ServeTable::read(&tree.table("serve", facts), task)?;
+            Ok(Around {
+                n_clients: table.clients.map_or(task.n_clients(), |clients| clients.get() as usize),
+                deadline_s: table.deadline_s.get(),
+                oracle_chances: Vec::new(),
+                oracles: false,
+                what: table,
+            })
+        })?;
+        Ok((run, table))
+    }
+}
+
+/// Builds everything but the clients, and says what there is around it and what clients do.
+fn build<W>(
+    registry: &Registry,
+    tree: Tree,
+    folder: &Path,
+    threads: NonZeroUsize,
+    around: impl FnOnce(&Tree, &dyn Task, Facts) -> Result<Around<W>, CliError>,
+) -> Result<(Assembled<()>, W, Arc<dyn LocalRule>), CliError> {
+    let known = known_tables();
+    tree.only(&known)?;
+    let tree = registry.with_recipe(tree)?;
+    let mut facts = Facts::default();
+    let top: Top = tree.table("", facts).parse_without(&known[1..])?;
+    let mut run: RunTable = tree.table("run", facts).parse()?;
+    facts.seed = u64::from(run.seed);
+    facts.n_rounds = run.rounds.get();
+    let task = data::build(&tree.table("data", facts))?;
+    facts.n_clients = task.n_clients();
+    let Around { what, n_clients, deadline_s, oracle_chances, oracles } =
+        around(&tree, task.as_ref(), facts)?;
+    facts.n_clients = n_clients;
+    let mut roles = registry.build(&tree, facts)?;
+    let clients = (0..task.n_clients()).map(ClientId::new).filter(|_| oracles);
+    let oracle_clusters: Vec<_> = clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect();
+    if roles.substitution.needs_oracle_clusters() && oracle_clusters.is_empty() {
+        let message = "this data was not made in clusters, so nobody can know true friends; split it with \
+                       kind = \"clustered\", or take another";
+        return Err(tree.error("substitute.kind", message).into());
+    }
+    if roles.selector.needs_accuracy() && !task.has_accuracy() {
+        let message = "it follows the clients' training accuracy, and this data has no labels, so no round would ever be a \
+                       snapshot; give chance = Q or every = N";
+        return Err(tree.error("select.kind", message).into());
+    }
+    check_oracle_chances(&tree, &roles, &oracle_chances)?;
+    let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
+    let stop: StopTable = tree.table("stop", facts).parse()?;
+    if stop.accuracy.is_some() && !task.has_accuracy() {
+        return Err(tree
+            .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
+            .into());
+    }
+    let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
+    let sends_more = roles.local.remembers() || trained < task.layout().len();
+    let clip = clip(&tree, facts, sends_more)?;
+
+    let mut resolved = tree.resolved();
+    let start = match &run.start_from {
+        None => None,
+        Some(path) => {
+            let model = ebb_record::read_model(&folder.join(path), task.layout())
+                .map_err(|error| tree.error("run.start_from", error.to_string()))?;
+            // The record carries its own copy, so that it can be repeated from itself alone.
+            run.start_from = Some(START_MODEL.into());
+            resolved = with_start_model(&resolved);
+            Some(model)
+        }
+    };
+    roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
+    let local = Arc::clone(&roles.local);
+    let run_facts = RunFacts {
+        seed: facts.seed,
+        deadline_s,
+        threads: threads.get(),
+        trained: task.layout().trained(),
+        oracle_clusters,
+        oracle_chances,
+        oracle: evaluation.oracle_absent,
+        clip,
+    };
+    let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
+    let assembled = Assembled {
+        engine: Engine::new(roles, run_facts),
+        fleet: (),
+        evaluator: Judge::Here(evaluator),
+        task,
+        run,
+        stop,
+        resolved,
+        recipe: top.recipe,
+        start,
+    };
+    Ok((assembled, what, local))
+}
+
+impl<F> Assembled<F> {
+    /// The same run with other clients.
+    pub(crate) fn with_fleet<G>(self, fleet: G) -> Assembled<G> {
+        let Assembled { engine, fleet: _, evaluator, task, run, stop, resolved, recipe, start } = self;
+        Assembled { engine, fleet, evaluator, task, run, stop, resolved, recipe, start }
     }
 
     /// The facts that head the record.
@@ -286,7 +356,9 @@ impl Assembled {
     pub fn layout(&self) -> &Layout {
         self.task.layout()
     }
+}
 
+impl<F: State> Assembled<F> {
     /// Everything that later rounds depend on.
     pub fn save(&self) -> Vec<u8> {
         let mut saver = Saver::new();

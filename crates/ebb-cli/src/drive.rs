@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
-use ebb_round::vectors;
+use ebb_round::{Fleet, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
@@ -31,8 +31,8 @@ pub trait Watch {
 }
 
 /// Runs all rounds that are left.
-pub fn drive(
-    run: &mut Assembled,
+pub fn drive<F: Fleet>(
+    run: &mut Assembled<F>,
     mut writer: RunWriter,
     stop: &AtomicBool,
     watch: &mut dyn Watch,
@@ -47,11 +47,13 @@ pub fn drive(
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
+        run.evaluator.check()?;
         let model = run.engine.model().model.as_slice();
         let reached = reached(run, &outcome);
         if reached.is_some() && outcome.score.is_none() {
             // The last round is always judged.
-            outcome.score = Some(run.evaluator.judge_now(model, run.engine.census(), run.engine.shares()));
+            let (model, census, shares) = (run.engine.model(), run.engine.census(), run.engine.shares());
+            outcome.score = run.evaluator.judge_now(outcome.number, model, census, shares)?;
         }
         let row = Row::new(run.engine.census(), &outcome, (model.len() <= SHOWN_PARAMS).then_some(model));
         let line = writer.append(&row).map_err(broken)?;
@@ -84,13 +86,13 @@ pub fn drive(
 }
 
 /// How many pairs of clients could have met.
-fn could_meet(run: &Assembled) -> usize {
+fn could_meet<F>(run: &Assembled<F>) -> usize {
     let n_clients = run.engine.census().n_enrolled();
     n_clients * n_clients.saturating_sub(1) / 2
 }
 
 /// Records who is how alike, if the substitution knows.
-fn keep_friends(run: &Assembled, writer: &mut RunWriter) -> Result<(), RecordError> {
+fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
     match run.engine.acquaintance() {
         Some(all) => writer.friends(&all),
         None => Ok(()),
@@ -98,7 +100,7 @@ fn keep_friends(run: &Assembled, writer: &mut RunWriter) -> Result<(), RecordErr
 }
 
 /// Why the run ends here, if it does.
-fn reached(run: &Assembled, outcome: &ebb_round::Outcome) -> Option<&'static str> {
+fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'static str> {
     if !vectors::all_finite(&run.engine.model().model) {
         return Some("diverged");
     }

@@ -9,8 +9,10 @@ mod commands;
 pub mod drive;
 mod error;
 mod grid;
+mod judge;
 mod output;
 mod progress;
+mod serving;
 mod typeset;
 mod untrained;
 
@@ -55,6 +57,11 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Selection(selection) => commands::selection::run(registry, selection),
         Command::World(world) => commands::world::run(world),
         Command::Data(data) => commands::data::run(data),
+        Command::Serve(serve) => commands::serve::run(registry, serve),
+        Command::Join(join) => commands::join::run(registry, join),
+        Command::Token(token) => commands::token::run(token),
+        Command::Revoke(revoke) => commands::revoke::run(revoke),
+        Command::Certs(certs) => commands::certs::run(certs),
         Command::Completions { shell } => commands::completions::run(*shell),
     }
 }

@@ -2,10 +2,12 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use tracing_subscriber::EnvFilter;
 
 use ebb_plot::Svg;
 
 use crate::CliError;
+use crate::args::Logs;
 
 /// Prints a line.
 pub(crate) fn say(line: &str) -> Result<(), CliError> {
@@ -19,6 +21,22 @@ pub(crate) fn say(line: &str) -> Result<(), CliError> {
 /// Prints a line for the person at the terminal; nobody reading is no reason to stop.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// Lets what servers and clients do be logged, on the standard error.
+pub(crate) fn log_to_stderr(logs: &Logs) -> Result<(), CliError> {
+    let filter = EnvFilter::try_new(&logs.log).map_err(|error| {
+        let level = &logs.log;
+        CliError::Usage(format!("--log {level}: {error}; give error, warn, info, debug or trace"))
+    })?;
+    let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // Somebody who embeds this may log already.
+    let _ = match logs.log_json {
+        true => to_stderr.json().flatten_event(true).try_init(),
+        false => to_stderr.with_ansi(ansi).with_target(false).try_init(),
+    };
+    Ok(())
 }
 
 /// Writes a picture or a table, and the folder it goes into.

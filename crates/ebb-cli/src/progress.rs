@@ -100,6 +100,18 @@ fn bar(first: u64, n_rounds: u64) -> ProgressBar {
     bar
 }
 
+/// Does something once, when Ctrl-C is pressed or the program is asked to end. The second time ends it at once.
+pub(crate) fn on_interruption(act: Box<dyn Fn() + Send>) {
+    let asked = AtomicBool::new(false);
+    // Where no handler can be set, Ctrl-C ends the program, and the journal is what is left.
+    let _ = ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        act();
+    });
+}
+
 /// A flag that Ctrl-C raises. The second Ctrl-C ends the program at once.
 pub(crate) fn interruption() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));

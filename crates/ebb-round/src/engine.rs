@@ -52,6 +52,17 @@ pub struct RunFacts {
     pub clip: Allowed,
 }
 
+/// What roles need of every client, beyond training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// It remembers something from round to round, and sends beside the model what that changed by.
+    pub memory: bool,
+    /// It starts from a model of its own.
+    pub own_start: bool,
+    /// It says its loss at a model, and how long it would train.
+    pub probe: bool,
+}
+
 /// A run between two rounds.
 pub struct Engine {
     roles: Roles,
@@ -261,6 +272,12 @@ impl Engine {
             spent,
             spent_so_far: self.spent,
         })
+    }
+
+    /// What the roles need of every client.
+    pub fn needs(&self) -> Needs {
+        let Roles { selector, local, server, .. } = &self.roles;
+        Needs { memory: local.remembers(), own_start: server.gives_own_starts(), probe: selector.probes() }
     }
 
     /// The number of the round that comes next.

@@ -26,11 +26,11 @@ pub mod weights;
 
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
-pub use engine::{Engine, Outcome, Roles, RunFacts, StandIn};
+pub use engine::{Engine, Needs, Outcome, Roles, RunFacts, StandIn};
 pub use fleet::{
     ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, SetScore, Sink, Spent, Spread,
 };
-pub use inbox::{Refusal, Refused};
+pub use inbox::{LATE_ROUNDS, Refusal, Refused};
 pub use oracle::OracleError;
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
 pub use rng::Stream;

@@ -109,6 +109,10 @@ pub trait Selector: State + Send {
     fn goes_by_losses(&self) -> bool {
         false
     }
+    /// Whether it ever probes clients.
+    fn probes(&self) -> bool {
+        false
+    }
     /// Whether it goes by the accuracies that clients report, which only data with labels have.
     fn needs_accuracy(&self) -> bool {
         false
@@ -286,6 +290,10 @@ pub trait ServerRule: State + Send {
     /// What travels to the clients.
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
         Arc::clone(&round.global)
+    }
+    /// Whether clients ever go on from models of their own.
+    fn gives_own_starts(&self) -> bool {
+        false
     }
     /// Where a client goes on from, if not from what travels to all.
     fn own_start(&self, _round: &Round<'_>, _client: ClientId) -> Option<OwnStart> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Amount, Bits, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, Measured, Order, RoundNo,
-    Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
+    Amount, Bits, Census, ClientId, Fleet, FleetError, Job, LATE_ROUNDS, Loader, LocalRule, Measured, Order,
+    RoundNo, Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
 };
 use ebb_train::Task;
 use ebb_train::backend::{Assignment, Backend};
@@ -42,7 +42,7 @@ struct UnderWay {
 impl UnderWay {
     /// Whether anybody remembers having asked for it.
     fn is_remembered(&self, number: RoundNo) -> bool {
-        self.update.base.saturating_add(MOST_LATE) >= number
+        self.update.base.saturating_add(LATE_ROUNDS) >= number
     }
 }
 
@@ -242,9 +242,6 @@ impl SimFleet {
         Ok(bytes_up)
     }
 }
-
-/// The engine forgets what it asked for after as many rounds.
-const MOST_LATE: u32 = 32;
 
 /// Nobody asks in fleets larger than this who would have answered.
 const MOST_FORETOLD: usize = 4096;

@@ -99,6 +99,11 @@ impl TaskEvaluator {
         TaskEvaluator { task, evaluation, n_rounds, threads, sets }
     }
 
+    /// Every how many rounds it judges.
+    pub fn every(&self) -> NonZeroU32 {
+        self.evaluation.every
+    }
+
     /// The score of a model, whichever round it is.
     pub fn judge(&self, model: &[f32]) -> Score {
         let oracle_clients = self.evaluation.oracle_per_client.then(|| self.per_client(model)).flatten();

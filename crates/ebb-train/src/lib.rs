@@ -8,6 +8,7 @@ pub mod data;
 pub mod evaluate;
 mod kernels;
 mod losses;
+mod memory;
 pub mod net;
 pub mod read;
 pub mod run;
@@ -18,6 +19,7 @@ mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};
 pub use kernels::Path;
+pub use memory::Memory;
 pub use stub::{Stub, Unjudged};
 pub use task::{Done, Tally, Task, Trainee};
 

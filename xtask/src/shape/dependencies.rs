@@ -19,11 +19,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-train", &["ebb-round", "ebb-settings"]),
     ("ebb-record", &["ebb-round"]),
     ("ebb-sim", &["ebb-round", "ebb-settings", "ebb-train"]),
+    ("ebb-net", &["ebb-round", "ebb-train"]),
     (
         "ebb-cli",
         &[
             "ebb-fetch",
             "ebb-methods",
+            "ebb-net",
             "ebb-papers",
             "ebb-plot",
             "ebb-report",
@@ -36,7 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "ebbflow",
-        &["ebb-cli", "ebb-methods", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],
+        &["ebb-cli", "ebb-methods", "ebb-net", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],
     ),
     (
         "xtask",

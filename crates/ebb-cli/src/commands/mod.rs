@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub(crate) mod certs;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod data;
@@ -7,11 +8,15 @@ pub(crate) mod demo;
 pub(crate) mod describe;
 pub(crate) mod export;
 pub(crate) mod friends;
+pub(crate) mod join;
 pub(crate) mod list;
 pub(crate) mod report;
 pub(crate) mod reproduce;
 pub(crate) mod resume;
+pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod selection;
+pub(crate) mod serve;
 pub(crate) mod show;
+pub(crate) mod token;
 pub(crate) mod world;

@@ -53,15 +53,19 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
     if matches!(ended, Err(CliError::OutputClosed)) {
         note(&format!("the output was closed; everything is saved. Go on with: {}", resume_command(&folder)));
     }
-    let ended = ended?;
+    say_ended(ended?, &folder, how)
+}
+
+/// Says how a run ended.
+pub(crate) fn say_ended(ended: Ended, folder: &Path, how: &How) -> Result<(), CliError> {
     match ended {
-        Ended::Interrupted => Err(CliError::Interrupted { resume: resume_command(&folder) }),
+        Ended::Interrupted => Err(CliError::Interrupted { resume: resume_command(folder) }),
         Ended::Finished(summary) if how.json => {
             let line =
                 serde_json::json!({ "folder": folder.display().to_string(), "summary": summary.as_ref() });
             say(&line.to_string())
         }
-        Ended::Finished(summary) => say_summary(&summary, &folder),
+        Ended::Finished(summary) => say_summary(&summary, folder),
     }
 }
 

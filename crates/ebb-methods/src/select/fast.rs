@@ -132,6 +132,10 @@ impl Fast {
 }
 
 impl Selector for Fast {
+    fn probes(&self) -> bool {
+        self.around.probes()
+    }
+
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
         if self.is_snapshot(round) { Vec::new() } else { self.around.probe(round) }
     }

@@ -48,6 +48,10 @@ fn a_tenth() -> Chance {
 }
 
 impl Selector for FedCs {
+    fn probes(&self) -> bool {
+        true
+    }
+
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
         let share = self.among_share.get() * round.census.n_enrolled() as f64;
         // What is whole but for the rounding of a product, such as 0.07 of 100, stays as it is.

@@ -32,6 +32,10 @@ pub(super) struct PowD {
 }
 
 impl Selector for PowD {
+    fn probes(&self) -> bool {
+        true
+    }
+
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
         self.candidates.draw(round)
     }

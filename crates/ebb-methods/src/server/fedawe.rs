@@ -58,6 +58,10 @@ impl ServerRule for FedAwe {
         false
     }
 
+    fn gives_own_starts(&self) -> bool {
+        true
+    }
+
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, _) = self.own.of(round, client);
         Some(OwnStart { parcel, times: NonZeroU32::MIN })

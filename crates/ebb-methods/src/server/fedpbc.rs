@@ -53,6 +53,10 @@ impl ServerRule for FedPbc {
         false
     }
 
+    fn gives_own_starts(&self) -> bool {
+        true
+    }
+
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, missed) = self.own.of(round, client);
         Some(OwnStart { parcel, times: self.most_rounds.map_or(missed, |most| missed.min(most)) })

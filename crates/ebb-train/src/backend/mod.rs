@@ -5,7 +5,7 @@ pub mod threads;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{ClientId, FleetError, Job, LocalRule, Parcel, SideName, Update};
+use ebb_round::{ClientId, FleetError, Job, LocalRule, LocalRun, Parcel, SideName, StepRule, Update};
 
 use crate::Task;
 pub use threads::Threads;
@@ -58,9 +58,69 @@ pub(crate) fn train_one(
     seed: u64,
     one: &Assignment,
 ) -> Option<Trained> {
+    train_directed(task, seed, one, |run| rule.run(&one.job, &one.memory, run))
+}
+
+/// Trains one client, and asks after every few steps whether it should go on; if not, it is cut off there.
+pub fn train_while(
+    task: &dyn Task,
+    rule: &dyn LocalRule,
+    seed: u64,
+    one: &Assignment,
+    go_on: &dyn Fn(u32) -> bool,
+) -> Option<Trained> {
+    train_directed(task, seed, one, |run| {
+        rule.run(&one.job, &one.memory, &mut Watched { run, go_on, done: 0 })
+    })
+}
+
+/// Somebody looks on after so many steps.
+const LOOK_EVERY: u32 = 4;
+
+/// A client whose steps are watched.
+struct Watched<'w> {
+    run: &'w mut dyn LocalRun,
+    go_on: &'w dyn Fn(u32) -> bool,
+    done: u32,
+}
+
+impl LocalRun for Watched<'_> {
+    fn steps_asked(&self) -> u32 {
+        self.run.steps_asked()
+    }
+
+    fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
+        let mut left = count;
+        while left > 0 && (self.go_on)(self.done) {
+            let wanted = left.min(LOOK_EVERY);
+            let done = self.run.steps(wanted, rule);
+            self.done += done;
+            left -= done;
+            if done < wanted {
+                break;
+            }
+        }
+        count - left
+    }
+
+    fn gradient(&mut self) -> Vec<f32> {
+        self.run.gradient()
+    }
+
+    fn moved(&self) -> Vec<f32> {
+        self.run.moved()
+    }
+}
+
+fn train_directed(
+    task: &dyn Task,
+    seed: u64,
+    one: &Assignment,
+    direct: impl FnOnce(&mut dyn LocalRun) -> Option<Parcel>,
+) -> Option<Trained> {
     let mut trainee = task.begin(one.client, &one.job, seed, one.limit);
     let asked = NonZeroU32::new(trainee.steps_asked()).expect("work is at least one step");
-    let memory = rule.run(&one.job, &one.memory, trainee.as_mut());
+    let memory = direct(trainee.as_mut());
     let done = trainee.finish()?;
     let mut delta = Parcel::of(done.delta);
     delta.side = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();

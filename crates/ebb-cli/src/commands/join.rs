@@ -1,0 +1,93 @@
+//! `ebbflow join`: a client that trains a built-in model on data of its own, or on a slice of a split.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ebb_methods::Registry;
+use ebb_net::client::{self, Invitation, Joining, Left, TaskTrainer, Trainer, Until};
+use ebb_round::ClientId;
+use ebb_settings::{Facts, Tree};
+use ebb_train::data;
+use tokio::sync::watch;
+
+use crate::CliError;
+use crate::args::Join;
+use crate::commands::serve::read_given;
+use crate::output::{log_to_stderr, note};
+use crate::progress::on_interruption;
+
+pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
+    log_to_stderr(&args.logs)?;
+    let read =
+        |file: &Path| std::fs::read_to_string(file).map_err(|error| CliError::file("reading", file, error));
+    let identity = match (&args.cert, &args.key) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    let joining = Joining {
+        url: args.url.clone(),
+        token: args.token.clone(),
+        number: args.slice,
+        folder: Some(args.home.clone()),
+        ca: args.ca.as_deref().map(read).transpose()?,
+        name: args.server_name.clone(),
+        identity,
+    };
+    let (registry, set) = (registry.clone(), args.set.clone());
+    let (slice, place) = (args.slice, args.place.data.clone());
+    let make = Box::new(move |invitation: &Invitation| {
+        trainer(&registry, invitation, &set, place.as_deref(), slice).map_err(|error| error.to_string())
+    });
+    let (to, until) = watch::channel(Until::Over);
+    let last = if args.leave_for_good { Until::Leaves } else { Until::Stopped };
+    on_interruption(Box::new(move || {
+        to.send_replace(last);
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::file("using", &args.home, error))?;
+    let left = runtime.block_on(client::join(joining, make, until));
+    // A trainer that is still at work is not waited for.
+    runtime.shutdown_background();
+    match left.map_err(|error| CliError::Usage(error.to_string()))? {
+        Left::Over(why) => note(&format!("done: {why}")),
+        Left::Stopped => note("stopped; the same command comes back"),
+    }
+    Ok(())
+}
+
+/// What trains as the server's settings say, on the data that is here.
+fn trainer(
+    registry: &Registry,
+    invitation: &Invitation,
+    set: &[String],
+    place: Option<&Path>,
+    slice: Option<u32>,
+) -> Result<Box<dyn Trainer>, CliError> {
+    // Whom a server asks is no client's concern, but roles are built together.
+    let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
+    tree.lay_over(read_given(&invitation.settings)?);
+    tree.find_data_in(place);
+    tree.set_all(set)?;
+    let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
+    let task = data::build(&tree.table("data", facts))?;
+    facts.n_clients = task.n_clients();
+    let n_params = task.layout().len() as u64;
+    if n_params != invitation.n_params {
+        return Err(CliError::Usage(format!(
+            "the model on this data has {n_params} numbers, the server's {}; the data must have the same inputs and classes",
+            invitation.n_params
+        )));
+    }
+    let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
+    if slice.idx() >= task.n_clients() {
+        return Err(CliError::Usage(format!(
+            "this client has number {}, but the data is split among {}; give --slice N, or data of its own with --set data...",
+            slice.number(),
+            task.n_clients()
+        )));
+    }
+    let roles = registry.build(&tree, facts)?;
+    Ok(Box::new(TaskTrainer::new(task, Arc::clone(&roles.local), slice, invitation.seed)))
+}

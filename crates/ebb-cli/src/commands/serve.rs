@@ -1,0 +1,133 @@
+//! `ebbflow serve`: one configuration, real clients, one record. The same command goes on after a crash.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use ebb_methods::Registry;
+use ebb_net::{NetFleet, Place, STOPPED, Served};
+use ebb_record::RunWriter;
+use ebb_round::FleetError;
+use ebb_settings::Tree;
+
+use crate::args::Serve;
+use crate::assemble::{Assembled, read_settings};
+use crate::commands::run::say_ended;
+use crate::drive::drive;
+use crate::judge::Judge;
+use crate::output::{log_to_stderr, note};
+use crate::progress::{Progress, on_interruption};
+use crate::serving::{JudgedBy, ServeTable};
+use crate::{CliError, PROGRAM};
+
+pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
+    log_to_stderr(&args.logs)?;
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
+    if tree.has("grid") {
+        return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
+    }
+    let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
+    let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
+    let tls = table.tls(&base)?;
+    let (writer, state) = open(&run, &folder)?;
+    let again = state.is_some();
+    let place = Place { folder: folder.clone(), listen: table.listen, tls, keep_updates: table.keep_updates };
+    let rules = table.rules(
+        run.engine.needs(),
+        run.layout().len(),
+        for_clients(&run.resolved),
+        u64::from(run.run.seed),
+    );
+    let (served, fleet) = Served::start(place, rules).map_err(|error| CliError::Usage(error.to_string()))?;
+    let mut run = run.with_fleet(fleet);
+    if table.judged_by == JudgedBy::Clients {
+        run.evaluator = Judge::Clients(served.judge(run.evaluator.every(), run.run.rounds.get()));
+    }
+    if let Some(state) = state {
+        run.load(&state).map_err(|source| CliError::State { folder: folder.clone(), source })?;
+    }
+    if !args.how.json && !args.how.quiet {
+        say_where(&served, &table, &folder, again, &run);
+    }
+    on_interruption(Box::new(served.stopper()));
+    let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
+    // The journal holds everything at any time, so nothing is to be finished first.
+    let ended = drive(&mut run, writer, &AtomicBool::new(false), &mut progress);
+    drop(progress);
+    match ended {
+        Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
+            Err(CliError::Interrupted { resume: command(args) })
+        }
+        Err(error) => Err(error),
+        Ok(ended) => {
+            served.farewell();
+            say_ended(ended, &folder, &args.how)
+        }
+    }
+}
+
+/// The folder of a server without a name.
+fn default_folder(file: &Path) -> PathBuf {
+    let name = file.file_stem().map_or_else(|| "serve".into(), std::ffi::OsStr::to_os_string);
+    Path::new("runs").join(name)
+}
+
+/// Makes the folder of a new run, or takes up the one that is there, if it is the same run.
+fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>>), CliError> {
+    if !folder.exists() {
+        let start = run.start_model().map(|model| (run.layout(), model));
+        return Ok((RunWriter::create(folder, &run.header(), &run.resolved, start)?, None));
+    }
+    let record = ebb_record::RunFolder::open(folder)?;
+    let settings = folder.join("settings.toml");
+    let there =
+        std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
+    if there != run.resolved {
+        return Err(CliError::Usage(format!(
+            "{}: it is the folder of a run with other settings; give another by --out, or go on with those in {}",
+            folder.display(),
+            settings.display()
+        )));
+    }
+    let (found, ours) = (record.header(), run.header());
+    if (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
+        return Err(CliError::Usage(format!(
+            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: go on with that program",
+            folder.display(),
+            found.program,
+            found.kernels,
+            ours.kernels
+        )));
+    }
+    Ok(RunWriter::reopen(folder)?)
+}
+
+/// What of the settings clients need.
+fn for_clients(resolved: &str) -> String {
+    let root: toml::Table = resolved.parse().expect("resolved settings are TOML");
+    let wanted = ["data", "model", "local"];
+    let tables: toml::Table = root.into_iter().filter(|(name, _)| wanted.contains(&name.as_str())).collect();
+    toml::to_string(&tables).expect("tables of TOML can be written")
+}
+
+fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, run: &Assembled<NetFleet>) {
+    let folder = folder.display();
+    if again || run.engine.next() > 0 {
+        note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
+    }
+    let scheme = if table.is_plain() { "http" } else { "https" };
+    note(&format!("serving at {scheme}://{}, record in {folder}", served.address()));
+    note(&format!("clients enrol with a token: ebbflow token {folder}"));
+}
+
+/// The command that goes on.
+fn command(args: &Serve) -> String {
+    let mut words = vec!["ebbflow serve".to_owned(), args.file.display().to_string()];
+    words.extend(args.changes.set.iter().map(|set| format!("--set {set}")));
+    words.extend(args.out.iter().map(|out| format!("--out {}", out.display())));
+    words.join(" ")
+}
+
+/// The settings a server gave, as a client reads them.
+pub(crate) fn read_given(settings: &str) -> Result<Tree, CliError> {
+    Ok(Tree::parse(settings, "the server's settings")?)
+}

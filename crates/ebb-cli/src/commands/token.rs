@@ -1,0 +1,29 @@
+//! `ebbflow token`: what clients enrol with.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ebb_net::KEY;
+use ebb_net::tokens::{Key, Terms, unguessable};
+
+use crate::CliError;
+use crate::args::Token;
+use crate::output::say;
+
+pub(crate) fn run(args: &Token) -> Result<(), CliError> {
+    let file = args.folder.join(KEY);
+    if !args.folder.is_dir() {
+        let folder = args.folder.display();
+        return Err(CliError::Usage(format!(
+            "{folder}: no such folder; give that of a server's run, as ebbflow serve says it"
+        )));
+    }
+    let key = Key::open(&file).map_err(|error| CliError::file("opening", &file, error))?;
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let terms = Terms {
+        id: unguessable(),
+        until_s: now_s + 3600 * u64::from(args.hours),
+        uses: args.uses,
+        numbers: args.numbers,
+    };
+    say(&key.token(&terms))
+}

@@ -1,0 +1,216 @@
+//! The `[serve]` table: how a server deals with its clients.
+
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use ebb_net::pack::{Number, Packing};
+use ebb_net::{Abilities, AfterDeadline, Rules, Tls};
+use ebb_round::Needs;
+use ebb_settings::{NonNegative, Positive, Settings, SettingsError};
+use ebb_train::Task;
+use serde::{Deserialize, Serialize};
+
+use crate::CliError;
+
+/// The `[serve]` table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServeTable {
+    /// Where the server listens.
+    #[serde(default = "loopback")]
+    pub(crate) listen: SocketAddr,
+    /// How many clients methods should reckon with; as many as the data is split among, without.
+    pub(crate) clients: Option<NonZeroU32>,
+    /// When a round closes.
+    #[serde(default = "a_minute")]
+    pub(crate) deadline_s: Positive,
+    /// How long a round is held open for clients that are waited for, or for a quorum; an hour, or the deadline if longer.
+    pub(crate) patience_s: Option<Positive>,
+    /// How long after the deadline half-done work still counts as on time.
+    #[serde(default = "two_seconds")]
+    grace_s: NonNegative,
+    /// What becomes of work that is not done by the deadline.
+    #[serde(default)]
+    after_deadline: After,
+    /// A round with fewer answers is held open beyond its deadline.
+    #[serde(default)]
+    quorum: usize,
+    /// A round begins once so many clients can take a job.
+    #[serde(default = "one")]
+    least_up: NonZeroUsize,
+    #[serde(default = "five_seconds")]
+    heartbeat_s: Positive,
+    /// How many clients can enrol.
+    #[serde(default = "many")]
+    most_clients: NonZeroU32,
+    /// Whether the journal keeps every update, so that the model can be recomputed.
+    #[serde(default)]
+    pub(crate) keep_updates: bool,
+    /// Who judges the model.
+    #[serde(default)]
+    pub(crate) judged_by: JudgedBy,
+    /// How models travel.
+    #[serde(default)]
+    down: Pack,
+    /// How updates travel.
+    #[serde(default)]
+    up: Pack,
+    /// The server's certificate.
+    tls: Option<TlsTable>,
+    /// Whether it may be read by everybody on the way.
+    #[serde(default)]
+    plain: bool,
+    /// Where figures for Prometheus are to be had.
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum After {
+    #[default]
+    Cut,
+    Late,
+}
+
+/// Who judges the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum JudgedBy {
+    /// The server, on test data it has.
+    #[default]
+    Server,
+    /// The clients, on data they keep for that.
+    Clients,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pack {
+    #[serde(default)]
+    number: As,
+    #[serde(default)]
+    zstd: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum As {
+    #[default]
+    F32,
+    F16,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsTable {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// Clients must show a certificate that is signed by this one.
+    clients: Option<PathBuf>,
+}
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 7700))
+}
+fn a_minute() -> Positive {
+    Positive::new(60.0).expect("positive")
+}
+fn five_seconds() -> Positive {
+    Positive::new(5.0).expect("positive")
+}
+fn two_seconds() -> NonNegative {
+    NonNegative::new(2.0).expect("not negative")
+}
+fn one() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+fn many() -> NonZeroU32 {
+    NonZeroU32::new(100_000).expect("not zero")
+}
+
+/// Vectors that clients send beside the model; every method so far sends one.
+const MOST_SIDES: usize = 2;
+
+impl ServeTable {
+    pub(crate) fn read(settings: &Settings<'_>, task: &dyn Task) -> Result<ServeTable, SettingsError> {
+        let table: ServeTable = settings.parse()?;
+        if table.patience_s.is_some_and(|patience| patience.get() < table.deadline_s.get()) {
+            return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
+        }
+        if table.tls.is_none() && !table.plain && !table.listen.ip().is_loopback() {
+            let message = "everybody on the way could read and change what is sent; give [serve.tls] certificate and key (ebbflow certs \
+                           makes them), or write plain = true if something else protects it";
+            return Err(settings.error("listen", message));
+        }
+        if table.tls.is_some() && table.plain {
+            return Err(settings.error("plain", "[serve.tls] is given; leave out one of them"));
+        }
+        if let Some(clients) = table.clients
+            && clients > table.most_clients
+        {
+            return Err(settings.error("clients", "more than most_clients; raise that"));
+        }
+        if table.judged_by == JudgedBy::Server && task.n_test_pieces() == 0 {
+            let message = "this data has nothing to judge on at the server; write judged_by = \"clients\"";
+            return Err(settings.error("judged_by", message));
+        }
+        Ok(table)
+    }
+
+    /// How the server deals with its clients.
+    pub(crate) fn rules(&self, needs: Needs, n_params: usize, settings: String, seed: u64) -> Rules {
+        let deadline_s = self.deadline_s.get();
+        Rules {
+            deadline_s,
+            patience_s: self.patience_s.map_or_else(|| deadline_s.max(3600.0), Positive::get),
+            grace_s: self.grace_s.get(),
+            after_deadline: match self.after_deadline {
+                After::Cut => AfterDeadline::Cut,
+                After::Late => AfterDeadline::Late,
+            },
+            quorum: self.quorum,
+            least_up: self.least_up.get(),
+            heartbeat_s: self.heartbeat_s.get(),
+            most_clients: self.most_clients.get(),
+            needs: Abilities {
+                sides: needs.memory,
+                own_start: needs.own_start,
+                probe: needs.probe,
+                ..Abilities::default()
+            },
+            n_params,
+            most_sides: MOST_SIDES,
+            down: self.down.packing(),
+            up: self.up.packing(),
+            settings,
+            seed,
+        }
+    }
+
+    /// Whether everybody on the way can read what is sent.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// The certificate, from files relative to a folder.
+    pub(crate) fn tls(&self, folder: &Path) -> Result<Option<Tls>, CliError> {
+        let Some(TlsTable { certificate, key, clients }) = &self.tls else { return Ok(None) };
+        let read = |file: &PathBuf| {
+            let file = folder.join(file);
+            std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))
+        };
+        let clients = clients.as_ref().map(read).transpose()?;
+        Ok(Some(Tls { certificate: read(certificate)?, key: read(key)?, clients }))
+    }
+}
+
+impl Pack {
+    fn packing(self) -> Packing {
+        let number = match self.number {
+            As::F32 => Number::F32,
+            As::F16 => Number::F16,
+        };
+        Packing { number, zstd: self.zstd }
+    }
+}

@@ -1,0 +1,283 @@
+//! A client: joins a server, trains what it is told, and comes back by itself whenever it is cut off.
+
+mod errand;
+mod home;
+mod session;
+mod task;
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use ebb_round::{ClientId, Job, Parcel};
+use ebb_train::Tally;
+use ebb_train::backend::Trained;
+use tokio::sync::watch;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::Abilities;
+use crate::server::reasons;
+use crate::tokens::unguessable;
+use home::Home;
+use session::{Member, Visit};
+pub use task::TaskTrainer;
+
+/// What a client brings: a model that it can train on data of its own.
+///
+/// It is called from one thread at a time.
+pub trait Trainer: Send {
+    /// How many samples it trains on.
+    fn samples(&self) -> u32;
+
+    /// What it can do.
+    fn abilities(&self) -> Abilities;
+
+    /// Does a job from what it remembers, and says what came out; `None` if not one step was done. It tells `at_work` how far it is,
+    /// and ends soon once that says so, with what it has.
+    fn train(&mut self, job: &Job, memory: &Arc<Parcel>, at_work: &AtWork)
+    -> Result<Option<Trained>, String>;
+
+    /// The loss at a job's model over so many of its samples, or all.
+    fn loss(&mut self, _job: &Job, _samples: Option<NonZeroU32>) -> Result<f32, String> {
+        Err("this client cannot say its loss".to_owned())
+    }
+
+    /// How good a model is on samples that are kept for that.
+    fn evaluate(&mut self, _model: &[f32]) -> Result<Tally, String> {
+        Err("this client keeps no samples to judge models".to_owned())
+    }
+}
+
+/// A client at work, as it is seen from outside.
+#[derive(Debug, Default)]
+pub struct AtWork {
+    steps: AtomicU32,
+    stopped: AtomicBool,
+}
+
+impl AtWork {
+    /// So many steps are done.
+    pub fn done(&self, steps: u32) {
+        self.steps.store(steps, Ordering::Relaxed);
+    }
+
+    /// Whether the time is over: end, and return what was done.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a server tells a client that it lets in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// Its number.
+    pub client: ClientId,
+    /// The tables of the run that concern clients, as TOML.
+    pub settings: String,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// How many numbers the model has.
+    pub n_params: u64,
+}
+
+/// Makes a trainer from what the server says, when the client is let in for the first time.
+pub type Make = Box<dyn FnMut(&Invitation) -> Result<Box<dyn Trainer>, String> + Send>;
+
+/// How to join a server.
+#[derive(Clone, Debug, Default)]
+pub struct Joining {
+    /// Where it is: `http://host:port`, or `https://`.
+    pub url: String,
+    /// What to enrol with, the first time.
+    pub token: Option<String>,
+    /// The number to ask for, where the token allows it.
+    pub number: Option<u32>,
+    /// Where the client keeps who it is and what it remembers; without, it forgets both when it ends.
+    pub folder: Option<PathBuf>,
+    /// The certificate, as PEM, that the server's is signed by, if it is not one that everybody knows.
+    pub ca: Option<String>,
+    /// The name in the server's certificate, if it is not that of the URL.
+    pub name: Option<String>,
+    /// A certificate of the client's own and its key, as PEM, where the server asks for one.
+    pub identity: Option<(String, String)>,
+}
+
+/// Why a client gives up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JoinError {
+    /// What it was told cannot be used: the address, a certificate, a file.
+    Unusable(String),
+    /// The server does not want it, and will not.
+    Refused {
+        /// One word.
+        reason: String,
+        /// What to do about it.
+        message: String,
+    },
+    /// The trainer could not be made.
+    Trainer(String),
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Unusable(message) => f.write_str(message),
+            JoinError::Refused { reason, message } => write!(f, "the server refused ({reason}): {message}"),
+            JoinError::Trainer(message) => {
+                write!(f, "this client cannot train what the server asks for: {message}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+/// How a client's time with a server ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The server said so, and why.
+    Over(String),
+    /// It was told to stop.
+    Stopped,
+}
+
+/// What ends a client from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Until {
+    /// It goes on.
+    #[default]
+    Over,
+    /// It stops, and will come back some time.
+    Stopped,
+    /// It leaves the run for good.
+    Leaves,
+}
+
+/// The shortest and the longest wait before the next attempt.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Joins a server and stays until the run is over, whatever happens to the connection.
+pub async fn join(
+    joining: Joining,
+    make: Make,
+    mut until: watch::Receiver<Until>,
+) -> Result<Left, JoinError> {
+    let endpoint = endpoint(&joining)?;
+    let home = Home::open(joining.folder.clone())?;
+    let mut member = Member::new(joining, home, make);
+    let mut wait = SHORTEST;
+    loop {
+        let mut within = until.clone();
+        let outcome = tokio::select! {
+            visit = member.visit(&endpoint, &mut within) => visit,
+            // Within a visit the client says that it goes; elsewhere there is nobody to tell.
+            () = told(&mut until, Duration::from_secs(5)) => return Ok(Left::Stopped),
+        };
+        match outcome {
+            Visit::Ended(left) => return Ok(left),
+            Visit::Hopeless(error) => return Err(error),
+            Visit::Lost { why, was_in } => {
+                if was_in {
+                    wait = SHORTEST;
+                }
+                tracing::info!(why, "not connected");
+            }
+        }
+        let pause = jittered(wait);
+        wait = (wait * 2).min(LONGEST);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = told(&mut until, Duration::ZERO) => return Ok(Left::Stopped),
+        }
+    }
+}
+
+/// Waits until the client is told to end, and a little longer.
+async fn told(until: &mut watch::Receiver<Until>, longer: Duration) {
+    if until.wait_for(|until| *until != Until::Over).await.is_err() {
+        // Nobody can tell it any more.
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(longer).await;
+}
+
+/// Between half of it and all of it, so that a thousand clients do not come back at once.
+fn jittered(wait: Duration) -> Duration {
+    let random = u32::from_le_bytes(unguessable());
+    wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
+}
+
+fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
+    let unusable = |error: tonic::transport::Error| {
+        JoinError::Unusable(format!(
+            "{}: {}; give http://host:port, or https://host:port",
+            joining.url,
+            reasons(&error)
+        ))
+    };
+    let mut endpoint = Endpoint::from_shared(joining.url.clone())
+        .map_err(unusable)?
+        .connect_timeout(Duration::from_secs(10))
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(2 << 20);
+    let scheme = endpoint.uri().scheme_str().map(str::to_owned);
+    match scheme.as_deref() {
+        Some("https") => {
+            let mut tls = ClientTlsConfig::new();
+            if let Some(ca) = &joining.ca {
+                tls = tls.ca_certificate(Certificate::from_pem(ca));
+            }
+            if let Some(name) = &joining.name {
+                tls = tls.domain_name(name);
+            }
+            if let Some((certificate, key)) = &joining.identity {
+                tls = tls.identity(Identity::from_pem(certificate, key));
+            }
+            endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+        }
+        Some("http") => {}
+        _ => {
+            let message = format!("{}: give http://host:port, or https://host:port", joining.url);
+            return Err(JoinError::Unusable(message));
+        }
+    }
+    Ok(endpoint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_between_half_and_whole() {
+        for _ in 0..1000 {
+            let wait = jittered(Duration::from_secs(2));
+            assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&wait), "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_are_named() {
+        for url in ["", "host:1", "ftp://host", "http://"] {
+            let joining = Joining { url: url.to_owned(), ..Joining::default() };
+            let error = endpoint(&joining).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("give http://host:port"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a client keeps on its disk: who it is, and what it remembers.
+
+use std::path::PathBuf;
+
+use ebb_round::{Loader, Parcel, RoundNo, Saver, State, StateError};
+use ebb_train::Memory;
+
+use super::JoinError;
+use crate::tokens::{keep_private, unguessable};
+
+const IDENTITY: &str = "identity.ebb";
+const MEMORY: &str = "memory.ebb";
+
+/// A client's folder, and what is in it.
+pub(super) struct Home {
+    folder: Option<PathBuf>,
+    pub(super) secret: [u8; 32],
+    /// Its number, and the server that gave it.
+    pub(super) enrolled: Option<(u32, Vec<u8>)>,
+    pub(super) memory: Memory,
+    /// What rounding took from what was sent.
+    pub(super) residue: Parcel,
+    /// The same once the answer to a round was taken.
+    pub(super) next_residue: Option<(RoundNo, Parcel)>,
+}
+
+impl Home {
+    /// Reads a folder, or makes it.
+    pub(super) fn open(folder: Option<PathBuf>) -> Result<Home, JoinError> {
+        let mut home = Home {
+            folder,
+            secret: unguessable(),
+            enrolled: None,
+            memory: Memory::default(),
+            residue: Parcel::default(),
+            next_residue: None,
+        };
+        let Some(folder) = home.folder.clone() else { return Ok(home) };
+        let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
+        std::fs::create_dir_all(&folder).map_err(|error| unusable(error.to_string()))?;
+        match read(&folder.join(IDENTITY)).map_err(unusable)? {
+            // Kept before it is first shown, so that a client that is cut off while it enrols is not two.
+            None => home.keep_identity()?,
+            Some(bytes) => {
+                home.load_identity(&bytes).map_err(|error| unusable(format!("{IDENTITY}: {error}")))?
+            }
+        }
+        if let Some(bytes) = read(&folder.join(MEMORY)).map_err(unusable)? {
+            home.load_memory(&bytes).map_err(|error| unusable(format!("{MEMORY}: {error}")))?;
+        }
+        Ok(home)
+    }
+
+    /// Keeps who it is.
+    pub(super) fn keep_identity(&self) -> Result<(), JoinError> {
+        let mut to = Saver::new();
+        to.bytes("secret", &self.secret);
+        to.u64("enrolled", u64::from(self.enrolled.is_some()));
+        let (number, server) = self.enrolled.clone().unwrap_or_default();
+        to.u64("number", u64::from(number));
+        to.bytes("server", &server);
+        self.keep(IDENTITY, &to.finish())
+    }
+
+    fn load_identity(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let mut from = Loader::new(bytes);
+        self.secret = from.bytes("secret")?.try_into().map_err(|_| from.error("secret", "not 32 bytes"))?;
+        let enrolled = from.u64("enrolled")? == 1;
+        let (number, server) = (from.u32("number")?, from.bytes("server")?.to_vec());
+        self.enrolled = enrolled.then_some((number, server));
+        Ok(())
+    }
+
+    /// Keeps what it remembers.
+    pub(super) fn keep_memory(&self) -> Result<(), JoinError> {
+        let mut to = Saver::new();
+        self.memory.save(&mut to);
+        self.residue.save("residue", &mut to);
+        self.keep(MEMORY, &to.finish())
+    }
+
+    fn load_memory(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let mut from = Loader::new(bytes);
+        self.memory.load(&mut from)?;
+        self.residue = Parcel::load("residue", &mut from)?;
+        Ok(())
+    }
+
+    fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), JoinError> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let file = folder.join(name);
+        keep_private(&file, bytes)
+            .map_err(|error| JoinError::Unusable(format!("{}: {error}", file.display())))
+    }
+
+    /// An answer was taken: what rounding took from it is made up for by the next.
+    pub(super) fn taken(&mut self, round: RoundNo) -> Result<(), JoinError> {
+        match self.next_residue.take_if(|(of, _)| *of == round) {
+            Some((_, residue)) => {
+                self.residue = residue;
+                self.keep_memory()
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn read(file: &std::path::Path) -> Result<Option<Vec<u8>>, String> {
+    match std::fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_starts_again_is_the_same_and_remembers() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Home::open(Some(folder.path().join("client"))).unwrap();
+        let mut home = open();
+        assert_eq!(open().secret, home.secret);
+        home.enrolled = Some((7, vec![1; 16]));
+        home.keep_identity().unwrap();
+        home.memory.note(3, Parcel::of(vec![1.0]));
+        home.next_residue = Some((3, Parcel::of(vec![0.5])));
+        home.taken(2).unwrap();
+        assert_eq!(home.residue, Parcel::default());
+        home.taken(3).unwrap();
+        let mut again = open();
+        assert_eq!(
+            (again.enrolled.clone(), again.residue.clone()),
+            (Some((7, vec![1; 16])), Parcel::of(vec![0.5]))
+        );
+        assert_eq!(again.memory.recall(Some(3)).model, [1.0]);
+    }
+
+    #[test]
+    fn a_damaged_identity_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(IDENTITY), "no").unwrap();
+        let error = Home::open(Some(folder.path().to_owned())).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("identity.ebb: saved state"), "{error}");
+    }
+}

@@ -1,0 +1,552 @@
+//! One client, from visit to visit: what it was about when the connection broke, it goes on with at the next.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use ebb_round::{ClientId, Parcel};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+use super::errand::{Answering, Came, Errand, SharedTrainer, Stage, Wanted};
+use super::home::Home;
+use super::{Invitation, JoinError, Joining, Left, Make, Until};
+use crate::digest::Digest;
+use crate::pack::{self, Bounds, Packing};
+use crate::server::{MOST_MESSAGE, reasons};
+use crate::wire::fleet_client::FleetClient;
+use crate::wire::from_client::Message as Say;
+use crate::wire::from_server::Message as Said;
+use crate::{CHUNK, VERSION, convert, wire};
+
+/// How a visit to the server ended.
+pub(super) enum Visit {
+    Ended(Left),
+    Hopeless(JoinError),
+    /// The connection broke; it may have been one on which the client was let in.
+    Lost {
+        why: String,
+        was_in: bool,
+    },
+}
+
+/// What the server may send at most beside a model.
+const MOST_SIDES: usize = 8;
+
+/// So many messages may wait to be sent.
+const MOST_UNSENT: usize = 16;
+
+/// How long the server may take to say the first word.
+const WELCOME: Duration = Duration::from_secs(20);
+
+/// One client.
+pub(super) struct Member {
+    joining: Joining,
+    home: Home,
+    make: Make,
+    trainer: Option<Prepared>,
+    errand: Option<Errand>,
+    /// Grows with every errand.
+    n_errands: u64,
+    /// The last model that was fetched, by its digest.
+    model: Option<(Bytes, Arc<Parcel>)>,
+    session: Bytes,
+    packing: Packing,
+    /// How long a step and sending an update took, as far as is known.
+    step_s: f64,
+    upload_s: f64,
+}
+
+/// What was made for a server.
+struct Prepared {
+    invitation: Invitation,
+    trainer: SharedTrainer,
+    samples: u32,
+    abilities: crate::Abilities,
+}
+
+type Server = FleetClient<Channel>;
+type Moving = Pin<Box<dyn Future<Output = Result<Moved, Status>> + Send>>;
+
+/// What a transfer brought.
+enum Moved {
+    /// The model is there.
+    Down,
+    /// There is no such model any more.
+    Gone,
+    /// The update is at the server, after so many seconds.
+    Up(f64),
+}
+
+impl Member {
+    pub(super) fn new(joining: Joining, home: Home, make: Make) -> Member {
+        Member {
+            joining,
+            home,
+            make,
+            trainer: None,
+            errand: None,
+            n_errands: 0,
+            model: None,
+            session: Bytes::new(),
+            packing: Packing::default(),
+            step_s: 0.0,
+            upload_s: 0.0,
+        }
+    }
+
+    /// Connects, and stays as long as the connection lasts.
+    pub(super) async fn visit(&mut self, endpoint: &Endpoint, until: &mut watch::Receiver<Until>) -> Visit {
+        let mut was_in = false;
+        match self.try_visit(endpoint, until, &mut was_in).await {
+            Ok(visit) => visit,
+            Err(status) => Visit::Lost { why: reasons(&status), was_in },
+        }
+    }
+
+    async fn try_visit(
+        &mut self,
+        endpoint: &Endpoint,
+        until: &mut watch::Receiver<Until>,
+        was_in: &mut bool,
+    ) -> Result<Visit, Status> {
+        let channel = endpoint.connect().await.map_err(|error| Status::unavailable(reasons(&error)))?;
+        let mut server = FleetClient::new(channel)
+            .max_decoding_message_size(MOST_MESSAGE)
+            .max_encoding_message_size(MOST_MESSAGE);
+        let (client, of) = match self.enrolled(&mut server).await? {
+            Ok(enrolled) => enrolled,
+            Err(error) => return Ok(Visit::Hopeless(error)),
+        };
+        let (to, stream) = mpsc::channel(MOST_UNSENT);
+        let hello = wire::Hello {
+            oldest: VERSION,
+            newest: VERSION,
+            client,
+            secret: Bytes::copy_from_slice(&self.home.secret),
+            server: of.into(),
+            session: self.session.clone(),
+            software: concat!("ebbflow ", env!("CARGO_PKG_VERSION")).to_owned(),
+        };
+        say(&to, Say::Hello(hello)).await?;
+        let mut from = server.attend(ReceiverStream::new(stream)).await?.into_inner();
+        let first = tokio::time::timeout(WELCOME, from.message());
+        let first = first.await.map_err(|_| Status::deadline_exceeded("the server said nothing"))??;
+        let welcome = match first.and_then(|first| first.message) {
+            Some(Said::Welcome(welcome)) => welcome,
+            Some(Said::Refused(refused)) => return Ok(turned_away(refused)),
+            _ => return Err(Status::unavailable("the server hung up")),
+        };
+        *was_in = true;
+        self.session = welcome.session.clone();
+        self.packing = convert::read_packing(welcome.packing.as_ref());
+        let (samples, abilities) = match self.prepare(client, &welcome) {
+            Ok(prepared) => prepared,
+            Err(error) => return Ok(Visit::Hopeless(error)),
+        };
+        let in_hand = self.errand.as_ref().and_then(Errand::in_hand);
+        let abilities = Some(convert::say_abilities(abilities));
+        say(&to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
+        tracing::info!(client, samples, "connected");
+        self.stay(server, &to, &mut from, &welcome, until).await
+    }
+
+    /// The client's number and its server's; it enrols if it has none.
+    async fn enrolled(&mut self, server: &mut Server) -> Result<Result<(u32, Vec<u8>), JoinError>, Status> {
+        if let Some(enrolled) = &self.home.enrolled {
+            return Ok(Ok(enrolled.clone()));
+        }
+        let Some(token) = self.joining.token.clone() else {
+            let message =
+                "this client has not enrolled yet; give --token, made at the server by: ebbflow token";
+            return Ok(Err(JoinError::Unusable(message.to_owned())));
+        };
+        let secret = Bytes::copy_from_slice(&self.home.secret);
+        let request = wire::EnrolRequest { token, secret, number: self.joining.number };
+        match server.enrol(request).await {
+            Ok(enrolled) => {
+                let wire::Enrolled { client, server } = enrolled.into_inner();
+                let enrolled = (client, server.to_vec());
+                self.home.enrolled = Some(enrolled.clone());
+                Ok(self.home.keep_identity().map(|()| enrolled))
+            }
+            Err(status) if status.code() == Code::PermissionDenied => {
+                let message = status.message().to_owned();
+                Ok(Err(JoinError::Refused { reason: "token".to_owned(), message }))
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Makes the trainer, once.
+    fn prepare(
+        &mut self,
+        client: u32,
+        welcome: &wire::Welcome,
+    ) -> Result<(u32, crate::Abilities), JoinError> {
+        let invitation = Invitation {
+            client: ClientId::new(client as usize),
+            settings: welcome.settings.clone(),
+            seed: welcome.seed,
+            n_params: welcome.n_params,
+        };
+        if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
+            let trainer = (self.make)(&invitation).map_err(JoinError::Trainer)?;
+            let (samples, abilities) = (trainer.samples(), trainer.abilities());
+            let trainer = Arc::new(Mutex::new(trainer));
+            self.trainer = Some(Prepared { invitation, trainer, samples, abilities });
+        }
+        let prepared = self.trainer.as_ref().expect("it was just made");
+        Ok((prepared.samples, prepared.abilities))
+    }
+
+    /// Does what the server says, until one of them goes.
+    async fn stay(
+        &mut self,
+        server: Server,
+        to: &mpsc::Sender<wire::FromClient>,
+        from: &mut Streaming<wire::FromServer>,
+        welcome: &wire::Welcome,
+        until: &mut watch::Receiver<Until>,
+    ) -> Result<Visit, Status> {
+        let beat = Duration::from_secs_f64(welcome.heartbeat_s.clamp(0.01, 3600.0));
+        let mut beats = tokio::time::interval(beat);
+        let mut heard = Instant::now();
+        let mut moving = self.transfer(&server);
+        loop {
+            tokio::select! {
+                said = from.message() => {
+                    heard = Instant::now();
+                    let Some(said) = said? else { return Err(Status::unavailable("the server hung up")) };
+                    let Some(said) = said.message else { continue };
+                    let before = self.n_errands;
+                    if let Some(visit) = self.heard(said).await {
+                        return Ok(visit);
+                    }
+                    if self.n_errands != before {
+                        moving = self.transfer(&server);
+                    }
+                }
+                moved = arrived(&mut moving) => {
+                    self.moved(moved?, to, welcome).await?;
+                    moving = self.transfer(&server);
+                }
+                came = came(&mut self.errand) => {
+                    if let Some(visit) = self.came(came, to).await? {
+                        return Ok(visit);
+                    }
+                    moving = self.transfer(&server);
+                }
+                _ = beats.tick() => {
+                    if heard.elapsed() > 3 * beat {
+                        return Err(Status::unavailable("the server was not heard for too long"));
+                    }
+                    let steps = self.errand.as_ref().map_or(0, Errand::steps);
+                    say(to, Say::Heartbeat(wire::Heartbeat { steps })).await?;
+                }
+                told = ends(until) => {
+                    say(to, Say::Leave(wire::Leave { for_good: told == Until::Leaves })).await?;
+                    // Until the server hangs up, so that it has heard.
+                    let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
+                    let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
+                    return Ok(Visit::Ended(Left::Stopped));
+                }
+            }
+        }
+    }
+
+    /// Something the server said.
+    async fn heard(&mut self, said: Said) -> Option<Visit> {
+        match said {
+            Said::Job(job) => self.take_up(Wanted::Job(job)),
+            Said::Probe(probe) => self.take_up(Wanted::Probe(probe)),
+            Said::Evaluate(evaluate) => self.take_up(Wanted::Evaluate(evaluate)),
+            Said::Stop(stop) => {
+                if let Some(Errand { wanted: Wanted::Job(job), stage: Stage::AtWork(at_work, _) }) =
+                    &self.errand
+                    && job.round == stop.round
+                    && !stop.finish
+                {
+                    at_work.stop();
+                }
+            }
+            Said::Settled(settled) => return self.settled(&settled).err().map(Visit::Hopeless),
+            Said::Refused(refused) => return Some(turned_away(refused)),
+            Said::Bye(bye) if bye.r#final => return Some(Visit::Ended(Left::Over(bye.reason))),
+            Said::Bye(bye) => return Some(Visit::Lost { why: bye.reason, was_in: true }),
+            Said::Welcome(_) | Said::Beat(_) => {}
+        }
+        None
+    }
+
+    /// A new errand; one that is under way is dropped, for the server knows what it does.
+    fn take_up(&mut self, wanted: Wanted) {
+        let same = |errand: &Errand| matches!((&errand.wanted, &wanted), (Wanted::Job(one), Wanted::Job(other)) if one.ticket == other.ticket);
+        if self.errand.as_ref().is_some_and(same) {
+            return;
+        }
+        if let Some(Errand { stage: Stage::AtWork(at_work, _), .. }) = &self.errand {
+            at_work.stop();
+        }
+        tracing::debug!(round = wanted.round(), "asked");
+        self.errand = Some(Errand::new(wanted));
+        self.n_errands += 1;
+    }
+
+    fn settled(&mut self, settled: &wire::Settled) -> Result<(), JoinError> {
+        let is_it =
+            |errand: &Errand| matches!(&errand.wanted, Wanted::Job(job) if job.round == settled.round);
+        if !settled.refused.is_empty() {
+            tracing::warn!(round = settled.round, reason = settled.refused, "the answer was not taken");
+        }
+        if let Some(errand) = self.errand.take_if(|errand| is_it(errand)) {
+            if let Stage::AtWork(at_work, _) = &errand.stage {
+                at_work.stop();
+            }
+            if settled.refused.is_empty() {
+                self.home.taken(settled.round)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The transfer that the errand waits for, if it does.
+    fn transfer(&self, server: &Server) -> Option<Moving> {
+        let errand = self.errand.as_ref()?;
+        match &errand.stage {
+            Stage::Fetching(have) => {
+                let content = errand.wanted.content()?.clone();
+                if self.model.as_ref().is_some_and(|(digest, _)| *digest == content.digest) {
+                    return Some(Box::pin(std::future::ready(Ok(Moved::Down))));
+                }
+                Some(Box::pin(fetch(server.clone(), self.session.clone(), content, Arc::clone(have))))
+            }
+            Stage::Answering(answering) => {
+                if answering.sent_in.as_ref() == Some(&self.session) {
+                    return None;
+                }
+                let content = answering.answer.delta.clone()?;
+                Some(Box::pin(send(server.clone(), self.session.clone(), content, answering.packed.clone())))
+            }
+            Stage::AtWork(..) => None,
+        }
+    }
+
+    /// A transfer ended.
+    async fn moved(
+        &mut self,
+        moved: Moved,
+        to: &mpsc::Sender<wire::FromClient>,
+        welcome: &wire::Welcome,
+    ) -> Result<(), Status> {
+        let Some(errand) = self.errand.as_mut() else { return Ok(()) };
+        match (moved, &mut errand.stage) {
+            (Moved::Down, Stage::Fetching(have)) => {
+                let Some(content) = errand.wanted.content() else { return Ok(()) };
+                let bytes = std::mem::take(&mut *have.lock().unwrap_or_else(PoisonError::into_inner));
+                if self.model.as_ref().is_none_or(|(digest, _)| *digest != content.digest) {
+                    let Some(parcel) = read_model(content, &bytes, welcome) else {
+                        return self.give_up(to, "its model came damaged").await;
+                    };
+                    self.model = Some((content.digest.clone(), Arc::new(parcel)));
+                }
+                let global = Arc::clone(&self.model.as_ref().expect("it is there").1);
+                let heard = match &errand.wanted {
+                    Wanted::Job(job) => job.heard,
+                    Wanted::Probe(_) | Wanted::Evaluate(_) => None,
+                };
+                let memory = self.home.memory.recall(heard);
+                let prepared = self.trainer.as_ref().expect("it was made before the client was ready");
+                errand.begin(&prepared.trainer, global, memory);
+                Ok(())
+            }
+            (Moved::Gone, Stage::Fetching(_)) => {
+                self.give_up(to, "its model is not to be had any more").await
+            }
+            (Moved::Up(took_s), Stage::Answering(answering)) => {
+                self.upload_s = took_s;
+                answering.sent_in = Some(self.session.clone());
+                say(to, Say::Answer(answering.answer.clone())).await
+            }
+            // Of an errand that was dropped.
+            _ => Ok(()),
+        }
+    }
+
+    async fn give_up(&mut self, to: &mpsc::Sender<wire::FromClient>, why: &str) -> Result<(), Status> {
+        if let Some(Errand { wanted: Wanted::Job(job), .. }) = self.errand.take() {
+            tracing::warn!(round = job.round, why, "gave up a job");
+            say(to, Say::Failed(wire::Failed { round: job.round, message: why.to_owned() })).await?;
+        }
+        Ok(())
+    }
+
+    /// The work is done.
+    async fn came(
+        &mut self,
+        came: Result<Came, String>,
+        to: &mpsc::Sender<wire::FromClient>,
+    ) -> Result<Option<Visit>, Status> {
+        let Some(errand) = self.errand.as_mut() else { return Ok(None) };
+        let round = errand.wanted.round();
+        match came {
+            Err(why) => self.give_up(to, &why).await?,
+            Ok(Came::Trained(None)) => self.give_up(to, "not one step was done").await?,
+            Ok(Came::Trained(Some((trained, step_s)))) => {
+                let Wanted::Job(job) = &errand.wanted else { return Ok(None) };
+                let update = trained.update;
+                let delta = with_residue(update.delta, &self.home.residue);
+                let packed = pack::pack(&delta, self.packing);
+                if self.packing.number == pack::Number::F16 {
+                    self.home.next_residue = Some((round, pack::lost(&delta, self.packing)));
+                }
+                if let Some(memory) = trained.memory {
+                    self.home.memory.note(round, memory);
+                    if let Err(error) = self.home.keep_memory() {
+                        return Ok(Some(Visit::Hopeless(error)));
+                    }
+                }
+                let digest = Bytes::copy_from_slice(Digest::of(&packed.bytes).bytes());
+                let answer = wire::Answer {
+                    round,
+                    ticket: job.ticket.clone(),
+                    delta: Some(wire::Content { digest, bytes: packed.bytes.len() as u64 }),
+                    steps: update.steps.get(),
+                    steps_asked: update.steps_asked.get(),
+                    samples: update.samples,
+                    loss: update.loss,
+                    loss_fall: update.loss_fall,
+                    accuracy: update.accuracy,
+                };
+                errand.stage =
+                    Stage::Answering(Box::new(Answering { answer, packed: packed.bytes, sent_in: None }));
+                self.step_s = step_s;
+            }
+            Ok(Came::Loss(loss, steps)) => {
+                let (train_s, upload_s) = (self.step_s * f64::from(steps), self.upload_s);
+                self.errand = None;
+                say(to, Say::Measured(wire::Measured { round, loss, train_s, upload_s })).await?;
+            }
+            Ok(Came::Judged(tally)) => {
+                self.errand = None;
+                let (samples, loss, hits) = (tally.weight, tally.loss, tally.hits);
+                say(to, Say::Evaluated(wire::Evaluated { round, samples, loss, hits })).await?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn turned_away(refused: wire::Refused) -> Visit {
+    let wire::Refused { reason, message, r#final: last } = refused;
+    match last {
+        true => Visit::Hopeless(JoinError::Refused { reason, message }),
+        false => Visit::Lost { why: format!("the server refused ({reason}): {message}"), was_in: false },
+    }
+}
+
+/// What is sent, with what rounding took from what was sent before.
+fn with_residue(mut delta: Parcel, residue: &Parcel) -> Parcel {
+    let add = |values: &mut Vec<f32>, residue: &Vec<f32>| {
+        values.iter_mut().zip(residue).for_each(|(value, residue)| *value += residue);
+    };
+    add(&mut delta.model, &residue.model);
+    for (name, values) in &mut delta.side {
+        if let Some(residue) = residue.side.get(name) {
+            add(values, residue);
+        }
+    }
+    delta
+}
+
+async fn say(to: &mpsc::Sender<wire::FromClient>, say: Say) -> Result<(), Status> {
+    let message = wire::FromClient { message: Some(say) };
+    to.send(message).await.map_err(|_| Status::unavailable("the connection is closed"))
+}
+
+/// The end of a transfer; never, if there is none.
+async fn arrived(moving: &mut Option<Moving>) -> Result<Moved, Status> {
+    match moving {
+        Some(moving) => moving.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The end of the work; never, if there is none.
+async fn came(errand: &mut Option<Errand>) -> Result<Came, String> {
+    match errand {
+        Some(Errand { stage: Stage::AtWork(_, from), .. }) => {
+            from.await.unwrap_or_else(|_| Err("the trainer panicked".to_owned()))
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+/// What it was told, once it was told to end; never, if nobody can.
+async fn ends(until: &mut watch::Receiver<Until>) -> Until {
+    match until.wait_for(|until| *until != Until::Over).await {
+        Ok(until) => *until,
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// The model that a content is, if it is.
+fn read_model(content: &wire::Content, bytes: &[u8], welcome: &wire::Welcome) -> Option<Parcel> {
+    let numbers = usize::try_from(welcome.n_params).unwrap_or(usize::MAX);
+    if Digest::read(&content.digest)? != Digest::of(bytes) {
+        return None;
+    }
+    pack::unpack(bytes, Bounds { numbers, sides: MOST_SIDES }).ok().map(|(parcel, _)| parcel)
+}
+
+/// Gets a model, from where it broke off.
+async fn fetch(
+    mut server: Server,
+    session: Bytes,
+    content: wire::Content,
+    have: Arc<Mutex<BytesMut>>,
+) -> Result<Moved, Status> {
+    let lock = || have.lock().unwrap_or_else(PoisonError::into_inner);
+    let request = wire::FetchRequest { session, digest: content.digest, offset: lock().len() as u64 };
+    let mut chunks = match server.fetch(request).await {
+        Err(status) if status.code() == Code::NotFound => return Ok(Moved::Gone),
+        chunks => chunks?.into_inner(),
+    };
+    while let Some(chunk) = chunks.message().await? {
+        let mut have = lock();
+        if (have.len() + chunk.bytes.len()) as u64 > content.bytes {
+            have.clear();
+            return Err(Status::data_loss("the server sends more than it said"));
+        }
+        have.extend_from_slice(&chunk.bytes);
+    }
+    Ok(Moved::Down)
+}
+
+/// Sends an update, from where it broke off.
+async fn send(
+    mut server: Server,
+    session: Bytes,
+    content: wire::Content,
+    packed: Bytes,
+) -> Result<Moved, Status> {
+    let began = Instant::now();
+    let held = wire::HeldRequest { session: session.clone(), digest: content.digest.clone() };
+    let offset = server.held(held).await?.into_inner().bytes;
+    let from = usize::try_from(offset).ok().filter(|&from| from <= packed.len());
+    let from = from.ok_or_else(|| Status::data_loss("the server holds more than there is"))?;
+    if from < packed.len() {
+        let header = wire::Header { session, content: Some(content), offset };
+        let header = wire::Part { part: Some(wire::part::Part::Header(header)) };
+        let chunks = (from..packed.len()).step_by(CHUNK).map(move |at| {
+            let bytes = packed.slice(at..(at + CHUNK).min(packed.len()));
+            wire::Part { part: Some(wire::part::Part::Bytes(bytes)) }
+        });
+        server.send(tokio_stream::iter(std::iter::once(header).chain(chunks))).await?;
+    }
+    Ok(Moved::Up(began.elapsed().as_secs_f64()))
+}

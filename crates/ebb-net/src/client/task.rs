@@ -1,0 +1,73 @@
+//! A trainer for the models and data of `ebb-train`.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_round::{ClientId, Job, LocalRule, Parcel, Stream};
+use ebb_train::backend::{Assignment, Trained, train_while};
+use ebb_train::{Tally, Task};
+
+use super::{AtWork, Trainer};
+use crate::Abilities;
+
+/// One client of a task.
+pub struct TaskTrainer {
+    task: Arc<dyn Task>,
+    rule: Arc<dyn LocalRule>,
+    seed: u64,
+    /// It does as this client of the task does.
+    slice: ClientId,
+}
+
+impl TaskTrainer {
+    /// Trains as this client of the task would in a simulation with this seed.
+    pub fn new(task: Arc<dyn Task>, rule: Arc<dyn LocalRule>, slice: ClientId, seed: u64) -> TaskTrainer {
+        TaskTrainer { task, rule, seed, slice }
+    }
+}
+
+impl Trainer for TaskTrainer {
+    fn samples(&self) -> u32 {
+        self.task.samples(self.slice)
+    }
+
+    fn abilities(&self) -> Abilities {
+        let evaluate = self.task.held_out(self.slice) > 0;
+        Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate }
+    }
+
+    fn train(
+        &mut self,
+        job: &Job,
+        memory: &Arc<Parcel>,
+        at_work: &AtWork,
+    ) -> Result<Option<Trained>, String> {
+        let assignment = Assignment {
+            client: self.slice,
+            job: Arc::new(job.clone()),
+            memory: Arc::clone(memory),
+            limit: job.work.steps(self.samples()),
+        };
+        let go_on = |steps| {
+            at_work.done(steps);
+            !at_work.is_stopped()
+        };
+        Ok(train_while(self.task.as_ref(), self.rule.as_ref(), self.seed, &assignment, &go_on))
+    }
+
+    fn loss(&mut self, job: &Job, samples: Option<NonZeroU32>) -> Result<f32, String> {
+        Ok(match samples {
+            None => self.task.loss(self.slice, &job.global.model),
+            Some(samples) => {
+                let mut stream = Stream::of_both(self.seed, "probe", job.round, self.slice);
+                self.task.batch_loss(self.slice, &job.global.model, samples, &mut stream)
+            }
+        })
+    }
+
+    fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
+        self.task
+            .test_client(self.slice, model)
+            .ok_or_else(|| "this client keeps no samples to judge models".to_owned())
+    }
+}

@@ -1,0 +1,201 @@
+//! How the run went so far: the journal, played again after a restart, and written from where it ends.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ebb_round::{FleetError, Loader, Parcel, Saver, StateError};
+
+use crate::journal::{Answered, Entry};
+use crate::pack;
+use crate::shared::Shared;
+use crate::store::Write;
+
+/// What is called once the journal was played to its end: clients can come.
+pub(crate) type Live = Box<dyn FnOnce() -> Result<(), String> + Send>;
+
+/// The journal of a run, as fleet and evaluator share it.
+#[derive(Clone)]
+pub(crate) struct Course {
+    pub(crate) shared: Arc<Shared>,
+    state: Arc<Mutex<State>>,
+    /// Whether nothing of it is ever thrown away.
+    keep: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Entries that were written before the restart and not played yet.
+    past: VecDeque<(u64, Entry)>,
+    /// Answers among those that were played, not passed on yet.
+    recalled: BTreeMap<u64, Answered>,
+    /// How long the round that is open was open, as far as is known.
+    open_s: Option<f64>,
+    /// The number of the entry after the end of the last round. All answers before it are known to the desk: the disk reports
+    /// in the order of entries.
+    from: u64,
+    /// What the last two checkpoints need: from which entry on, and which before it.
+    needed: Option<(u64, Vec<u64>)>,
+    live: Option<Live>,
+}
+
+impl Course {
+    /// Of a run that begins, or goes on from its journal alone.
+    pub(crate) fn new(shared: Arc<Shared>, keep: bool, live: Live) -> Result<Course, FleetError> {
+        let state = State { live: Some(live), ..State::default() };
+        let course = Course { shared, state: Arc::new(Mutex::new(state)), keep };
+        course.rewind(0, &[])?;
+        Ok(course)
+    }
+
+    /// Will play the journal from an entry on, and some before it.
+    fn rewind(&self, from: u64, before: &[u64]) -> Result<(), FleetError> {
+        let store = &self.shared.store;
+        let failed =
+            |message: String| FleetError::Failed { doing: "reading the journal".to_owned(), message };
+        let read = |bytes: &[u8]| Entry::read(bytes).map_err(|error| failed(error.to_string()));
+        let mut past = VecDeque::new();
+        for (seq, bytes) in store.entries(from).map_err(|error| failed(error.to_string()))? {
+            past.push_back((seq, read(&bytes)?));
+        }
+        let mut recalled = BTreeMap::new();
+        for &seq in before {
+            let bytes = store.entry(seq).map_err(|error| failed(error.to_string()))?;
+            match bytes.as_deref().map(read).transpose()? {
+                Some(Entry::Answered(answer)) => {
+                    recalled.insert(seq, answer);
+                }
+                _ => return Err(failed(format!("the answer of entry {seq} is missing"))),
+            }
+        }
+        let mut state = self.lock();
+        state.past = past;
+        state.recalled = recalled;
+        state.from = from;
+        state.open_s = None;
+        Ok(())
+    }
+
+    /// The next entry that is no answer, as `wanted` reads it; `None` once the journal was played to its end.
+    pub(crate) fn recall<T>(
+        &self,
+        doing: &str,
+        wanted: impl FnOnce(Entry) -> Option<T>,
+    ) -> Result<Option<T>, FleetError> {
+        let mut state = self.lock();
+        while let Some((seq, entry)) = state.past.pop_front() {
+            match entry {
+                Entry::Answered(answer) => {
+                    state.recalled.insert(seq, answer);
+                }
+                Entry::Opened { .. } => state.open_s = Some(0.0),
+                Entry::Passed { elapsed_s, .. } => state.open_s = Some(elapsed_s),
+                other => {
+                    let said = format!("{other:?}");
+                    if ends_round(&other) {
+                        state.from = seq + 1;
+                        state.open_s = None;
+                    }
+                    return wanted(other).map(Some).ok_or_else(|| FleetError::Failed {
+                        doing: doing.to_owned(),
+                        message: format!(
+                            "the journal does not go on as the run does; its next entry is {said}"
+                        ),
+                    });
+                }
+            }
+        }
+        drop(state);
+        self.go_live()?;
+        Ok(None)
+    }
+
+    /// The answer of an entry that was played.
+    pub(crate) fn answer(&self, seq: u64) -> Result<(Answered, Parcel), FleetError> {
+        let missing = || FleetError::Failed {
+            doing: "reading the journal".to_owned(),
+            message: format!("the answer of entry {seq} is missing"),
+        };
+        let answer = self.lock().recalled.remove(&seq).ok_or_else(missing)?;
+        Ok((answer, self.delta(seq)?))
+    }
+
+    fn delta(&self, seq: u64) -> Result<Parcel, FleetError> {
+        let failed = |message: String| FleetError::Failed {
+            doing: format!("reading entry {seq} of the journal"),
+            message,
+        };
+        let packed = self.shared.store.vectors(seq).map_err(|error| failed(error.to_string()))?;
+        let packed = packed.ok_or_else(|| failed("its vectors are missing".to_owned()))?;
+        let bounds = self.shared.look(|desk| desk.rules().bounds()).0;
+        pack::unpack(&packed, bounds).map(|(parcel, _)| parcel).map_err(|error| failed(error.to_string()))
+    }
+
+    /// From now on things happen.
+    fn go_live(&self) -> Result<(), FleetError> {
+        let (live, recalled) = {
+            let mut state = self.lock();
+            (state.live.take(), std::mem::take(&mut state.recalled))
+        };
+        for (seq, answer) in recalled {
+            let delta = self.delta(seq)?;
+            self.shared.at_desk(|desk, _| {
+                desk.note_taken(answer.client, answer.base, answer.rate);
+                desk.put_waiting(seq, answer, delta);
+            });
+        }
+        match live {
+            None => Ok(()),
+            Some(live) => live()
+                .map_err(|message| FleetError::Failed { doing: "beginning to listen".to_owned(), message }),
+        }
+    }
+
+    /// How long the round that is to be opened was open before, if it was.
+    pub(crate) fn open_s(&self) -> Option<f64> {
+        self.lock().open_s.take()
+    }
+
+    /// Writes the next entry; on return it is on the disk.
+    pub(crate) fn enter(&self, entry: &Entry) -> Result<(), FleetError> {
+        let seq = self.shared.writer.enter_now(entry.bytes()).map_err(|error| FleetError::Failed {
+            doing: "writing the journal".to_owned(),
+            message: error.to_string(),
+        })?;
+        if ends_round(entry) {
+            self.lock().from = seq + 1;
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint needs to know; what only the checkpoint before the last needed is thrown away.
+    pub(crate) fn save(&self, to: &mut Saver) {
+        let mut state = self.lock();
+        let waiting = self.shared.look(|desk| desk.waiting()).0;
+        let before: Vec<u64> = waiting
+            .into_iter()
+            .chain(state.recalled.keys().copied())
+            .filter(|&seq| seq < state.from)
+            .collect();
+        to.u64("entry", state.from);
+        to.u64s("before", &before);
+        let needed = (state.from, before);
+        let last = state.needed.replace(needed);
+        if let Some((below, but)) = last.filter(|_| !self.keep) {
+            self.shared.write(vec![Write::Prune { below, but }]);
+        }
+    }
+
+    pub(crate) fn load(&self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        let (entry, before) = (from.u64("entry")?, from.u64s("before")?);
+        self.rewind(entry, &before).map_err(|error| from.error("entry", error.to_string()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a checkpoint may stand after this entry.
+fn ends_round(entry: &Entry) -> bool {
+    matches!(entry, Entry::Closed { .. } | Entry::Judged { .. })
+}

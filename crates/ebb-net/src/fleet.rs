@@ -1,0 +1,290 @@
+//! The clients of a network as the engine sees them.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ebb_round::roles::Probes;
+use ebb_round::{
+    Census, ClientId, Evaluator, Fleet, FleetError, Job, Loader, Order, Parcel, RoundNo, Saver, Score,
+    Shares, Sink, Spent, State, StateError, Update, Wait,
+};
+
+use crate::course::Course;
+use crate::desk::{Question, Saved};
+use crate::journal::{Entry, Roll};
+
+/// Clients over a network.
+pub struct NetFleet {
+    course: Course,
+    number: RoundNo,
+    /// A file of the numbers of clients that may not come any more, one a line.
+    revoked: Option<PathBuf>,
+}
+
+/// How often the list of the revoked is looked at while a round waits.
+const LOOK_S: f64 = 1.0;
+
+impl NetFleet {
+    pub(crate) fn new(course: Course, revoked: Option<PathBuf>) -> NetFleet {
+        NetFleet { course, number: 0, revoked }
+    }
+
+    fn failed(&self, doing: &str, message: String) -> FleetError {
+        FleetError::Failed { doing: format!("{doing} in round {}", self.number), message }
+    }
+
+    /// Waits until something happens, at the latest until a time, and sees to what time brings.
+    fn wait(&self, doing: &str, seen: u64, until_s: f64) -> Result<f64, FleetError> {
+        let shared = &self.course.shared;
+        let until_s = until_s.min(shared.pace.now_s() + LOOK_S);
+        shared.wait(seen, until_s).map_err(|message| self.failed(doing, message))?;
+        self.revoke();
+        Ok(shared.at_desk(|desk, now_s| {
+            desk.tick(now_s);
+            now_s
+        }))
+    }
+
+    fn revoke(&self) {
+        let Some(text) = self.revoked.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
+            return;
+        };
+        let numbers = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
+        let clients: Vec<_> = numbers.map(|number| ClientId::new(number as usize)).collect();
+        self.course.shared.at_desk(|desk, _| desk.revoke(clients));
+    }
+
+    /// Takes the roll from those that are connected, once there are enough.
+    fn take_roll(&self, census: &Census) -> Result<Roll, FleetError> {
+        self.revoke();
+        loop {
+            let shared = &self.course.shared;
+            let (roll, seen) = shared.look(|desk| desk.roll(self.number, census));
+            if let Some(roll) = roll {
+                return Ok(roll);
+            }
+            self.wait("waiting for clients", seen, f64::INFINITY)?;
+        }
+    }
+
+    /// Asks a question and waits for the answers, at most until the deadline.
+    fn ask(
+        &self,
+        clients: &[ClientId],
+        question: Question<'_>,
+    ) -> Result<(crate::desk::Found, f64), FleetError> {
+        let shared = &self.course.shared;
+        let (began_s, deadline_s) = shared.at_desk(|desk, now_s| {
+            desk.ask(clients, question);
+            (now_s, desk.rules().deadline_s)
+        });
+        let until_s = began_s + deadline_s;
+        loop {
+            let (done, seen) = shared.look(|desk| desk.all_said());
+            if done || shared.pace.now_s() >= until_s {
+                return Ok(shared.at_desk(|desk, now_s| (desk.found(), now_s - began_s)));
+            }
+            self.wait("asking clients", seen, until_s)?;
+        }
+    }
+
+    /// Plays a round that was closed before the restart.
+    fn replay(&self, took: &[u64], sink: &mut dyn Sink) -> Result<(), FleetError> {
+        for &seq in took {
+            let (answer, delta) = self.course.answer(seq)?;
+            self.course.shared.at_desk(|desk, _| desk.note_taken(answer.client, answer.base, answer.rate));
+            sink.offer(answer.client, answer.update(delta))?;
+        }
+        Ok(())
+    }
+}
+
+impl Fleet for NetFleet {
+    fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
+        self.number = number;
+        let doing = format!("taking the roll of round {number}");
+        let past = self.course.recall(&doing, |entry| match entry {
+            Entry::Roll(roll) if roll.round == number => Some(roll),
+            _ => None,
+        })?;
+        let roll = match past {
+            Some(roll) => roll,
+            None => {
+                let roll = self.take_roll(census)?;
+                self.course.enter(&Entry::Roll(roll.clone()))?;
+                roll
+            }
+        };
+        for &(client, samples) in &roll.came {
+            census.enrol(client, samples, number);
+        }
+        for &client in &roll.left {
+            census.leave(client, number);
+        }
+        census.set_up(|_, up| {
+            up.clear();
+            roll.up.iter().for_each(|client| up.set(client.idx(), true));
+        });
+        census.set_busy(|busy| roll.busy.iter().for_each(|client| busy.set(client.idx(), true)));
+        Ok(())
+    }
+
+    fn measure(
+        &mut self,
+        clients: &[ClientId],
+        samples: Option<NonZeroU32>,
+        job: &Job,
+    ) -> Result<(Probes, Spent), FleetError> {
+        if clients.is_empty() {
+            return Ok((Probes::new(), Spent::default()));
+        }
+        let round = self.number;
+        let past = self.course.recall(&format!("probing clients in round {round}"), |entry| match entry {
+            Entry::Probed { round: of, probes, spent } if of == round => Some((probes, spent)),
+            _ => None,
+        })?;
+        let (probes, spent) = match past {
+            Some(past) => past,
+            None => {
+                let (found, elapsed_s) = self.ask(clients, Question::Probe(job, samples))?;
+                let probes: Vec<_> = found.measured.into_iter().collect();
+                let spent =
+                    Spent { elapsed_s, bytes_down: found.bytes_down, bytes_up: 4 * probes.len() as u64 };
+                self.course.enter(&Entry::Probed { round, probes: probes.clone(), spent })?;
+                (probes, spent)
+            }
+        };
+        Ok((probes.into_iter().collect(), spent))
+    }
+
+    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+        let round = self.number;
+        let shared = Arc::clone(&self.course.shared);
+        shared.at_desk(|desk, _| desk.note_asked(round, orders));
+        let past = self.course.recall(&format!("training round {round}"), |entry| match entry {
+            Entry::Closed { round: of, took, spent } if of == round => Some((took, spent)),
+            _ => None,
+        })?;
+        if let Some((took, spent)) = past {
+            self.replay(&took, sink)?;
+            return Ok(spent);
+        }
+        let before_s = self.course.open_s();
+        if before_s.is_none() {
+            self.course.enter(&Entry::Opened { round })?;
+        }
+        let patience_s = shared.at_desk(|desk, now_s| {
+            desk.open(round, orders, wait, now_s, before_s.unwrap_or(0.0));
+            desk.rules().deadline_s.min(desk.rules().patience_s)
+        });
+        // After a restart the round goes on with what is left of its time, as far as that was written down.
+        let mut noted_s = before_s.unwrap_or(0.0);
+        let closing = loop {
+            if let Some(closing) = shared.at_desk(|desk, now_s| desk.close(now_s)) {
+                break closing;
+            }
+            let ((until_s, open_s), seen) = shared.look(|desk| {
+                let now_s = shared.pace.now_s();
+                (desk.look_again_s(now_s), desk.open_for_s(now_s).unwrap_or(0.0))
+            });
+            if open_s - noted_s > patience_s / 10.0 {
+                noted_s = open_s;
+                self.course.enter(&Entry::Passed { round, elapsed_s: open_s })?;
+            }
+            self.wait("waiting for answers", seen, until_s)?;
+        };
+        let spent = closing.spent;
+        let took = closing.answers.iter().map(|(seq, _)| *seq).collect();
+        self.course.enter(&Entry::Closed { round, took, spent })?;
+        for (_, arrived) in closing.answers {
+            let update = Arc::try_unwrap(arrived.update).unwrap_or_else(|shared| Update::clone(&shared));
+            sink.offer(arrived.answer.client, update)?;
+        }
+        Ok(spent)
+    }
+}
+
+impl State for NetFleet {
+    fn save(&self, to: &mut Saver) {
+        self.course.save(to);
+        self.course.shared.look(|desk| Saved::of(desk).save(to));
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.course.load(from)?;
+        let saved = Saved::load(from)?;
+        self.course.shared.at_desk(|desk, _| saved.put(desk));
+        Ok(())
+    }
+}
+
+/// Lets clients judge the model on data that they keep for that, every so many rounds and after the last.
+pub struct ClientJudge {
+    fleet: NetFleet,
+    every: NonZeroU32,
+    n_rounds: u32,
+    failed: Option<FleetError>,
+}
+
+impl ClientJudge {
+    pub(crate) fn new(course: Course, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
+        ClientJudge { fleet: NetFleet::new(course, None), every, n_rounds, failed: None }
+    }
+
+    /// What went wrong, if anything did: an evaluator cannot say so itself.
+    pub fn failed(&mut self) -> Option<FleetError> {
+        self.failed.take()
+    }
+
+    /// The score of a round's model.
+    pub fn judge(
+        &mut self,
+        number: RoundNo,
+        model: &Parcel,
+        census: &Census,
+    ) -> Result<Option<Score>, FleetError> {
+        self.fleet.number = number;
+        let past = self.fleet.course.recall(&format!("judging round {number}"), |entry| match entry {
+            Entry::Judged { round, samples, loss, hits } if round == number => Some((samples, loss, hits)),
+            _ => None,
+        })?;
+        let (samples, loss, hits) = match past {
+            Some(past) => past,
+            None => {
+                let clients: Vec<_> = census.up().iter().map(ClientId::new).collect();
+                let (found, _) = self.fleet.ask(&clients, Question::Evaluate(number, model))?;
+                let all = found.evaluated.values();
+                let samples = all.clone().map(|(samples, _, _)| samples).sum();
+                let loss = all.clone().map(|(_, loss, _)| loss).sum();
+                let hits = all.map(|(_, _, hits)| *hits).sum::<Option<f64>>().filter(|_| samples > 0.0);
+                self.fleet.course.enter(&Entry::Judged { round: number, samples, loss, hits })?;
+                (samples, loss, hits)
+            }
+        };
+        let score =
+            || Score { loss: loss / samples, accuracy: hits.map(|hits| hits / samples), ..Score::default() };
+        Ok((samples > 0.0).then(score))
+    }
+}
+
+impl Evaluator for ClientJudge {
+    fn evaluate(
+        &mut self,
+        number: RoundNo,
+        model: &Parcel,
+        census: &Census,
+        _shares: &Shares,
+    ) -> Option<Score> {
+        if !(number + 1).is_multiple_of(self.every.get()) && number + 1 != self.n_rounds {
+            return None;
+        }
+        match self.judge(number, model, census) {
+            Ok(score) => score,
+            Err(error) => {
+                self.failed = Some(error);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What a fleet returned, in order: given this, a run is determined to the bit.
+
+use std::num::NonZeroU32;
+
+use ebb_round::{ClientId, Loader, Measured, Parcel, RoundNo, Saver, Spent, StateError, Update};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Entry {
+    /// The roll of a round was taken.
+    Roll(Roll),
+    /// Clients were probed.
+    Probed { round: RoundNo, probes: Vec<(ClientId, Measured)>, spent: Spent },
+    /// Jobs were handed out.
+    Opened { round: RoundNo },
+    /// A client answered. Its vectors are beside the entry.
+    Answered(Answered),
+    /// A round was closed with these answers, by their entries, in the order in which they count.
+    Closed { round: RoundNo, took: Vec<u64>, spent: Spent },
+    /// Clients judged the model of a round.
+    Judged { round: RoundNo, samples: f64, loss: f64, hits: Option<f64> },
+    /// So much of the open round's time was gone.
+    Passed { round: RoundNo, elapsed_s: f64 },
+}
+
+/// Who was there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Roll {
+    pub(crate) round: RoundNo,
+    /// Who came in, or holds another number of samples now.
+    pub(crate) came: Vec<(ClientId, u32)>,
+    pub(crate) left: Vec<ClientId>,
+    pub(crate) up: Vec<ClientId>,
+    pub(crate) busy: Vec<ClientId>,
+}
+
+/// An answer without its vectors.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answered {
+    pub(crate) client: ClientId,
+    pub(crate) base: RoundNo,
+    pub(crate) rate: f32,
+    pub(crate) steps: NonZeroU32,
+    pub(crate) steps_asked: NonZeroU32,
+    pub(crate) samples: u32,
+    pub(crate) loss: f32,
+    pub(crate) loss_fall: f32,
+    pub(crate) accuracy: Option<f32>,
+    /// What its vectors took on the wire.
+    pub(crate) payload: u64,
+}
+
+impl Answered {
+    pub(crate) fn update(&self, delta: Parcel) -> Update {
+        let &Answered { base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy, .. } = self;
+        Update { delta, base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy }
+    }
+}
+
+impl Entry {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut to = Saver::new();
+        match self {
+            Entry::Roll(roll) => {
+                to.bytes("kind", b"roll");
+                to.u64("round", u64::from(roll.round));
+                clients(&mut to, "came", roll.came.iter().map(|(client, _)| client));
+                to.u32s("samples", &roll.came.iter().map(|(_, samples)| *samples).collect::<Vec<_>>());
+                clients(&mut to, "left", &roll.left);
+                clients(&mut to, "up", &roll.up);
+                clients(&mut to, "busy", &roll.busy);
+            }
+            Entry::Probed { round, probes, spent } => {
+                to.bytes("kind", b"probed");
+                to.u64("round", u64::from(*round));
+                clients(&mut to, "clients", probes.iter().map(|(client, _)| client));
+                let of = |figure: fn(&Measured) -> f64| -> Vec<f64> {
+                    probes.iter().map(|(_, measured)| figure(measured)).collect()
+                };
+                to.f32s("loss", &probes.iter().map(|(_, measured)| measured.loss).collect::<Vec<_>>());
+                to.f64s("train_s", &of(|measured| measured.train_s));
+                to.f64s("upload_s", &of(|measured| measured.upload_s));
+                save_spent(&mut to, *spent);
+            }
+            Entry::Opened { round } => {
+                to.bytes("kind", b"opened");
+                to.u64("round", u64::from(*round));
+            }
+            Entry::Answered(answer) => {
+                to.bytes("kind", b"answered");
+                to.u64("client", u64::from(answer.client.number()));
+                to.u64("base", u64::from(answer.base));
+                to.u64("steps", u64::from(answer.steps.get()));
+                to.u64("steps_asked", u64::from(answer.steps_asked.get()));
+                to.u64("samples", u64::from(answer.samples));
+                let accuracy = answer.accuracy.unwrap_or(0.0);
+                to.f32s("figures", &[answer.rate, answer.loss, answer.loss_fall, accuracy]);
+                to.u64("has_accuracy", u64::from(answer.accuracy.is_some()));
+                to.u64("payload", answer.payload);
+            }
+            Entry::Closed { round, took, spent } => {
+                to.bytes("kind", b"closed");
+                to.u64("round", u64::from(*round));
+                to.u64s("took", took);
+                save_spent(&mut to, *spent);
+            }
+            Entry::Judged { round, samples, loss, hits } => {
+                to.bytes("kind", b"judged");
+                to.u64("round", u64::from(*round));
+                to.f64s("sums", &[*samples, *loss]);
+                to.f64s("hits", hits.as_slice());
+            }
+            Entry::Passed { round, elapsed_s } => {
+                to.bytes("kind", b"passed");
+                to.u64("round", u64::from(*round));
+                to.f64("elapsed_s", *elapsed_s);
+            }
+        }
+        to.finish()
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Entry, StateError> {
+        let mut from = Loader::new(bytes);
+        let from = &mut from;
+        let entry = match from.bytes("kind")? {
+            b"roll" => {
+                let round = from.u32("round")?;
+                let came = read_clients(from, "came")?;
+                let samples = from.u32s("samples")?;
+                if came.len() != samples.len() {
+                    return Err(from.error("samples", "not one number for each that came"));
+                }
+                Entry::Roll(Roll {
+                    round,
+                    came: came.into_iter().zip(samples).collect(),
+                    left: read_clients(from, "left")?,
+                    up: read_clients(from, "up")?,
+                    busy: read_clients(from, "busy")?,
+                })
+            }
+            b"probed" => {
+                let round = from.u32("round")?;
+                let clients = read_clients(from, "clients")?;
+                let loss = from.f32s("loss")?;
+                let (train_s, upload_s) = (from.f64s("train_s")?, from.f64s("upload_s")?);
+                if [loss.len(), train_s.len(), upload_s.len()] != [clients.len(); 3] {
+                    return Err(from.error("loss", "not one figure for each client"));
+                }
+                let measured = |at| Measured { loss: loss[at], train_s: train_s[at], upload_s: upload_s[at] };
+                let probes =
+                    clients.into_iter().enumerate().map(|(at, client)| (client, measured(at))).collect();
+                Entry::Probed { round, probes, spent: load_spent(from)? }
+            }
+            b"opened" => Entry::Opened { round: from.u32("round")? },
+            b"answered" => {
+                let client = ClientId::new(from.u32("client")? as usize);
+                let base = from.u32("base")?;
+                let mut steps = |field| {
+                    let steps = from.u32(field)?;
+                    NonZeroU32::new(steps).ok_or_else(|| from.error(field, "must not be 0"))
+                };
+                let (steps, steps_asked) = (steps("steps")?, steps("steps_asked")?);
+                let samples = from.u32("samples")?;
+                let figures = from.f32s("figures")?;
+                let &[rate, loss, loss_fall, accuracy] = figures.as_slice() else {
+                    return Err(from.error("figures", "not four"));
+                };
+                let accuracy = (from.u64("has_accuracy")? == 1).then_some(accuracy);
+                let payload = from.u64("payload")?;
+                Entry::Answered(Answered {
+                    client,
+                    base,
+                    rate,
+                    steps,
+                    steps_asked,
+                    samples,
+                    loss,
+                    loss_fall,
+                    accuracy,
+                    payload,
+                })
+            }
+            b"closed" => Entry::Closed {
+                round: from.u32("round")?,
+                took: from.u64s("took")?,
+                spent: load_spent(from)?,
+            },
+            b"judged" => {
+                let round = from.u32("round")?;
+                let sums = from.f64s("sums")?;
+                let &[samples, loss] = sums.as_slice() else {
+                    return Err(from.error("sums", "not two"));
+                };
+                Entry::Judged { round, samples, loss, hits: from.f64s("hits")?.first().copied() }
+            }
+            b"passed" => Entry::Passed { round: from.u32("round")?, elapsed_s: from.f64("elapsed_s")? },
+            _ => return Err(from.error("kind", "is none of those that are written")),
+        };
+        if from.at_end() { Ok(entry) } else { Err(from.error("kind", "something follows the entry")) }
+    }
+}
+
+fn clients<'c>(to: &mut Saver, name: &str, clients: impl IntoIterator<Item = &'c ClientId>) {
+    to.u32s(name, &clients.into_iter().map(|client| client.number()).collect::<Vec<_>>());
+}
+
+fn read_clients(from: &mut Loader<'_>, name: &str) -> Result<Vec<ClientId>, StateError> {
+    Ok(from.u32s(name)?.into_iter().map(|number| ClientId::new(number as usize)).collect())
+}
+
+fn save_spent(to: &mut Saver, spent: Spent) {
+    to.f64("elapsed_s", spent.elapsed_s);
+    to.u64("bytes_down", spent.bytes_down);
+    to.u64("bytes_up", spent.bytes_up);
+}
+
+fn load_spent(from: &mut Loader<'_>) -> Result<Spent, StateError> {
+    Ok(Spent {
+        elapsed_s: from.f64("elapsed_s")?,
+        bytes_down: from.u64("bytes_down")?,
+        bytes_up: from.u64("bytes_up")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Entry> {
+        let client = ClientId::new;
+        let spent = Spent { elapsed_s: 1.25, bytes_down: 7, bytes_up: 8 };
+        let measured = Measured { loss: 0.5, train_s: 2.0, upload_s: 0.25 };
+        let steps = NonZeroU32::new(3).unwrap();
+        let answer = Answered {
+            client: client(4),
+            base: 9,
+            rate: 0.1,
+            steps,
+            steps_asked: steps,
+            samples: 20,
+            loss: f32::NAN,
+            loss_fall: -1.0,
+            accuracy: Some(0.5),
+            payload: 12,
+        };
+        vec![
+            Entry::Roll(Roll {
+                round: 3,
+                came: vec![(client(1), 10), (client(5), 0)],
+                left: vec![client(0)],
+                up: vec![client(1)],
+                busy: vec![],
+            }),
+            Entry::Probed { round: 3, probes: vec![(client(1), measured)], spent },
+            Entry::Opened { round: 3 },
+            Entry::Answered(Answered { loss: 0.25, ..answer.clone() }),
+            Entry::Answered(Answered { loss: 0.25, accuracy: None, ..answer }),
+            Entry::Closed { round: 3, took: vec![5, 2], spent },
+            Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: Some(40.0) },
+            Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: None },
+            Entry::Passed { round: 3, elapsed_s: 0.5 },
+        ]
+    }
+
+    #[test]
+    fn entries_come_back() {
+        for entry in all() {
+            assert_eq!(Entry::read(&entry.bytes()), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn every_cut_is_an_error_and_not_a_panic() {
+        for entry in all() {
+            let bytes = entry.bytes();
+            for cut in 0..bytes.len() {
+                assert!(Entry::read(&bytes[..cut]).is_err(), "{entry:?} cut at {cut}");
+            }
+            assert!(Entry::read(&[bytes.as_slice(), &[0]].concat()).is_err());
+        }
+    }
+}

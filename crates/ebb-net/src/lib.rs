@@ -1,0 +1,39 @@
+//! A fleet over a network: a server that survives, and the clients that join it.
+//!
+//! The run is a function of what its fleet returns, so the server writes down just that before it acts upon it, and plays it
+//! again after a restart. Small messages go over one long-lived stream a client; vectors travel beside it, by the digest of
+//! their content.
+
+pub mod client;
+mod convert;
+mod course;
+mod desk;
+mod digest;
+mod fleet;
+mod journal;
+mod members;
+pub mod pack;
+mod server;
+mod shared;
+mod store;
+pub mod tokens;
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    reason = "generated from proto/ebbflow.proto by scripts/proto"
+)]
+mod wire;
+
+pub use desk::{Abilities, AfterDeadline, Rules};
+pub use digest::Digest;
+pub use fleet::{ClientJudge, NetFleet};
+pub use server::{Counts, KEY, Place, REVOKED, STORE, ServeError, Served, Tls};
+pub use shared::STOPPED;
+pub use store::{Store, StoreError};
+
+/// The version of the protocol that this crate speaks.
+pub const VERSION: u32 = 1;
+
+/// Vectors travel in pieces of so many bytes.
+const CHUNK: usize = 256 * 1024;

@@ -1,0 +1,337 @@
+//! Parcels as bytes: a short head, then all numbers in a row, as they are, halved or compressed.
+//!
+//! `EBB1`, how numbers are written, whether the rest is compressed, how many vectors; of each its name and length;
+//! then the numbers, little-endian. What comes from a stranger is believed in nothing: every length is checked
+//! against what may be before memory is taken.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read;
+
+use bytes::Bytes;
+use ebb_round::Parcel;
+use half::f16;
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+const MAGIC: &[u8; 4] = b"EBB1";
+
+/// A head is no longer than this.
+const MOST_HEAD: usize = 4096;
+
+/// How a number is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Number {
+    /// In four bytes, to the bit.
+    #[default]
+    F32,
+    /// In two bytes, rounded to three digits.
+    F16,
+}
+
+impl Number {
+    fn width(self) -> usize {
+        match self {
+            Number::F32 => 4,
+            Number::F16 => 2,
+        }
+    }
+}
+
+/// How parcels are packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packing {
+    /// How numbers are written.
+    pub number: Number,
+    /// Whether the numbers are compressed by Zstandard.
+    pub zstd: bool,
+}
+
+/// A packed parcel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// All of it.
+    pub bytes: Bytes,
+    /// The numbers alone, which is what records count as payload.
+    pub payload: u64,
+}
+
+/// What a parcel may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Numbers in each vector.
+    pub numbers: usize,
+    /// Vectors beside the model.
+    pub sides: usize,
+}
+
+impl Bounds {
+    /// The largest that a packed parcel within these bounds can be.
+    pub fn bytes(self) -> u64 {
+        // Zstandard adds a few bytes a block to what it cannot compress.
+        let numbers = 4 * self.numbers as u64 * (1 + self.sides as u64);
+        numbers + numbers / 1000 + 2 * MOST_HEAD as u64
+    }
+}
+
+/// Why bytes are no parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpackable {
+    /// They do not begin as a parcel does, or name what there is not.
+    Head,
+    /// They hold more than is allowed.
+    TooMuch,
+    /// They end too early, or go on after the end.
+    Length,
+    /// They are not what Zstandard makes.
+    Compressed,
+}
+
+impl fmt::Display for Unpackable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unpackable::Head => "it does not begin as a parcel does",
+            Unpackable::TooMuch => "it holds more vectors or longer ones than the model has",
+            Unpackable::Length => "its length is not what its head says",
+            Unpackable::Compressed => "what is compressed cannot be read",
+        })
+    }
+}
+
+/// Packs a parcel.
+///
+/// # Panics
+/// When there are more than 255 side vectors, or a name has more than 255 bytes.
+pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
+    let sides = u8::try_from(parcel.side.len()).expect("methods send a few side vectors");
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend([packing.number as u8, u8::from(packing.zstd), sides]);
+    let vectors = std::iter::once(("", &parcel.model))
+        .chain(parcel.side.iter().map(|(name, values)| (name.as_ref(), values)));
+    for (name, values) in vectors.clone() {
+        bytes.push(u8::try_from(name.len()).expect("names are short"));
+        bytes.extend(name.as_bytes());
+        bytes.extend((values.len() as u64).to_le_bytes());
+    }
+    let head = bytes.len();
+    if packing.zstd {
+        let mut numbers = Vec::new();
+        vectors.for_each(|(_, values)| write(values, packing.number, &mut numbers));
+        bytes.extend(compress_to_vec(numbers.as_slice(), CompressionLevel::Fastest));
+    } else {
+        vectors.for_each(|(_, values)| write(values, packing.number, &mut bytes));
+    }
+    Packed { payload: (bytes.len() - head) as u64, bytes: bytes.into() }
+}
+
+/// Reads a parcel back, and how many bytes its numbers took.
+pub fn unpack(bytes: &[u8], bounds: Bounds) -> Result<(Parcel, u64), Unpackable> {
+    let mut rest = bytes;
+    if take(&mut rest, 4)? != MAGIC {
+        return Err(Unpackable::Head);
+    }
+    let &[number, zstd, sides] = take(&mut rest, 3)? else { unreachable!("three were taken") };
+    let number = match number {
+        0 => Number::F32,
+        1 => Number::F16,
+        _ => return Err(Unpackable::Head),
+    };
+    if usize::from(sides) > bounds.sides {
+        return Err(Unpackable::TooMuch);
+    }
+    let mut names = Vec::new();
+    for _ in 0..=sides {
+        let length = usize::from(take(&mut rest, 1)?[0]);
+        let name = std::str::from_utf8(take(&mut rest, length)?).map_err(|_| Unpackable::Head)?;
+        let len = u64::from_le_bytes(take(&mut rest, 8)?.try_into().expect("eight were taken"));
+        let len =
+            usize::try_from(len).ok().filter(|&len| len <= bounds.numbers).ok_or(Unpackable::TooMuch)?;
+        names.push((name, len));
+    }
+    let payload = rest.len() as u64;
+    let wanted = number.width() * names.iter().map(|(_, len)| len).sum::<usize>();
+    let plain = match zstd {
+        0 => Cow::Borrowed(rest),
+        1 => Cow::Owned(decompress(rest, wanted)?),
+        _ => return Err(Unpackable::Head),
+    };
+    if plain.len() != wanted {
+        return Err(Unpackable::Length);
+    }
+    let mut plain = plain.as_ref();
+    let mut parcel = Parcel::default();
+    for (at, (name, len)) in names.into_iter().enumerate() {
+        let values = read(take(&mut plain, len * number.width())?, number);
+        if at == 0 {
+            if !name.is_empty() {
+                return Err(Unpackable::Head);
+            }
+            parcel.model = values;
+        } else if parcel.side.insert(Cow::Owned(name.to_owned()), values).is_some() {
+            return Err(Unpackable::Head);
+        }
+    }
+    Ok((parcel, payload))
+}
+
+/// What is lost when a parcel is packed: to be added to the next one, so that nothing is lost in the long run.
+pub fn lost(parcel: &Parcel, packing: Packing) -> Parcel {
+    let left = |values: &Vec<f32>| match packing.number {
+        Number::F32 => vec![0.0; values.len()],
+        Number::F16 => values.iter().map(|&value| left_over(value)).collect(),
+    };
+    Parcel {
+        model: left(&parcel.model),
+        side: parcel.side.iter().map(|(name, values)| (name.clone(), left(values))).collect(),
+    }
+}
+
+fn left_over(value: f32) -> f32 {
+    let left = value - rounded(value).to_f32();
+    // A number that no half can be near is not to be made up for.
+    if left.is_finite() { left } else { 0.0 }
+}
+
+/// The nearest half; numbers beyond the largest become the largest, for an infinity would spoil the whole update.
+fn rounded(value: f32) -> f16 {
+    if value.is_finite() {
+        f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
+    } else {
+        f16::from_f32(value)
+    }
+}
+
+fn write(values: &[f32], number: Number, to: &mut Vec<u8>) {
+    to.reserve(values.len() * number.width());
+    match number {
+        Number::F32 => values.iter().for_each(|value| to.extend_from_slice(&value.to_le_bytes())),
+        Number::F16 => values.iter().for_each(|&value| to.extend_from_slice(&rounded(value).to_le_bytes())),
+    }
+}
+
+fn read(bytes: &[u8], number: Number) -> Vec<f32> {
+    match number {
+        Number::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+        Number::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
+    }
+}
+
+/// Reads what was compressed, which must come to just so many bytes: more is not even read.
+fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, Unpackable> {
+    let mut decoder = StreamingDecoder::new(bytes).map_err(|_| Unpackable::Compressed)?;
+    let mut plain = Vec::new();
+    let most = wanted as u64 + 1;
+    decoder.by_ref().take(most).read_to_end(&mut plain).map_err(|_| Unpackable::Compressed)?;
+    Ok(plain)
+}
+
+fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], Unpackable> {
+    let (head, tail) = rest.split_at_checked(count).ok_or(Unpackable::Length)?;
+    *rest = tail;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { numbers: 8, sides: 2 };
+
+    fn parcel() -> Parcel {
+        let mut parcel = Parcel::of(vec![1.5, -2.25, 1e-3, 0.1]);
+        parcel.side.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
+        parcel
+    }
+
+    fn all() -> [Packing; 4] {
+        let packing = |number, zstd| Packing { number, zstd };
+        [
+            packing(Number::F32, false),
+            packing(Number::F32, true),
+            packing(Number::F16, false),
+            packing(Number::F16, true),
+        ]
+    }
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        for packing in all() {
+            let packed = pack(&parcel(), packing);
+            let (back, payload) = unpack(&packed.bytes, BOUNDS).unwrap();
+            assert_eq!(payload, packed.payload);
+            match packing.number {
+                Number::F32 => assert_eq!(back, parcel()),
+                Number::F16 => {
+                    assert_eq!(back.model[..2], [1.5, -2.25]);
+                    assert_eq!(back.model[3], 0.099_975_586);
+                    assert_eq!(back.side, parcel().side);
+                }
+            }
+        }
+        let plain = pack(&parcel(), Packing::default());
+        assert_eq!(plain.payload, parcel().bytes(), "records count the same as in simulation");
+    }
+
+    #[test]
+    fn nothing_is_lost_in_the_long_run() {
+        let packing = Packing { number: Number::F16, zstd: false };
+        let (mut sent, mut left) = (0.0_f64, 0.0_f32);
+        for _ in 0..1000 {
+            let with_rest = Parcel::of(vec![0.1 + left]);
+            let (got, _) = unpack(&pack(&with_rest, packing).bytes, BOUNDS).unwrap();
+            sent += f64::from(got.model[0]);
+            left = lost(&with_rest, packing).model[0];
+        }
+        assert!((sent - 100.0).abs() < 1e-3, "{sent}; without making up for it, 99.976");
+    }
+
+    #[test]
+    fn numbers_beyond_a_half_do_not_become_infinite() {
+        let packing = Packing { number: Number::F16, zstd: false };
+        let huge = Parcel::of(vec![1e9, -1e9]);
+        let (got, _) = unpack(&pack(&huge, packing).bytes, BOUNDS).unwrap();
+        assert_eq!(got.model, [65504.0, -65504.0]);
+        assert_eq!(lost(&huge, packing).model, [1e9 - 65504.0, 65504.0 - 1e9]);
+        let odd = Parcel::of(vec![f32::NAN]);
+        assert!(unpack(&pack(&odd, packing).bytes, BOUNDS).unwrap().0.model[0].is_nan());
+        assert_eq!(lost(&odd, packing).model, [0.0]);
+    }
+
+    #[test]
+    fn every_cut_and_every_addition_is_refused() {
+        for packing in all() {
+            let bytes = pack(&parcel(), packing).bytes;
+            for cut in 0..bytes.len() {
+                assert!(unpack(&bytes[..cut], BOUNDS).is_err(), "{packing:?} cut at {cut}");
+            }
+            if !packing.zstd {
+                let more = [&bytes[..], &[0]].concat();
+                assert_eq!(unpack(&more, BOUNDS).unwrap_err(), Unpackable::Length);
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_is_allowed_is_refused_before_memory_is_taken() {
+        let bytes = pack(&parcel(), Packing::default()).bytes;
+        let check = |numbers, sides| unpack(&bytes, Bounds { numbers, sides }).unwrap_err();
+        assert_eq!(check(3, 2), Unpackable::TooMuch);
+        assert_eq!(check(8, 0), Unpackable::TooMuch);
+        let bomb = compress_to_vec(vec![0_u8; 10_000_000].as_slice(), CompressionLevel::Fastest);
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([0, 1, 0, 0]);
+        bytes.extend(4_u64.to_le_bytes());
+        bytes.extend(bomb);
+        assert_eq!(unpack(&bytes, BOUNDS).unwrap_err(), Unpackable::Length);
+    }
+
+    #[test]
+    fn bounds_say_how_large_a_packed_parcel_can_be() {
+        for packing in all() {
+            let parcel =
+                Parcel::of((0..5000_u32).map(|at| f32::from_bits(at.wrapping_mul(2_654_435_761))).collect());
+            let packed = pack(&parcel, packing);
+            assert!(packed.bytes.len() as u64 <= Bounds { numbers: 5000, sides: 0 }.bytes(), "{packing:?}");
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The server around the desk: sockets, streams and the threads behind them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ebb_round::FleetError;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::course::Course;
+use crate::desk::{Desk, Line, Rules};
+use crate::fleet::{ClientJudge, NetFleet};
+use crate::members::Members;
+use crate::shared::{Outlet, RealPace, Shared};
+use crate::store::{Store, StoreError};
+use crate::tokens::Key;
+use crate::wire::fleet_server::{Fleet, FleetServer};
+use crate::wire::from_client::Message as Said;
+use crate::wire::from_server::Message as Say;
+use crate::{CHUNK, wire};
+
+/// A message is no larger than this: a chunk, and what is around it.
+pub(crate) const MOST_MESSAGE: usize = CHUNK + 4096;
+
+/// So many messages may wait for a client that does not listen.
+const MOST_UNREAD: usize = 64;
+
+/// How long a client may take to say who it is.
+const HELLO_S: u64 = 10;
+
+/// How long a transfer may stand still.
+const STILL_S: u64 = 30;
+
+/// The certificate of a server, and whom it lets in.
+#[derive(Clone)]
+pub struct Tls {
+    /// The certificate and those it is signed by, as PEM.
+    pub certificate: String,
+    /// Its private key, as PEM.
+    pub key: String,
+    /// If given, clients must show a certificate that is signed by this one.
+    pub clients: Option<String>,
+}
+
+/// Where a server lies and listens.
+pub struct Place {
+    /// The folder of its store and its key.
+    pub folder: PathBuf,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Without, it can be read by everybody on the way.
+    pub tls: Option<Tls>,
+    /// Whether the journal keeps every update, so that the model can be recomputed.
+    pub keep_updates: bool,
+}
+
+/// The file of a server's key.
+pub const KEY: &str = "server.key";
+/// The file of a server's members and its journal.
+pub const STORE: &str = "server.redb";
+/// The file of the numbers of clients that may not come any more.
+pub const REVOKED: &str = "revoked.txt";
+
+/// Why a server could not be started.
+#[derive(Debug)]
+pub enum ServeError {
+    /// A file.
+    File(PathBuf, io::Error),
+    /// The store.
+    Store(PathBuf, StoreError),
+    /// The journal.
+    Fleet(FleetError),
+    /// The address.
+    Listen(SocketAddr, io::Error),
+    /// The certificate.
+    Tls(String),
+}
+
+impl std::fmt::Display for ServeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ServeError::File(file, error) => write!(f, "{}: {error}", file.display()),
+            ServeError::Store(file, error) => write!(f, "{}: {error}", file.display()),
+            ServeError::Fleet(error) => error.fmt(f),
+            ServeError::Listen(address, error) => write!(f, "listening at {address}: {error}"),
+            ServeError::Tls(message) => write!(f, "the server's certificate: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// A server that is running: to be kept as long as it should.
+pub struct Served {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+    address: SocketAddr,
+    course: Course,
+}
+
+/// How long clients have to hear that the run is over.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+impl Served {
+    /// Opens the store, and gives the fleet. It listens once the journal was played to its end.
+    pub fn start(place: Place, rules: Rules) -> Result<(Served, NetFleet), ServeError> {
+        let key_file = place.folder.join(KEY);
+        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
+        let shared = shared(&place.folder, rules, key)?;
+        // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
+        let listener = std::net::TcpListener::bind(place.listen)
+            .map_err(|error| ServeError::Listen(place.listen, error))?;
+        let listening = |error| ServeError::Listen(place.listen, error);
+        let address = listener.local_addr().map_err(listening)?;
+        listener.set_nonblocking(true).map_err(listening)?;
+        let mut server = Server::builder()
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+            .tcp_nodelay(true)
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20);
+        if let Some(tls) = &place.tls {
+            let mut config = ServerTlsConfig::new().identity(Identity::from_pem(&tls.certificate, &tls.key));
+            if let Some(clients) = &tls.clients {
+                config = config.client_ca_root(Certificate::from_pem(clients));
+            }
+            server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| ServeError::File(place.folder.clone(), error))?;
+        let service = FleetServer::new(Service { shared: Arc::clone(&shared) })
+            .max_decoding_message_size(MOST_MESSAGE)
+            .max_encoding_message_size(MOST_MESSAGE);
+        let handle = runtime.handle().clone();
+        let live = Box::new(move || {
+            let _inside = handle.enter();
+            let listener = TcpListener::from_std(listener).map_err(|error| error.to_string())?;
+            handle.spawn(async move {
+                let incoming = TcpListenerStream::new(listener);
+                if let Err(error) = server.add_service(service).serve_with_incoming(incoming).await {
+                    tracing::error!(%error, "listening ended");
+                }
+            });
+            tracing::info!(%address, "listening");
+            Ok(())
+        });
+        let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
+        let fleet = NetFleet::new(course.clone(), Some(place.folder.join(REVOKED)));
+        Ok((Served { shared, runtime: Some(runtime), address, course }, fleet))
+    }
+
+    /// Where it listens, with the port it was given if it asked for any.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Lets clients judge the model, every so many of the run's rounds.
+    pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
+        ClientJudge::new(self.course.clone(), every, n_rounds)
+    }
+
+    /// What ends all waiting of the fleet.
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.stop()
+    }
+
+    /// How many clients are connected and how many are in the run, how many answers were taken, and how many things were
+    /// refused, by reason.
+    pub fn counts(&self) -> Counts {
+        let counts = |desk: &Desk| {
+            let (connected, members, answers) = desk.counts();
+            let refused = desk.refused().iter().map(|(reason, count)| (*reason, *count)).collect();
+            Counts { connected, members, answers, refused }
+        };
+        self.shared.look(counts).0
+    }
+
+    /// The run is over: tells the clients, and stops listening.
+    pub fn farewell(&self) {
+        self.shared.at_desk(|desk, _| desk.farewell("the run is over"));
+    }
+}
+
+/// What a server counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Clients that are connected.
+    pub connected: usize,
+    /// Clients that are in the run.
+    pub members: usize,
+    /// Answers that were taken.
+    pub answers: u64,
+    /// What was refused, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(FAREWELL);
+        }
+        self.shared.writer.close();
+    }
+}
+
+/// The desk of a server whose store lies in a folder.
+fn shared(folder: &Path, rules: Rules, key: Key) -> Result<Arc<Shared>, ServeError> {
+    let file = folder.join(STORE);
+    let failed = |error| ServeError::Store(file.clone(), error);
+    let store = Arc::new(Store::open(&file).map_err(failed)?);
+    let members = Members::new(
+        store.members().map_err(failed)?,
+        store.token_uses().map_err(failed)?,
+        rules.most_clients,
+    );
+    let next = store.next_entry().map_err(failed)?;
+    let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
+    Ok(Shared::new(desk, store, next, Box::new(RealPace::new())))
+}
+
+/// An error and what it comes from.
+pub(crate) fn reasons(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = error.source();
+    }
+    text
+}
+
+struct Service {
+    shared: Arc<Shared>,
+}
+
+/// What is said to a client goes into its stream, which ends when this is dropped; whoever listens to the client hears that.
+struct ToStream(
+    mpsc::Sender<Result<wire::FromServer, Status>>,
+    #[allow(dead_code, reason = "its end is what counts")] oneshot::Sender<()>,
+);
+
+impl Outlet for ToStream {
+    fn say(&self, say: Say) -> bool {
+        self.0.try_send(Ok(wire::FromServer { message: Some(say) })).is_ok()
+    }
+}
+
+/// Says that a connection ended, however its task ends.
+struct Hangs {
+    shared: Arc<Shared>,
+    line: Line,
+}
+
+impl Drop for Hangs {
+    fn drop(&mut self) {
+        self.shared.disconnect(self.line);
+    }
+}
+
+type Sending<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Fleet for Service {
+    type AttendStream = ReceiverStream<Result<wire::FromServer, Status>>;
+    type FetchStream = Sending<wire::Chunk>;
+
+    async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
+        let unix_s = self.shared.pace.unix_s();
+        let (enrolled, writes) = self
+            .shared
+            .at_desk(|desk, _| desk.enrol(request.get_ref(), unix_s))
+            .map_err(|(_, message)| Status::permission_denied(message))?;
+        let (done, written) = oneshot::channel();
+        self.shared.writer.write(
+            writes,
+            Box::new(move |result| {
+                // Whoever asked may be gone.
+                let _ = done.send(result);
+            }),
+        );
+        match written.await {
+            Ok(Ok(())) => Ok(Response::new(enrolled)),
+            Ok(Err(error)) => Err(Status::internal(error.to_string())),
+            Err(_) => Err(Status::unavailable("the server is stopping")),
+        }
+    }
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<wire::FromClient>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let mut from = request.into_inner();
+        let (to, stream) = mpsc::channel(MOST_UNREAD);
+        let (end, ended) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let line = shared.connect(Box::new(ToStream(to, end)));
+            let _hangs = Hangs { shared: Arc::clone(&shared), line };
+            tokio::select! {
+                () = attend(&shared, line, &mut from) => {}
+                _ = ended => {}
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn fetch(
+        &self,
+        request: Request<wire::FetchRequest>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let wire::FetchRequest { session, digest, offset } = request.into_inner();
+        let (content, _) = self.shared.look(|desk| desk.content(&session, &digest));
+        let content = content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
+        let from = usize::try_from(offset).ok().filter(|&from| from <= content.len());
+        let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
+        let shared = Arc::clone(&self.shared);
+        let chunks = (from..content.len()).step_by(CHUNK).map(move |at| {
+            let end = (at + CHUNK).min(content.len());
+            shared.at_desk(|desk, _| desk.fetched(&digest, at as u64, end as u64));
+            Ok(wire::Chunk { bytes: content.slice(at..end) })
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+    }
+
+    async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
+        let wire::HeldRequest { session, digest } = request.into_inner();
+        let held = self.shared.at_desk(|desk, _| desk.held(&session, &digest));
+        let bytes = held.ok_or_else(|| Status::unauthenticated("no such session"))?;
+        Ok(Response::new(wire::HeldReply { bytes }))
+    }
+
+    async fn send(
+        &self,
+        request: Request<Streaming<wire::Part>>,
+    ) -> Result<Response<wire::HeldReply>, Status> {
+        let mut parts = request.into_inner();
+        let refuse = |reason: &'static str| {
+            self.shared.at_desk(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
+            match reason {
+                "unknown" => Status::unauthenticated("no such session"),
+                _ => Status::invalid_argument(reason),
+            }
+        };
+        let Some(wire::part::Part::Header(header)) = next_part(&mut parts).await? else {
+            return Err(refuse("malformed"));
+        };
+        let (client, digest) = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
+        let mut held = header.offset;
+        while let Some(part) = next_part(&mut parts).await? {
+            let wire::part::Part::Bytes(bytes) = part else { return Err(refuse("malformed")) };
+            held = self.shared.at_desk(|desk, _| desk.add_upload(client, digest, &bytes)).map_err(refuse)?;
+        }
+        Ok(Response::new(wire::HeldReply { bytes: held }))
+    }
+}
+
+async fn next_part(parts: &mut Streaming<wire::Part>) -> Result<Option<wire::part::Part>, Status> {
+    match timeout(Duration::from_secs(STILL_S), parts.message()).await {
+        Err(_) => Err(Status::deadline_exceeded("the transfer stood still")),
+        Ok(part) => Ok(part?.and_then(|part| part.part)),
+    }
+}
+
+/// Passes on what a client says, until one side ends it.
+async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClient>) {
+    let first = match timeout(Duration::from_secs(HELLO_S), from.message()).await {
+        Ok(Ok(Some(wire::FromClient { message: Some(Said::Hello(hello)) }))) => hello,
+        Ok(Err(status)) => return broken(shared, line, &status),
+        Ok(_) => {
+            return shared.at_desk(|desk, _| {
+                desk.expel(line, "malformed", "a stream that does not begin with hello", false)
+            });
+        }
+        Err(_) => {
+            return shared
+                .at_desk(|desk, _| desk.refuse("silent", None, "a stream on which nothing was said"));
+        }
+    };
+    shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s));
+    loop {
+        match from.message().await {
+            Ok(Some(wire::FromClient { message: Some(said) })) => {
+                shared.at_desk(|desk, now_s| desk.said(line, said, now_s));
+            }
+            // A message of a kind that this version does not know.
+            Ok(Some(wire::FromClient { message: None })) => {}
+            Ok(None) => return,
+            Err(status) => return broken(shared, line, &status),
+        }
+    }
+}
+
+/// A stream that ended with an error: an oversized or unreadable message, or a lost connection.
+fn broken(shared: &Shared, line: Line, status: &Status) {
+    let reason = match status.code() {
+        tonic::Code::OutOfRange => "oversized",
+        tonic::Code::Internal if status.message().contains("decode") => "malformed",
+        _ => return,
+    };
+    shared.at_desk(|desk, _| desk.expel(line, reason, status.message(), false));
+}

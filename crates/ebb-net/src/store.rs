@@ -1,0 +1,384 @@
+//! What a server must not forget, in one file: its members, the uses of its tokens, and the journal.
+//!
+//! One thread writes. What comes in while a transaction is on its way to the disk shares the next one, so that a
+//! thousand answers do not cost a thousand waits for the disk.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::members::Member;
+
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const MEMBERS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("members");
+const TOKENS: TableDefinition<'_, &[u8], u32> = TableDefinition::new("tokens");
+const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
+const VECTORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vectors");
+
+/// The version of what is in the file.
+const VERSION: u32 = 1;
+
+/// At most so many bytes of vectors go to the disk at once.
+const MOST_AT_ONCE: usize = 64 << 20;
+
+/// Why the store cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError {
+    /// What was being done.
+    pub doing: &'static str,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} the server's store: {}", self.doing, self.message)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, StoreError>;
+}
+
+impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, doing: &'static str) -> Result<T, StoreError> {
+        self.map_err(|error| StoreError { doing, message: error.into().to_string() })
+    }
+}
+
+/// Something to be written.
+#[derive(Clone, Debug)]
+pub(crate) enum Write {
+    /// A member, new or changed.
+    Member(Member),
+    /// So many clients enrolled with this token.
+    TokenUses([u8; 8], u32),
+    /// The next entry of the journal, and the vectors that belong to it.
+    Entry { seq: u64, head: Vec<u8>, vectors: Option<Bytes> },
+    /// Entries below a number are not needed any more, but for some.
+    Prune { below: u64, but: Vec<u64> },
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct Store {
+    database: Database,
+}
+
+impl Store {
+    /// Opens the file, or makes it. Only one process can have it open.
+    pub fn open(file: &Path) -> Result<Store, StoreError> {
+        let database = Database::create(file).doing("opening")?;
+        let begin = database.begin_write().doing("opening")?;
+        {
+            let mut meta = begin.open_table(META).doing("opening")?;
+            let found = meta.get("version").doing("reading")?.map(|value| value.value().to_vec());
+            match found {
+                None => {
+                    meta.insert("version", VERSION.to_le_bytes().as_slice()).doing("writing")?;
+                    let id: [u8; 16] = crate::tokens::unguessable();
+                    meta.insert("server", id.as_slice()).doing("writing")?;
+                }
+                Some(found) if found == VERSION.to_le_bytes() => {}
+                Some(_) => {
+                    let message = "it is of another version of this program; go on with that one".to_owned();
+                    return Err(StoreError { doing: "opening", message });
+                }
+            }
+            begin.open_table(MEMBERS).doing("opening")?;
+            begin.open_table(TOKENS).doing("opening")?;
+            begin.open_table(JOURNAL).doing("opening")?;
+            begin.open_table(VECTORS).doing("opening")?;
+        }
+        begin.commit().doing("opening")?;
+        Ok(Store { database })
+    }
+
+    /// What tells this server from others.
+    pub(crate) fn server(&self) -> Result<[u8; 16], StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let meta = read.open_table(META).doing("reading")?;
+        let found = meta.get("server").doing("reading")?;
+        found.and_then(|id| id.value().try_into().ok()).ok_or(StoreError {
+            doing: "reading",
+            message: "it does not say which server it belongs to".to_owned(),
+        })
+    }
+
+    /// All members, ascending by number.
+    pub(crate) fn members(&self) -> Result<Vec<Member>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(MEMBERS).doing("reading")?;
+        let mut members = Vec::new();
+        for row in table.iter().doing("reading")? {
+            let (_, bytes) = row.doing("reading")?;
+            let member = Member::read(bytes.value())
+                .map_err(|error| StoreError { doing: "reading", message: error.to_string() })?;
+            members.push(member);
+        }
+        Ok(members)
+    }
+
+    /// How many clients enrolled with each token.
+    pub(crate) fn token_uses(&self) -> Result<Vec<([u8; 8], u32)>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(TOKENS).doing("reading")?;
+        let mut uses = Vec::new();
+        for row in table.iter().doing("reading")? {
+            let (id, count) = row.doing("reading")?;
+            uses.extend(id.value().try_into().ok().map(|id| (id, count.value())));
+        }
+        Ok(uses)
+    }
+
+    /// The number that the next entry of the journal gets.
+    pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(JOURNAL).doing("reading")?;
+        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1))
+    }
+
+    /// The entries of the journal from a number on, without their vectors.
+    pub(crate) fn entries(&self, from: u64) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(JOURNAL).doing("reading")?;
+        let mut entries = Vec::new();
+        for row in table.range(from..).doing("reading")? {
+            let (seq, head) = row.doing("reading")?;
+            entries.push((seq.value(), head.value().to_vec()));
+        }
+        Ok(entries)
+    }
+
+    /// One entry of the journal, without its vectors.
+    pub(crate) fn entry(&self, seq: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(JOURNAL).doing("reading")?;
+        Ok(table.get(seq).doing("reading")?.map(|head| head.value().to_vec()))
+    }
+
+    /// The vectors of an entry.
+    pub(crate) fn vectors(&self, seq: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let table = read.open_table(VECTORS).doing("reading")?;
+        Ok(table.get(seq).doing("reading")?.map(|bytes| bytes.value().to_vec()))
+    }
+
+    /// Writes all of it, or nothing; on return it is on the disk.
+    fn commit(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let begin = self.database.begin_write().doing("writing")?;
+        for write in writes {
+            match write {
+                Write::Member(member) => {
+                    let mut table = begin.open_table(MEMBERS).doing("writing")?;
+                    table.insert(member.client.number(), member.bytes().as_slice()).doing("writing")?;
+                }
+                Write::TokenUses(id, count) => {
+                    let mut table = begin.open_table(TOKENS).doing("writing")?;
+                    table.insert(id.as_slice(), count).doing("writing")?;
+                }
+                Write::Entry { seq, head, vectors } => {
+                    let mut table = begin.open_table(JOURNAL).doing("writing")?;
+                    table.insert(seq, head.as_slice()).doing("writing")?;
+                    if let Some(vectors) = vectors {
+                        let mut table = begin.open_table(VECTORS).doing("writing")?;
+                        table.insert(seq, vectors.as_ref()).doing("writing")?;
+                    }
+                }
+                Write::Prune { below, but } => {
+                    let gone = |seq: u64| but.binary_search(&seq).is_err();
+                    let mut table = begin.open_table(JOURNAL).doing("writing")?;
+                    table.retain_in(..*below, |seq, _| !gone(seq)).doing("writing")?;
+                    let mut table = begin.open_table(VECTORS).doing("writing")?;
+                    table.retain_in(..*below, |seq, _| !gone(seq)).doing("writing")?;
+                }
+            }
+        }
+        begin.commit().doing("writing")
+    }
+}
+
+/// What is called once something was written, or could not be.
+pub(crate) type Then = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// The thread that writes, and the numbers of entries.
+pub(crate) struct Writer {
+    queue: Mutex<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Queue {
+    /// `None` once it is closed.
+    to: Option<Sender<(Vec<Write>, Then)>>,
+    next: u64,
+}
+
+impl Writer {
+    /// Begins to write, entries from this number on.
+    pub(crate) fn start(store: Arc<Store>, next: u64) -> Writer {
+        let (to, from) = channel();
+        let thread = std::thread::spawn(move || write_all(&store, &from));
+        Writer { queue: Mutex::new(Queue { to: Some(to), next }), thread: Mutex::new(Some(thread)) }
+    }
+
+    /// Hands something over to be written.
+    pub(crate) fn write(&self, writes: Vec<Write>, then: Then) {
+        self.lock().send(writes, then);
+    }
+
+    /// Hands over the next entry of the journal, whose number is returned; the order of numbers is that of writing.
+    pub(crate) fn enter(
+        &self,
+        head: Vec<u8>,
+        vectors: Option<Bytes>,
+        then: impl FnOnce(u64, Result<(), StoreError>) + Send + 'static,
+    ) -> u64 {
+        let mut queue = self.lock();
+        let seq = queue.next;
+        queue.next += 1;
+        queue.send(vec![Write::Entry { seq, head, vectors }], Box::new(move |result| then(seq, result)));
+        seq
+    }
+
+    /// Enters and waits until it is on the disk.
+    pub(crate) fn enter_now(&self, head: Vec<u8>) -> Result<u64, StoreError> {
+        let (to, from) = channel();
+        let seq = self.enter(head, None, move |_, result| {
+            // Whoever waits is there until it hears.
+            let _ = to.send(result);
+        });
+        from.recv().unwrap_or_else(|_| Err(closed()))?;
+        Ok(seq)
+    }
+
+    /// Writes what was handed over, and nothing after it.
+    pub(crate) fn close(&self) {
+        self.lock().to = None;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The last to let go of it may be the thread itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Queue {
+    fn send(&self, writes: Vec<Write>, then: Then) {
+        match &self.to {
+            None => then(Err(closed())),
+            Some(to) => {
+                if let Err(back) = to.send((writes, then)) {
+                    (back.0.1)(Err(closed()));
+                }
+            }
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError { doing: "writing", message: "it is closed".to_owned() }
+}
+
+fn write_all(store: &Store, from: &Receiver<(Vec<Write>, Then)>) {
+    while let Ok((mut writes, then)) = from.recv() {
+        let mut thens = vec![then];
+        let mut size: usize = writes.iter().map(size_of).sum();
+        while size < MOST_AT_ONCE
+            && let Ok((more, then)) = from.try_recv()
+        {
+            size += more.iter().map(size_of).sum::<usize>();
+            writes.extend(more);
+            thens.push(then);
+        }
+        let result = store.commit(&writes);
+        drop(writes);
+        thens.into_iter().for_each(|then| then(result.clone()));
+    }
+}
+
+fn size_of(write: &Write) -> usize {
+    match write {
+        Write::Entry { vectors, .. } => vectors.as_ref().map_or(0, Bytes::len),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Arc<Store>) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(&folder.path().join("store.redb")).unwrap());
+        (folder, store)
+    }
+
+    #[test]
+    fn entries_come_back_in_order_with_their_vectors() {
+        let (folder, store) = store();
+        let id = store.server().unwrap();
+        let writer = Writer::start(Arc::clone(&store), 0);
+        let (to, from) = channel();
+        for at in 0..50_u8 {
+            let to = to.clone();
+            let vectors = (at % 2 == 0).then(|| Bytes::from(vec![at; 10]));
+            writer.enter(vec![at], vectors, move |seq, result| to.send((seq, result)).unwrap());
+        }
+        assert_eq!(writer.enter_now(vec![50]).unwrap(), 50);
+        assert_eq!(from.try_iter().map(|(seq, _)| seq).collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
+        drop((writer, store));
+        let store = Store::open(&folder.path().join("store.redb")).unwrap();
+        assert_eq!(store.server().unwrap(), id);
+        let entries = store.entries(48).unwrap();
+        assert_eq!(entries, [(48, vec![48]), (49, vec![49]), (50, vec![50])]);
+        assert_eq!(store.vectors(48).unwrap(), Some(vec![48; 10]));
+        assert_eq!(store.vectors(49).unwrap(), None);
+    }
+
+    #[test]
+    fn pruning_keeps_what_is_still_needed() {
+        let (_folder, store) = store();
+        let writer = Writer::start(Arc::clone(&store), 0);
+        for at in 0..10_u8 {
+            writer.enter(vec![at], Some(Bytes::from(vec![at])), |_, result| result.unwrap());
+        }
+        writer.write(vec![Write::Prune { below: 7, but: vec![2, 5] }], Box::new(|result| result.unwrap()));
+        writer.close();
+        let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
+        assert_eq!(left, [2, 5, 7, 8, 9]);
+        assert_eq!(store.vectors(3).unwrap(), None);
+        assert_eq!(store.vectors(5).unwrap(), Some(vec![5]));
+    }
+
+    #[test]
+    fn what_is_handed_over_after_the_end_is_an_error() {
+        let (_folder, store) = store();
+        let writer = Writer::start(store, 0);
+        writer.close();
+        assert_eq!(writer.enter_now(vec![1]), Err(closed()));
+    }
+
+    #[test]
+    fn only_one_can_have_it_open() {
+        let (folder, _store) = store();
+        let error = Store::open(&folder.path().join("store.redb")).unwrap_err();
+        assert_eq!(error.doing, "opening");
+    }
+}

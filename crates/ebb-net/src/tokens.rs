@@ -1,0 +1,212 @@
+//! Enrolment tokens and tickets: what only this server can have given out, told by its key.
+//!
+//! A token carries its own terms and a code over them, so that it can be made while the server runs or not; the
+//! server only counts its uses. A ticket is the same for one client's job, so that nobody can answer what it was not
+//! asked.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use ebb_round::{ClientId, RoundNo};
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::Digest;
+
+const PREFIX: &str = "ebb-";
+const CODE: usize = 16;
+const TERMS: usize = 8 + 8 + 4 + 1;
+
+/// So many bytes that nobody can guess.
+///
+/// # Panics
+/// When the system has no source of randomness.
+pub fn unguessable<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new().fill(&mut bytes).expect("every system that runs a server has randomness");
+    bytes
+}
+
+/// The key of a server.
+pub struct Key(hmac::Key);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// What a token allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Tells tokens apart.
+    pub id: [u8; 8],
+    /// Until when, in seconds since 1970.
+    pub until_s: u64,
+    /// How many clients may enrol with it.
+    pub uses: u32,
+    /// Whether clients may choose their numbers.
+    pub numbers: bool,
+}
+
+/// The answer to one job, and to no other.
+pub type Ticket = [u8; CODE];
+
+impl Key {
+    /// The key in this file; a new one if there is none.
+    pub fn open(file: &Path) -> io::Result<Key> {
+        let bytes = match fs::read(file) {
+            Ok(bytes) if bytes.len() == 32 => bytes,
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not the key of a server")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let bytes = unguessable::<32>();
+                keep_private(file, &bytes)?;
+                bytes.to_vec()
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Key::new(&bytes))
+    }
+
+    /// A key of these bytes.
+    pub fn new(bytes: &[u8]) -> Key {
+        Key(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// A token with these terms.
+    pub fn token(&self, terms: &Terms) -> String {
+        let mut bytes = terms.bytes().to_vec();
+        bytes.extend(self.code("token", &bytes));
+        PREFIX.to_owned() + &hex(&bytes)
+    }
+
+    /// The terms of a token, if this key made it.
+    pub fn terms(&self, token: &str) -> Option<Terms> {
+        let bytes = unhex(token.trim().strip_prefix(PREFIX)?)?;
+        let (terms, code) = bytes.split_at_checked(TERMS)?;
+        same(&self.code("token", terms), code).then(|| Terms::read(terms))
+    }
+
+    /// The ticket of a client's job in a round.
+    pub fn ticket(&self, client: ClientId, round: RoundNo) -> Ticket {
+        let mut bytes = client.number().to_le_bytes().to_vec();
+        bytes.extend(round.to_le_bytes());
+        self.code("ticket", &bytes)
+    }
+
+    fn code(&self, purpose: &str, bytes: &[u8]) -> [u8; CODE] {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(purpose.as_bytes());
+        context.update(&[0]);
+        context.update(bytes);
+        context.sign().as_ref()[..CODE].try_into().expect("a code has more bytes")
+    }
+}
+
+impl Terms {
+    fn bytes(&self) -> [u8; TERMS] {
+        let mut bytes = [0; TERMS];
+        bytes[..8].copy_from_slice(&self.id);
+        bytes[8..16].copy_from_slice(&self.until_s.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.uses.to_le_bytes());
+        bytes[20] = u8::from(self.numbers);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Terms {
+        Terms {
+            id: bytes[..8].try_into().expect("eight"),
+            until_s: u64::from_le_bytes(bytes[8..16].try_into().expect("eight")),
+            uses: u32::from_le_bytes(bytes[16..20].try_into().expect("four")),
+            numbers: bytes[20] == 1,
+        }
+    }
+}
+
+/// Whether two secrets are the same, in a time that does not tell how far they agree.
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other)) == 0
+}
+
+/// What is kept of a secret: enough to know it again, not to show it.
+pub(crate) fn kept(secret: &[u8]) -> [u8; 32] {
+    *Digest::of(secret).bytes()
+}
+
+/// Writes a file that only its owner can read; it is there as a whole or not at all.
+pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = file.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut to = options.open(&new)?;
+    to.write_all(bytes)?;
+    to.sync_all()?;
+    fs::rename(new, file)
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Hexadecimal digits as bytes.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms { id: [7; 8], until_s: 1_000, uses: 3, numbers: false }
+    }
+
+    #[test]
+    fn a_token_tells_its_terms_to_the_key_that_made_it() {
+        let key = Key::new(&[1; 32]);
+        let token = key.token(&terms());
+        assert_eq!(key.terms(&token), Some(terms()));
+        assert_eq!(Key::new(&[2; 32]).terms(&token), None);
+    }
+
+    #[test]
+    fn whoever_changes_a_digit_has_no_token() {
+        let key = Key::new(&[1; 32]);
+        let token = key.token(&terms());
+        for at in PREFIX.len()..token.len() {
+            let mut changed = token.clone().into_bytes();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            assert_eq!(key.terms(std::str::from_utf8(&changed).unwrap()), None, "digit {at}");
+        }
+        for wrong in ["", "ebb-", "ebb-zz", "ebb-é", "nothing"] {
+            assert_eq!(key.terms(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tickets_differ_by_client_and_by_round() {
+        let key = Key::new(&[1; 32]);
+        let ticket = |client, round| key.ticket(ClientId::new(client), round);
+        assert_eq!(ticket(1, 2), ticket(1, 2));
+        assert_ne!(ticket(1, 2), ticket(2, 1));
+        assert_ne!(ticket(1, 2), ticket(1, 3));
+    }
+
+    #[test]
+    fn a_key_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        let token = Key::open(&file).unwrap().token(&terms());
+        assert_eq!(Key::open(&file).unwrap().terms(&token), Some(terms()));
+        fs::write(&file, "short").unwrap();
+        assert!(Key::open(&file).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! What a client remembers between rounds: committed once it is told that the server heard.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ebb_round::{Loader, Parcel, RoundNo, Saver, State, StateError};
+
+/// The memory of one client.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    committed: Arc<Parcel>,
+    /// What the client would remember if it was heard in that round.
+    pending: BTreeMap<RoundNo, Parcel>,
+}
+
+impl Memory {
+    /// What the client remembers, after it was told up to which round it was heard.
+    pub fn recall(&mut self, heard: Option<RoundNo>) -> Arc<Parcel> {
+        if let Some(heard) = heard {
+            // What was to be remembered before the last answer heard was either committed then or is lost.
+            let later = self.pending.split_off(&(heard + 1));
+            if let Some(parcel) = std::mem::replace(&mut self.pending, later).remove(&heard) {
+                self.committed = Arc::new(parcel);
+            }
+        }
+        Arc::clone(&self.committed)
+    }
+
+    /// Notes what the client will remember once it is heard.
+    pub fn note(&mut self, number: RoundNo, parcel: Parcel) {
+        self.pending.insert(number, parcel);
+    }
+}
+
+impl State for Memory {
+    fn save(&self, to: &mut Saver) {
+        self.committed.save("committed", to);
+        to.u64("pending", self.pending.len() as u64);
+        for (number, parcel) in &self.pending {
+            to.u64("number", u64::from(*number));
+            parcel.save("parcel", to);
+        }
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.committed = Arc::new(Parcel::load("committed", from)?);
+        self.pending.clear();
+        for _ in 0..from.u64("pending")? {
+            self.pending.insert(from.u32("number")?, Parcel::load("parcel", from)?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parcel(value: f32) -> Parcel {
+        Parcel::of(vec![value])
+    }
+
+    #[test]
+    fn a_memory_counts_only_once_it_was_heard() {
+        let mut memory = Memory::default();
+        memory.note(1, parcel(1.0));
+        assert_eq!(memory.recall(None).model, [] as [f32; 0]);
+        memory.note(2, parcel(2.0));
+        assert_eq!(memory.recall(Some(1)).model, [1.0]);
+        // Round 2's answer may still be on its way.
+        memory.note(5, parcel(5.0));
+        assert_eq!(memory.recall(Some(1)).model, [1.0]);
+        assert_eq!(memory.recall(Some(2)).model, [2.0]);
+        assert_eq!(memory.recall(Some(5)).model, [5.0]);
+        // Round 6 is lost and round 7 changes nothing: hearing round 7 must not commit round 6.
+        memory.note(6, parcel(6.0));
+        assert_eq!(memory.recall(Some(7)).model, [5.0]);
+    }
+
+    #[test]
+    fn what_is_saved_loads_again() {
+        let mut memory = Memory::default();
+        memory.note(1, parcel(1.0));
+        memory.recall(Some(1));
+        memory.note(2, parcel(2.0));
+        let mut saver = Saver::new();
+        memory.save(&mut saver);
+        let bytes = saver.finish();
+        let mut again = Memory::default();
+        again.load(&mut Loader::new(&bytes)).unwrap();
+        assert_eq!(again, memory);
+    }
+}
