@@ -44,6 +44,9 @@ pub(crate) struct ServeTable {
     /// How many clients can enrol.
     #[serde(default = "many")]
     most_clients: NonZeroU32,
+    /// Answers to the open round are held in memory up to so many bytes; the others wait in the journal.
+    #[serde(default = "half_a_gigabyte")]
+    memory_bytes: u64,
     /// Whether the journal keeps every update, so that the model can be recomputed.
     #[serde(default)]
     pub(crate) keep_updates: bool,
@@ -125,6 +128,9 @@ fn two_seconds() -> NonNegative {
 fn one() -> NonZeroUsize {
     NonZeroUsize::MIN
 }
+fn half_a_gigabyte() -> u64 {
+    1 << 29
+}
 fn many() -> NonZeroU32 {
     NonZeroU32::new(100_000).expect("not zero")
 }
@@ -173,6 +179,7 @@ impl ServeTable {
             least_up: self.least_up.get(),
             heartbeat_s: self.heartbeat_s.get(),
             most_clients: self.most_clients.get(),
+            memory_bytes: self.memory_bytes,
             needs: Abilities {
                 sides: needs.memory,
                 own_start: needs.own_start,

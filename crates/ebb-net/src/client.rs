@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ebb_round::{ClientId, Job, Parcel};
 use ebb_train::Tally;
@@ -168,6 +168,9 @@ pub enum Until {
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// Whoever is thrown out sooner than this waits longer each time.
+const STAYED: Duration = Duration::from_secs(2);
+
 /// Joins a server and stays until the run is over, whatever happens to the connection.
 pub async fn join(
     joining: Joining,
@@ -179,6 +182,7 @@ pub async fn join(
     let mut member = Member::new(joining, home, make);
     let mut wait = SHORTEST;
     loop {
+        let began = Instant::now();
         let mut within = until.clone();
         let outcome = tokio::select! {
             visit = member.visit(&endpoint, &mut within) => visit,
@@ -189,7 +193,7 @@ pub async fn join(
             Visit::Ended(left) => return Ok(left),
             Visit::Hopeless(error) => return Err(error),
             Visit::Lost { why, was_in } => {
-                if was_in {
+                if was_in && began.elapsed() > STAYED {
                     wait = SHORTEST;
                 }
                 tracing::info!(why, "not connected");

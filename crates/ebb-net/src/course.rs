@@ -119,7 +119,8 @@ impl Course {
         Ok((answer, self.delta(seq)?))
     }
 
-    fn delta(&self, seq: u64) -> Result<Parcel, FleetError> {
+    /// The vectors of an entry.
+    pub(crate) fn delta(&self, seq: u64) -> Result<Parcel, FleetError> {
         let failed = |message: String| FleetError::Failed {
             doing: format!("reading entry {seq} of the journal"),
             message,
@@ -131,23 +132,20 @@ impl Course {
     }
 
     /// From now on things happen.
-    fn go_live(&self) -> Result<(), FleetError> {
+    pub(crate) fn go_live(&self) -> Result<(), FleetError> {
         let (live, recalled) = {
             let mut state = self.lock();
             (state.live.take(), std::mem::take(&mut state.recalled))
         };
         for (seq, answer) in recalled {
             let delta = self.delta(seq)?;
-            self.shared.at_desk(|desk, _| {
-                desk.note_taken(answer.client, answer.base, answer.rate);
-                desk.put_waiting(seq, answer, delta);
-            });
+            self.shared.at_desk(|desk, _| desk.put_waiting(seq, answer, delta));
         }
-        match live {
-            None => Ok(()),
-            Some(live) => live()
-                .map_err(|message| FleetError::Failed { doing: "beginning to listen".to_owned(), message }),
+        let Some(live) = live else { return Ok(()) };
+        if self.shared.writer.next() > 0 {
+            self.shared.at_desk(|desk, now_s| desk.expect_back(now_s));
         }
+        live().map_err(|message| FleetError::Failed { doing: "beginning to listen".to_owned(), message })
     }
 
     /// How long the round that is to be opened was open before, if it was.

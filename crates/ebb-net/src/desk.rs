@@ -21,8 +21,8 @@ use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
 use crate::{VERSION, wire};
 
-pub(crate) use rounds::Saved;
 use rounds::{Asked, Fate, Open};
+pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;
 pub(crate) use survey::{Found, Question};
 use uploads::Uploads;
@@ -88,6 +88,8 @@ pub struct Rules {
     pub heartbeat_s: f64,
     /// How many clients there can be at most.
     pub most_clients: u32,
+    /// Answers to the open round are held in memory up to so many bytes; the others are read from the journal.
+    pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
     /// How many numbers the model has.
@@ -119,8 +121,8 @@ pub(crate) enum Effect {
     Hang(Line),
     /// Write this down.
     Write(Vec<Write>),
-    /// Enter an answer in the journal, then call [`Desk::entered`].
-    Enter(Box<Arrived>),
+    /// Read an answer, away from the desk; enter it in the journal, then call [`Desk::entered`], or [`Desk::misread`].
+    Read(Box<Unread>),
 }
 
 /// An answer that is to be entered.
@@ -129,7 +131,8 @@ pub(crate) struct Arrived {
     pub(crate) answer: Answered,
     /// Its vectors as they came.
     pub(crate) packed: Bytes,
-    pub(crate) update: Arc<Update>,
+    /// The same unpacked; without, it is read from the journal when it is needed.
+    pub(crate) update: Option<Arc<Update>>,
     /// Why no method will use it, if that is plain already.
     flaw: Option<&'static str>,
 }
@@ -145,8 +148,6 @@ struct Session {
     heard_s: f64,
     /// Whether it can take jobs.
     ready: bool,
-    /// The round of the job it has in hand.
-    in_hand: Option<RoundNo>,
     steps: u32,
     abilities: Abilities,
 }
@@ -166,13 +167,23 @@ pub(crate) struct Desk {
     /// Who was asked in recent rounds, and what became of it.
     asked: BTreeMap<RoundNo, Asked>,
     open: Option<Open>,
+    /// The round of the job that a client has in hand, connected or not.
+    hands: BTreeMap<ClientId, RoundNo>,
     survey: Option<Survey>,
     /// Answers that are in the journal and were not passed on.
     waiting: BTreeMap<u64, Arrived>,
     /// Payload that was fetched and not yet counted in a round.
     fetched: u64,
+    /// How many bytes the vectors of those answers take.
+    kept_bytes: u64,
     refused: BTreeMap<Reason, u64>,
     accepted: u64,
+    /// Whether anything happened that a round may wait for.
+    stirred: bool,
+    /// Until when those that were there before a restart are expected back.
+    back_by_s: f64,
+    /// Why there is nothing more to do, once the run is over.
+    over: Option<String>,
     effects: Vec<Effect>,
 }
 
@@ -183,6 +194,12 @@ struct Content {
     payload: u64,
     round: RoundNo,
 }
+
+/// So many refusals of a kind are logged, and then one in so many.
+const MOST_LINES: u64 = 1000;
+
+/// What a client says of itself is logged up to this length.
+const MOST_CHARS: usize = 200;
 
 /// Models of so many rounds can be fetched.
 const ROUNDS_KEPT: u32 = 2;
@@ -201,11 +218,16 @@ impl Desk {
             uploads: Uploads::default(),
             asked: BTreeMap::new(),
             open: None,
+            hands: BTreeMap::new(),
             survey: None,
             waiting: BTreeMap::new(),
             fetched: 0,
+            kept_bytes: 0,
             refused: BTreeMap::new(),
             accepted: 0,
+            stirred: false,
+            back_by_s: f64::NEG_INFINITY,
+            over: None,
             effects: Vec::new(),
         }
     }
@@ -217,6 +239,16 @@ impl Desk {
     /// What is to be done now.
     pub(crate) fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
+    }
+
+    /// Whether anything happened since the last time that a round may wait for.
+    pub(crate) fn has_stirred(&mut self) -> bool {
+        std::mem::take(&mut self.stirred)
+    }
+
+    /// After a restart, those that were there are given some time to come back.
+    pub(crate) fn expect_back(&mut self, now_s: f64) {
+        self.back_by_s = now_s + (3.0 * self.rules.heartbeat_s).min(self.rules.deadline_s);
     }
 
     /// How many were refused, by reason.
@@ -233,7 +265,10 @@ impl Desk {
     pub(crate) fn refuse(&mut self, reason: Reason, client: Option<ClientId>, message: &str) {
         *self.refused.entry(reason).or_default() += 1;
         let client = client.map(ClientId::number);
-        tracing::warn!(reason, client, message, "refused");
+        // A flood of nonsense must not become a flood of lines.
+        if self.refused[reason] <= MOST_LINES || self.refused[reason].is_multiple_of(MOST_LINES) {
+            tracing::warn!(reason, client, message, "refused");
+        }
     }
 
     /// Makes a client a member. The member is to be written down before it is told.
@@ -290,6 +325,11 @@ impl Desk {
                 self.effects.push(Effect::Say(line, Say::Refused(refused)));
                 self.effects.push(Effect::Hang(line));
             }
+            Ok(_) if self.over.is_some() => {
+                let reason = self.over.clone().expect("it is");
+                self.effects.push(Effect::Say(line, Say::Bye(wire::Bye { reason, r#final: true })));
+                self.effects.push(Effect::Hang(line));
+            }
             Ok(client) => self.welcome(line, client, hello, now_s),
         }
     }
@@ -331,19 +371,16 @@ impl Desk {
             self.forget(old);
         }
         let key = unguessable();
-        let session = Session {
-            client,
-            key,
-            heard_s: now_s,
-            ready: false,
-            in_hand: None,
-            steps: 0,
-            abilities: Abilities::default(),
-        };
+        let session =
+            Session { client, key, heard_s: now_s, ready: false, steps: 0, abilities: Abilities::default() };
         self.sessions.insert(line, session);
         self.by_client.insert(client, line);
         self.by_key.insert(key, line);
-        tracing::info!(client = client.number(), software = hello.software, "connected");
+        if let Some(survey) = &mut self.survey {
+            // A client that was started anew has forgotten the question, and is asked again.
+            survey.forget(client);
+        }
+        tracing::info!(client = client.number(), software = short(&hello.software), "connected");
         let welcome = wire::Welcome {
             version: VERSION,
             session: Bytes::copy_from_slice(&key),
@@ -374,10 +411,20 @@ impl Desk {
             said.in_hand.as_ref().filter(|in_hand| self.is_open(line, client, in_hand)).map(|one| one.round);
         let session = self.sessions.get_mut(&line).expect("it just spoke");
         session.ready = true;
-        session.in_hand = in_hand;
         session.abilities = can;
+        match in_hand {
+            Some(round) => self.hands.insert(client, round),
+            None => self.hands.remove(&client),
+        };
         tracing::info!(client = client.number(), samples, in_hand, "ready");
-        self.hand_out(client, now_s);
+        self.stirred = true;
+        match in_hand {
+            Some(round) => self.stop_again(line, round),
+            None => {
+                self.hand_out(client, now_s);
+                self.ask_again(client);
+            }
+        }
     }
 
     /// Whether an answer to this job may still come; if not, the client is told what became of it.
@@ -386,9 +433,8 @@ impl Desk {
         let asked = self.asked.get(&round).and_then(|asked| asked.of.get(&client)).copied();
         let genuine = same(&self.key.ticket(client, round), &in_hand.ticket);
         match asked.filter(|_| genuine) {
-            Some(Fate::Owed) => true,
-            // It hears once it is written.
-            Some(Fate::Writing) => false,
+            // One that is being written is told once it is.
+            Some(Fate::Owed | Fate::Writing) => true,
             Some(taken @ Fate::Taken(_)) => {
                 self.settle(client, round, taken);
                 false
@@ -414,30 +460,21 @@ impl Desk {
                 session.steps = beat.steps;
                 self.effects.push(Effect::Say(line, Say::Beat(wire::Beat {})));
             }
-            Said::Answer(answer) => {
-                if session.in_hand == Some(answer.round) {
-                    session.in_hand = None;
-                }
-                self.answer(line, client, &answer);
-                self.hand_out(client, now_s);
-            }
+            Said::Answer(answer) => self.answer(client, answer, now_s),
             Said::Failed(failed) => {
-                if session.in_hand == Some(failed.round) {
-                    session.in_hand = None;
+                let (round, message) = (failed.round, short(&failed.message));
+                tracing::warn!(client = client.number(), round, message, "failed");
+                if self.hands.get(&client) == Some(&round) {
+                    if self.fate(round, client) == Some(Fate::Owed) {
+                        self.set_fate(round, client, Fate::Failed);
+                    }
+                    self.put_down(client, round);
+                    self.uploads.drop_of(client);
+                } else if let Some(survey) = &mut self.survey {
+                    survey.fail(client, round);
                 }
-                tracing::warn!(
-                    client = client.number(),
-                    round = failed.round,
-                    message = failed.message,
-                    "failed"
-                );
-                if let Some(fate) =
-                    self.asked.get_mut(&failed.round).and_then(|asked| asked.of.get_mut(&client))
-                    && *fate == Fate::Owed
-                {
-                    *fate = Fate::Failed;
-                }
-                self.uploads.drop_of(client);
+                self.stirred = true;
+                self.hand_out(client, now_s);
             }
             Said::Measured(measured) => self.measured(client, &measured),
             Said::Evaluated(evaluated) => self.evaluated(client, &evaluated),
@@ -451,6 +488,13 @@ impl Desk {
                 self.effects.push(Effect::Hang(line));
                 self.forget(line);
             }
+        }
+    }
+
+    /// A client is done with the job of a round, one way or the other.
+    fn put_down(&mut self, client: ClientId, round: RoundNo) {
+        if self.hands.get(&client) == Some(&round) {
+            self.hands.remove(&client);
         }
     }
 
@@ -488,13 +532,15 @@ impl Desk {
         }
     }
 
-    /// The run is over: everybody is told.
+    /// The run is over: everybody is told, also those that come later.
     pub(crate) fn farewell(&mut self, reason: &str) {
+        self.over = Some(reason.to_owned());
         let bye = wire::Bye { reason: reason.to_owned(), r#final: true };
         let lines: Vec<_> = self.sessions.keys().copied().collect();
         for line in lines {
             self.effects.push(Effect::Say(line, Say::Bye(bye.clone())));
             self.effects.push(Effect::Hang(line));
+            self.forget(line);
         }
     }
 
@@ -516,6 +562,7 @@ impl Desk {
 
     fn forget(&mut self, line: Line) {
         if let Some(session) = self.sessions.remove(&line) {
+            self.stirred = true;
             self.by_key.remove(&session.key);
             if self.by_client.get(&session.client) == Some(&line) {
                 self.by_client.remove(&session.client);
@@ -526,17 +573,21 @@ impl Desk {
     /// A client is out of the run: nobody waits for it.
     fn out(&mut self, client: ClientId) {
         self.uploads.drop_of(client);
-        for asked in self.asked.values_mut() {
-            if let Some(fate) = asked.of.get_mut(&client)
-                && *fate == Fate::Owed
-            {
-                *fate = Fate::Failed;
-            }
+        self.hands.remove(&client);
+        self.stirred = true;
+        let rounds: Vec<_> = self.asked.keys().copied().collect();
+        for round in rounds
+            .into_iter()
+            .filter(|&round| self.fate(round, client) == Some(Fate::Owed))
+            .collect::<Vec<_>>()
+        {
+            self.set_fate(round, client, Fate::Failed);
         }
     }
 
-    /// Who is there; `None` until there are enough to begin a round.
-    pub(crate) fn roll(&self, round: RoundNo, census: &Census) -> Option<Roll> {
+    /// Who is there; `None` until there are enough to begin a round, and for a while after a restart until those are back that
+    /// were there before.
+    pub(crate) fn roll(&self, round: RoundNo, census: &Census, now_s: f64) -> Option<Roll> {
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
         let came = self.members.iter().filter(|member| member.is_in());
@@ -544,9 +595,12 @@ impl Desk {
         let session = |client: &ClientId| &self.sessions[&self.by_client[client]];
         let up = self.by_client.keys().copied().filter(|client| is_in(*client) && session(client).ready);
         let up: Vec<_> = up.collect();
-        let busy = |client: &ClientId| session(client).in_hand.is_some();
-        let busy: Vec<_> = up.iter().copied().filter(busy).collect();
-        if up.len() - busy.len() < self.rules.least_up {
+        // Those that were cut off are taken to be at it still.
+        let busy: Vec<_> = self.hands.keys().copied().filter(|&client| is_in(client)).collect();
+        let free = up.iter().filter(|client| !self.hands.contains_key(client));
+        let were_up = || census.up().iter().map(ClientId::new).filter(|&client| is_in(client));
+        let missing = now_s < self.back_by_s && were_up().any(|client| up.binary_search(&client).is_err());
+        if free.count() < self.rules.least_up || missing {
             return None;
         }
         Some(Roll {
@@ -556,6 +610,13 @@ impl Desk {
             up,
             busy,
         })
+    }
+
+    /// A client that sends or fetches is there, though its heartbeats may be held up by just that.
+    fn heard(&mut self, client: ClientId, now_s: f64) {
+        if let Some(session) = self.by_client.get(&client).and_then(|line| self.sessions.get_mut(line)) {
+            session.heard_s = now_s;
+        }
     }
 
     /// The client of a session, as it shows itself when it fetches or sends.
@@ -571,33 +632,30 @@ impl Desk {
     }
 
     /// So much of a model was sent, from one offset to another.
-    pub(crate) fn fetched(&mut self, digest: &[u8], from: u64, to: u64) {
+    pub(crate) fn fetched(&mut self, session: &[u8], digest: &[u8], from: u64, to: u64, now_s: f64) {
+        if let Some(client) = self.of_session(session) {
+            self.heard(client, now_s);
+        }
         if let Some(content) = Digest::read(digest).and_then(|digest| self.contents.get(&digest)) {
             let head = content.bytes.len() as u64 - content.payload;
             self.fetched += to.saturating_sub(from.max(head));
         }
     }
 
-    /// Makes a model one that can be fetched, and lets go of old ones.
-    fn offer(&mut self, round: RoundNo, parcel: &ebb_round::Parcel) -> wire::Content {
-        let packed = crate::pack::pack(parcel, self.rules.down);
-        let digest = Digest::of(&packed.bytes);
-        let bytes = packed.bytes.len() as u64;
-        self.contents.insert(digest, Content { bytes: packed.bytes, payload: packed.payload, round });
-        self.contents.retain(|_, content| content.round + ROUNDS_KEPT > round);
-        wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes }
-    }
-
     /// An answer was entered in the journal.
-    pub(crate) fn entered(&mut self, seq: u64, arrived: Arrived) {
-        let (client, base) = (arrived.answer.client, arrived.answer.base);
-        let settled = Fate::Taken(arrived.flaw);
-        if let Some(fate) = self.asked.get_mut(&base).and_then(|asked| asked.of.get_mut(&client)) {
-            *fate = settled;
+    pub(crate) fn entered(&mut self, seq: u64, arrived: Arrived, now_s: f64) {
+        let (client, base, flaw) = (arrived.answer.client, arrived.answer.base, arrived.flaw);
+        match flaw {
+            // The round's own inbox refuses it, so that the record names it.
+            Some(flaw) => self.refuse(flaw, Some(client), "an update that cannot be used"),
+            None => self.accepted += 1,
         }
-        self.accepted += u64::from(arrived.flaw.is_none());
-        self.waiting.insert(seq, arrived);
-        self.settle(client, base, settled);
+        self.set_fate(base, client, Fate::Taken(flaw));
+        self.keep(seq, arrived);
+        self.put_down(client, base);
+        self.settle(client, base, Fate::Taken(flaw));
+        self.stirred = true;
+        self.hand_out(client, now_s);
     }
 
     /// Tells a client what became of its answer.
@@ -608,10 +666,24 @@ impl Desk {
         }
     }
 
+    /// Whether an answer of this client may still come.
+    fn owes(&self, client: ClientId) -> bool {
+        self.asked.values().any(|asked| asked.of.get(&client) == Some(&Fate::Owed))
+    }
+
     /// Forgets who was asked so long ago that no answer counts any more.
     fn forget_rounds(&mut self, number: RoundNo) {
         self.asked.retain(|&round, _| round + LATE_ROUNDS > number);
+        self.hands.retain(|_, &mut round| round + LATE_ROUNDS > number);
+        let owing: Vec<_> = self.uploads.clients().filter(|&client| !self.owes(client)).collect();
+        owing.into_iter().for_each(|client| self.uploads.drop_of(client));
     }
+}
+
+/// The beginning of what a stranger wrote.
+fn short(text: &str) -> &str {
+    let end = text.char_indices().nth(MOST_CHARS).map_or(text.len(), |(at, _)| at);
+    &text[..end]
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The clients of a network as the engine sees them.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,15 +13,19 @@ use ebb_round::{
 };
 
 use crate::course::Course;
-use crate::desk::{Question, Saved};
+use crate::desk::{Offer, Question, Saved};
 use crate::journal::{Entry, Roll};
 
 /// Clients over a network.
 pub struct NetFleet {
     course: Course,
     number: RoundNo,
+    /// Who could take a job when the roll was taken.
+    could: BTreeSet<ClientId>,
     /// A file of the numbers of clients that may not come any more, one a line.
     revoked: Option<PathBuf>,
+    /// When that, and who is silent, was last looked at.
+    looked_s: Cell<f64>,
 }
 
 /// How often the list of the revoked is looked at while a round waits.
@@ -27,7 +33,13 @@ const LOOK_S: f64 = 1.0;
 
 impl NetFleet {
     pub(crate) fn new(course: Course, revoked: Option<PathBuf>) -> NetFleet {
-        NetFleet { course, number: 0, revoked }
+        NetFleet {
+            course,
+            number: 0,
+            could: BTreeSet::new(),
+            revoked,
+            looked_s: Cell::new(f64::NEG_INFINITY),
+        }
     }
 
     fn failed(&self, doing: &str, message: String) -> FleetError {
@@ -35,23 +47,37 @@ impl NetFleet {
     }
 
     /// Waits until something happens, at the latest until a time, and sees to what time brings.
-    fn wait(&self, doing: &str, seen: u64, until_s: f64) -> Result<f64, FleetError> {
+    fn wait(&self, doing: &str, seen: u64, until_s: f64) -> Result<(), FleetError> {
         let shared = &self.course.shared;
-        let until_s = until_s.min(shared.pace.now_s() + LOOK_S);
+        let until_s = until_s.min(self.looked_s.get().max(shared.pace.now_s() - LOOK_S) + LOOK_S);
         shared.wait(seen, until_s).map_err(|message| self.failed(doing, message))?;
-        self.revoke();
-        Ok(shared.at_desk(|desk, now_s| {
-            desk.tick(now_s);
-            now_s
-        }))
+        let now_s = shared.pace.now_s();
+        if now_s >= self.looked_s.get() + LOOK_S {
+            self.looked_s.set(now_s);
+            self.revoke();
+            shared.at_desk(|desk, now_s| desk.tick(now_s));
+        }
+        Ok(())
     }
 
     fn revoke(&self) {
-        let Some(text) = self.revoked.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
-            return;
+        let Some(file) = &self.revoked else { return };
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => {
+                return tracing::error!(file = %file.display(), %error, "cannot see who is shut out");
+            }
         };
-        let numbers = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
-        let clients: Vec<_> = numbers.map(|number| ClientId::new(number as usize)).collect();
+        let number = |line: &str| {
+            let number = line.trim().parse::<u32>();
+            if number.is_err() {
+                tracing::error!(file = %file.display(), line, "not the number of a client");
+            }
+            number.ok().map(|number| ClientId::new(number as usize))
+        };
+        let clients: Vec<_> =
+            text.lines().filter(|line| !line.trim().is_empty()).filter_map(number).collect();
         self.course.shared.at_desk(|desk, _| desk.revoke(clients));
     }
 
@@ -60,7 +86,8 @@ impl NetFleet {
         self.revoke();
         loop {
             let shared = &self.course.shared;
-            let (roll, seen) = shared.look(|desk| desk.roll(self.number, census));
+            let now_s = shared.pace.now_s();
+            let (roll, seen) = shared.look(|desk| desk.roll(self.number, census, now_s));
             if let Some(roll) = roll {
                 return Ok(roll);
             }
@@ -75,14 +102,20 @@ impl NetFleet {
         question: Question<'_>,
     ) -> Result<(crate::desk::Found, f64), FleetError> {
         let shared = &self.course.shared;
+        let parcel = match question {
+            Question::Probe(job, _) => job.global.as_ref(),
+            Question::Evaluate(_, parcel) => parcel,
+        };
+        let offer = Offer::of(parcel, shared.look(|desk| desk.rules().down).0);
         let (began_s, deadline_s) = shared.at_desk(|desk, now_s| {
-            desk.ask(clients, question);
+            desk.ask(clients, question, &offer);
             (now_s, desk.rules().deadline_s)
         });
         let until_s = began_s + deadline_s;
         loop {
-            let (done, seen) = shared.look(|desk| desk.all_said());
-            if done || shared.pace.now_s() >= until_s {
+            let now_s = shared.pace.now_s();
+            let (done, seen) = shared.look(|desk| desk.all_said(now_s));
+            if done || now_s >= until_s {
                 return Ok(shared.at_desk(|desk, now_s| (desk.found(), now_s - began_s)));
             }
             self.wait("asking clients", seen, until_s)?;
@@ -109,7 +142,10 @@ impl Fleet for NetFleet {
             _ => None,
         })?;
         let roll = match past {
-            Some(roll) => roll,
+            Some(roll) => {
+                self.course.shared.at_desk(|desk, _| desk.note_busy(&roll.busy));
+                roll
+            }
             None => {
                 let roll = self.take_roll(census)?;
                 self.course.enter(&Entry::Roll(roll.clone()))?;
@@ -126,6 +162,7 @@ impl Fleet for NetFleet {
             up.clear();
             roll.up.iter().for_each(|client| up.set(client.idx(), true));
         });
+        self.could = roll.up.iter().filter(|client| !roll.busy.contains(client)).copied().collect();
         census.set_busy(|busy| roll.busy.iter().for_each(|client| busy.set(client.idx(), true)));
         Ok(())
     }
@@ -167,6 +204,8 @@ impl Fleet for NetFleet {
             _ => None,
         })?;
         if let Some((took, spent)) = past {
+            let could = orders.iter().map(|order| order.client).filter(|client| self.could.contains(client));
+            shared.at_desk(|desk, _| desk.note_handed(round, could));
             self.replay(&took, sink)?;
             return Ok(spent);
         }
@@ -174,20 +213,20 @@ impl Fleet for NetFleet {
         if before_s.is_none() {
             self.course.enter(&Entry::Opened { round })?;
         }
+        let offers = Offer::all(orders, shared.look(|desk| desk.rules().down).0);
         let patience_s = shared.at_desk(|desk, now_s| {
-            desk.open(round, orders, wait, now_s, before_s.unwrap_or(0.0));
+            desk.open(round, orders, &offers, wait, now_s, before_s.unwrap_or(0.0));
             desk.rules().deadline_s.min(desk.rules().patience_s)
         });
         // After a restart the round goes on with what is left of its time, as far as that was written down.
         let mut noted_s = before_s.unwrap_or(0.0);
         let closing = loop {
-            if let Some(closing) = shared.at_desk(|desk, now_s| desk.close(now_s)) {
+            let ((closing, until_s, open_s), seen) = shared.at_desk_seen(|desk, now_s| {
+                (desk.close(now_s), desk.look_again_s(now_s), desk.open_for_s(now_s).unwrap_or(0.0))
+            });
+            if let Some(closing) = closing {
                 break closing;
             }
-            let ((until_s, open_s), seen) = shared.look(|desk| {
-                let now_s = shared.pace.now_s();
-                (desk.look_again_s(now_s), desk.open_for_s(now_s).unwrap_or(0.0))
-            });
             if open_s - noted_s > patience_s / 10.0 {
                 noted_s = open_s;
                 self.course.enter(&Entry::Passed { round, elapsed_s: open_s })?;
@@ -197,8 +236,11 @@ impl Fleet for NetFleet {
         let spent = closing.spent;
         let took = closing.answers.iter().map(|(seq, _)| *seq).collect();
         self.course.enter(&Entry::Closed { round, took, spent })?;
-        for (_, arrived) in closing.answers {
-            let update = Arc::try_unwrap(arrived.update).unwrap_or_else(|shared| Update::clone(&shared));
+        for (seq, arrived) in closing.answers {
+            let update = match arrived.update {
+                Some(update) => Arc::try_unwrap(update).unwrap_or_else(|shared| Update::clone(&shared)),
+                None => arrived.answer.update(self.course.delta(seq)?),
+            };
             sink.offer(arrived.answer.client, update)?;
         }
         Ok(spent)

@@ -4,6 +4,7 @@
 //! again after a restart. Small messages go over one long-lived stream a client; vectors travel beside it, by the digest of
 //! their content.
 
+mod accept;
 pub mod client;
 mod convert;
 mod course;
@@ -13,6 +14,8 @@ mod fleet;
 mod journal;
 mod members;
 pub mod pack;
+#[cfg(test)]
+mod played;
 mod server;
 mod shared;
 mod store;
@@ -36,4 +39,4 @@ pub use store::{Store, StoreError};
 pub const VERSION: u32 = 1;
 
 /// Vectors travel in pieces of so many bytes.
-const CHUNK: usize = 256 * 1024;
+const CHUNK: usize = 64 * 1024;

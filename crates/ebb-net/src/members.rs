@@ -70,6 +70,8 @@ pub(crate) struct Members {
     by_secret: HashMap<[u8; 32], u32>,
     token_uses: HashMap<[u8; 8], u32>,
     most: u32,
+    /// All numbers below are given.
+    free: u32,
 }
 
 /// A secret has at least so many bytes.
@@ -79,7 +81,7 @@ impl Members {
     pub(crate) fn new(members: Vec<Member>, token_uses: Vec<([u8; 8], u32)>, most: u32) -> Members {
         let by_secret = members.iter().map(|member| (member.secret, member.client.number())).collect();
         let of = members.into_iter().map(|member| (member.client.number(), member)).collect();
-        Members { of, by_secret, token_uses: token_uses.into_iter().collect(), most }
+        Members { of, by_secret, token_uses: token_uses.into_iter().collect(), most, free: 0 }
     }
 
     /// Makes a client a member: returns it, and how often the token has been used now. The same secret is the same client,
@@ -106,7 +108,13 @@ impl Members {
             Some(_) if !terms.numbers => return Err(NotEnrolled::NoNumbers),
             Some(number) if self.of.contains_key(&number) => return Err(NotEnrolled::NumberTaken),
             Some(number) => number,
-            None => self.of.last_key_value().map_or(0, |(last, _)| last.saturating_add(1)),
+            None => {
+                // Numbers are never given back, so the search goes on where it ended.
+                while self.of.contains_key(&self.free) {
+                    self.free += 1;
+                }
+                self.free
+            }
         };
         if number >= self.most {
             return Err(NotEnrolled::Full);
@@ -172,7 +180,7 @@ mod tests {
         assert_eq!(enrol(&mut members, 1, Some(10)), Err(NotEnrolled::Full));
         assert_eq!(enrol(&mut members, 1, Some(7)), Ok(7));
         assert_eq!(enrol(&mut members, 2, Some(7)), Err(NotEnrolled::NumberTaken));
-        assert_eq!(enrol(&mut members, 2, None), Ok(8));
+        assert_eq!(enrol(&mut members, 2, None), Ok(0), "the first that is free");
         let plain = Terms { id: [2; 8], numbers: false, ..TERMS };
         assert_eq!(members.enrol(&plain, 50, &[3; 32], Some(1)).unwrap_err(), NotEnrolled::NoNumbers);
         assert_eq!(members.enrol(&plain, 101, &[3; 32], None).unwrap_err(), NotEnrolled::Expired);

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use ebb_round::FleetError;
 use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::Stream;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::accept::accept;
 use crate::course::Course;
 use crate::desk::{Desk, Line, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
@@ -107,17 +108,27 @@ pub struct Served {
     runtime: Option<Runtime>,
     address: SocketAddr,
     course: Course,
+    /// Ends the listening, once all connections have ended.
+    end: watch::Sender<bool>,
 }
 
 /// How long clients have to hear that the run is over.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// So many more connections than clients: some are on their way out, some in, some are strangers.
+const MORE_CONNECTIONS: usize = 1000;
 
 impl Served {
     /// Opens the store, and gives the fleet. It listens once the journal was played to its end.
     pub fn start(place: Place, rules: Rules) -> Result<(Served, NetFleet), ServeError> {
         let key_file = place.folder.join(KEY);
         let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
-        let shared = shared(&place.folder, rules, key)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| ServeError::File(place.folder.clone(), error))?;
+        let most = rules.most_clients as usize + MORE_CONNECTIONS;
+        let shared = shared(&place.folder, rules, key, runtime.handle().clone())?;
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listener = std::net::TcpListener::bind(place.listen)
             .map_err(|error| ServeError::Listen(place.listen, error))?;
@@ -127,7 +138,6 @@ impl Served {
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-            .tcp_nodelay(true)
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);
         if let Some(tls) = &place.tls {
@@ -137,21 +147,24 @@ impl Served {
             }
             server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let service = FleetServer::new(Service { shared: Arc::clone(&shared) })
             .max_decoding_message_size(MOST_MESSAGE)
             .max_encoding_message_size(MOST_MESSAGE);
         let handle = runtime.handle().clone();
+        let (end, mut ends) = watch::channel(false);
+        let ended = Arc::downgrade(&shared);
         let live = Box::new(move || {
             let _inside = handle.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| error.to_string())?;
             handle.spawn(async move {
-                let incoming = TcpListenerStream::new(listener);
-                if let Err(error) = server.add_service(service).serve_with_incoming(incoming).await {
-                    tracing::error!(%error, "listening ended");
+                let told = async move {
+                    // Whoever could tell is gone: so is the server.
+                    let _ = ends.wait_for(|end| *end).await;
+                };
+                let incoming = accept(listener, most);
+                let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
+                if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
+                    shared.fail(StoreError { doing: "listening for", message: reasons(&error) });
                 }
             });
             tracing::info!(%address, "listening");
@@ -159,7 +172,7 @@ impl Served {
         });
         let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
         let fleet = NetFleet::new(course.clone(), Some(place.folder.join(REVOKED)));
-        Ok((Served { shared, runtime: Some(runtime), address, course }, fleet))
+        Ok((Served { shared, runtime: Some(runtime), address, course, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
@@ -189,9 +202,25 @@ impl Served {
         self.shared.look(counts).0
     }
 
-    /// The run is over: tells the clients, and stops listening.
+    /// The run is over: tells the clients, also those that come back within a few seconds, and stops listening.
     pub fn farewell(&self) {
+        // Where the journal alone led to the end, nobody was listened to yet.
+        if self.course.go_live().is_err() {
+            return;
+        }
+        let (present, members, _) = self.shared.look(Desk::counts).0;
         self.shared.at_desk(|desk, _| desk.farewell("the run is over"));
+        if let Some(runtime) = &self.runtime {
+            let told = async {
+                if present < members {
+                    tokio::time::sleep(FAREWELL).await;
+                }
+                self.end.send_replace(true);
+                // Nobody listens any more once everybody has heard and gone.
+                self.end.closed().await;
+            };
+            let _ = runtime.block_on(async { timeout(2 * FAREWELL, told).await });
+        }
     }
 }
 
@@ -212,14 +241,14 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(FAREWELL);
+            runtime.shutdown_background();
         }
         self.shared.writer.close();
     }
 }
 
 /// The desk of a server whose store lies in a folder.
-fn shared(folder: &Path, rules: Rules, key: Key) -> Result<Arc<Shared>, ServeError> {
+fn shared(folder: &Path, rules: Rules, key: Key, runtime: Handle) -> Result<Arc<Shared>, ServeError> {
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
@@ -230,7 +259,7 @@ fn shared(folder: &Path, rules: Rules, key: Key) -> Result<Arc<Shared>, ServeErr
     );
     let next = store.next_entry().map_err(failed)?;
     let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
-    Ok(Shared::new(desk, store, next, Box::new(RealPace::new())))
+    Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
 }
 
 /// An error and what it comes from.
@@ -285,18 +314,16 @@ impl Fleet for Service {
 
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
-        let (enrolled, writes) = self
-            .shared
-            .at_desk(|desk, _| desk.enrol(request.get_ref(), unix_s))
-            .map_err(|(_, message)| Status::permission_denied(message))?;
         let (done, written) = oneshot::channel();
-        self.shared.writer.write(
-            writes,
-            Box::new(move |result| {
-                // Whoever asked may be gone.
-                let _ = done.send(result);
-            }),
-        );
+        let enrolled = self.shared.at_desk(|desk, _| {
+            let (enrolled, writes) = desk.enrol(request.get_ref(), unix_s)?;
+            // Whoever asked may be gone.
+            let then = Box::new(move |result| drop(done.send(result)));
+            // Before anybody else enrols, so that the disk sees uses of a token in their order.
+            self.shared.writer.write(writes, then);
+            Ok(enrolled)
+        });
+        let enrolled = enrolled.map_err(|(_, message): (_, String)| Status::permission_denied(message))?;
         match written.await {
             Ok(Ok(())) => Ok(Response::new(enrolled)),
             Ok(Err(error)) => Err(Status::internal(error.to_string())),
@@ -335,7 +362,7 @@ impl Fleet for Service {
         let shared = Arc::clone(&self.shared);
         let chunks = (from..content.len()).step_by(CHUNK).map(move |at| {
             let end = (at + CHUNK).min(content.len());
-            shared.at_desk(|desk, _| desk.fetched(&digest, at as u64, end as u64));
+            shared.at_desk(|desk, now_s| desk.fetched(&session, &digest, at as u64, end as u64, now_s));
             Ok(wire::Chunk { bytes: content.slice(at..end) })
         });
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
@@ -357,26 +384,37 @@ impl Fleet for Service {
             self.shared.at_desk(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
             match reason {
                 "unknown" => Status::unauthenticated("no such session"),
+                "superseded" => Status::aborted("another stream sends it"),
                 _ => Status::invalid_argument(reason),
             }
         };
-        let Some(wire::part::Part::Header(header)) = next_part(&mut parts).await? else {
+        let Some(wire::part::Part::Header(header)) = next_part(&self.shared, &mut parts).await? else {
             return Err(refuse("malformed"));
         };
-        let (client, digest) = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
+        let sender = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
         let mut held = header.offset;
-        while let Some(part) = next_part(&mut parts).await? {
+        while let Some(part) = next_part(&self.shared, &mut parts).await? {
             let wire::part::Part::Bytes(bytes) = part else { return Err(refuse("malformed")) };
-            held = self.shared.at_desk(|desk, _| desk.add_upload(client, digest, &bytes)).map_err(refuse)?;
+            held =
+                self.shared.at_desk(|desk, now_s| desk.add_upload(sender, &bytes, now_s)).map_err(refuse)?;
         }
         Ok(Response::new(wire::HeldReply { bytes: held }))
     }
 }
 
-async fn next_part(parts: &mut Streaming<wire::Part>) -> Result<Option<wire::part::Part>, Status> {
+async fn next_part(
+    shared: &Shared,
+    parts: &mut Streaming<wire::Part>,
+) -> Result<Option<wire::part::Part>, Status> {
     match timeout(Duration::from_secs(STILL_S), parts.message()).await {
         Err(_) => Err(Status::deadline_exceeded("the transfer stood still")),
-        Ok(part) => Ok(part?.and_then(|part| part.part)),
+        Ok(Ok(part)) => Ok(part.and_then(|part| part.part)),
+        Ok(Err(status)) => {
+            if let Some(reason) = flaw(&status) {
+                shared.at_desk(|desk, _| desk.refuse(reason, None, status.message()));
+            }
+            Err(status)
+        }
     }
 }
 
@@ -411,10 +449,16 @@ async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClie
 
 /// A stream that ended with an error: an oversized or unreadable message, or a lost connection.
 fn broken(shared: &Shared, line: Line, status: &Status) {
-    let reason = match status.code() {
-        tonic::Code::OutOfRange => "oversized",
-        tonic::Code::Internal if status.message().contains("decode") => "malformed",
-        _ => return,
-    };
-    shared.at_desk(|desk, _| desk.expel(line, reason, status.message(), false));
+    if let Some(reason) = flaw(status) {
+        shared.at_desk(|desk, _| desk.expel(line, reason, status.message(), false));
+    }
+}
+
+/// What a message was that could not be read; nothing, if the connection was lost.
+fn flaw(status: &Status) -> Option<&'static str> {
+    match status.code() {
+        tonic::Code::OutOfRange => Some("oversized"),
+        tonic::Code::Internal if status.message().contains("decode") => Some("malformed"),
+        _ => None,
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::desk::{Arrived, Desk, Effect, Line};
+use tokio::runtime::Handle;
+
+use crate::desk::{Arrived, Desk, Effect, Line, Unread};
 use crate::journal::Entry;
 use crate::store::{Store, StoreError, Write, Writer};
 use crate::wire::from_server::Message as Say;
@@ -18,6 +20,8 @@ pub(crate) trait Pace: Send + Sync {
     fn unix_s(&self) -> u64;
     /// Waits until something changed since `seen`, at the latest until a time.
     fn wait(&self, shared: &Shared, seen: u64, until_s: f64);
+    /// Does something that takes a while where it is in nobody's way.
+    fn aside(&self, work: Box<dyn FnOnce() + Send>);
 }
 
 /// Where what is said to a client goes.
@@ -67,13 +71,18 @@ impl Shared {
 
     /// Does something at the desk, and what follows from it.
     pub(crate) fn at_desk<T>(&self, act: impl FnOnce(&mut Desk, f64) -> T) -> T {
-        let now_s = self.pace.now_s();
+        self.at_desk_seen(act).0
+    }
+
+    /// The same, and how much had happened by then.
+    pub(crate) fn at_desk_seen<T>(&self, act: impl FnOnce(&mut Desk, f64) -> T) -> (T, u64) {
         let mut inner = self.lock();
+        // Read only now: who had to wait for the desk must not speak of the past.
+        let now_s = self.pace.now_s();
         let result = act(&mut inner.desk, now_s);
-        let mut to_write = Vec::new();
+        let mut to_read = Vec::new();
         for effect in inner.desk.effects() {
             match effect {
-                // Said before the lock is let go, so that messages keep their order.
                 Effect::Say(line, say) => {
                     if inner.outlets.get(&line).is_some_and(|outlet| !outlet.say(say)) {
                         inner.desk.gone(line);
@@ -83,20 +92,38 @@ impl Shared {
                 Effect::Hang(line) => {
                     inner.outlets.remove(&line);
                 }
-                write => to_write.push(write),
-            }
-        }
-        inner.changes += 1;
-        drop(inner);
-        self.changed.notify_all();
-        for effect in to_write {
-            match effect {
+                // Handed over before the desk is let go, so that the disk sees things in their order.
                 Effect::Write(writes) => self.write(writes),
-                Effect::Enter(arrived) => self.enter(*arrived),
-                Effect::Say(..) | Effect::Hang(_) => unreachable!("done above"),
+                Effect::Read(unread) => to_read.push(unread),
             }
         }
-        result
+        let stirred = inner.desk.has_stirred();
+        inner.changes += u64::from(stirred);
+        let seen = inner.changes;
+        drop(inner);
+        if stirred {
+            self.changed.notify_all();
+        }
+        for unread in to_read {
+            let me = self.me.clone();
+            self.pace.aside(Box::new(move || {
+                if let Some(shared) = me.upgrade() {
+                    shared.read(*unread);
+                }
+            }));
+        }
+        (result, seen)
+    }
+
+    /// Looks at an answer, and enters it in the journal.
+    fn read(&self, unread: Unread) {
+        let (client, round) = (unread.client, unread.round());
+        match unread.read() {
+            Err((reason, message)) => {
+                self.at_desk(|desk, now_s| desk.misread(client, round, reason, message, now_s));
+            }
+            Ok(arrived) => self.enter(arrived),
+        }
     }
 
     /// Takes a new connection.
@@ -161,13 +188,13 @@ impl Shared {
         self.writer.enter(head, Some(packed), move |seq, result| {
             let Some(shared) = me.upgrade() else { return };
             match result {
-                Ok(()) => shared.at_desk(|desk, _| desk.entered(seq, arrived)),
+                Ok(()) => shared.at_desk(|desk, now_s| desk.entered(seq, arrived, now_s)),
                 Err(error) => shared.fail(error),
             }
         });
     }
 
-    fn fail(&self, error: StoreError) {
+    pub(crate) fn fail(&self, error: StoreError) {
         tracing::error!(%error, "cannot go on");
         let mut inner = self.lock();
         inner.failed.get_or_insert(error);
@@ -187,11 +214,12 @@ pub const STOPPED: &str = "it was told to stop";
 /// Real time.
 pub(crate) struct RealPace {
     began: Instant,
+    runtime: Handle,
 }
 
 impl RealPace {
-    pub(crate) fn new() -> RealPace {
-        RealPace { began: Instant::now() }
+    pub(crate) fn new(runtime: Handle) -> RealPace {
+        RealPace { began: Instant::now(), runtime }
     }
 }
 
@@ -210,5 +238,9 @@ impl Pace for RealPace {
         let unchanged = |inner: &mut Inner| inner.changes == seen;
         // Whatever woke it, the caller looks for itself.
         drop(shared.changed.wait_timeout_while(inner, Duration::from_secs_f64(left_s), unchanged));
+    }
+
+    fn aside(&self, work: Box<dyn FnOnce() + Send>) {
+        self.runtime.spawn_blocking(work);
     }
 }

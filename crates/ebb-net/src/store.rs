@@ -75,7 +75,17 @@ pub struct Store {
 impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
-        let database = Database::create(file).doing("opening")?;
+        Store::with(Database::create(file).doing("opening")?)
+    }
+
+    /// One that lasts as long as it is held.
+    #[cfg(test)]
+    pub(crate) fn in_memory() -> Store {
+        let backend = redb::backends::InMemoryBackend::new();
+        Store::with(Database::builder().create_with_backend(backend).unwrap()).unwrap()
+    }
+
+    fn with(database: Database) -> Result<Store, StoreError> {
         let begin = database.begin_write().doing("opening")?;
         {
             let mut meta = begin.open_table(META).doing("opening")?;
@@ -173,7 +183,9 @@ impl Store {
 
     /// Writes all of it, or nothing; on return it is on the disk.
     fn commit(&self, writes: &[Write]) -> Result<(), StoreError> {
-        let begin = self.database.begin_write().doing("writing")?;
+        let mut begin = self.database.begin_write().doing("writing")?;
+        // So that opening it after a kill does not read all of it.
+        begin.set_quick_repair(true);
         for write in writes {
             match write {
                 Write::Member(member) => {
@@ -258,6 +270,19 @@ impl Writer {
         Ok(seq)
     }
 
+    /// The number of the next entry.
+    pub(crate) fn next(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// Waits until everything that was handed over is on the disk.
+    #[cfg(test)]
+    pub(crate) fn drain(&self) {
+        let (to, from) = channel();
+        self.write(Vec::new(), Box::new(move |result| to.send(result).expect("somebody waits")));
+        let _ = from.recv();
+    }
+
     /// Writes what was handed over, and nothing after it.
     pub(crate) fn close(&self) {
         self.lock().to = None;
@@ -281,13 +306,13 @@ impl Drop for Writer {
 
 impl Queue {
     fn send(&self, writes: Vec<Write>, then: Then) {
-        match &self.to {
-            None => then(Err(closed())),
-            Some(to) => {
-                if let Err(back) = to.send((writes, then)) {
-                    (back.0.1)(Err(closed()));
-                }
-            }
+        let refused = match &self.to {
+            None => Some(then),
+            Some(to) => to.send((writes, then)).err().map(|back| back.0.1),
+        };
+        // Not from here: whoever hands over may hold what the answer needs.
+        if let Some(then) = refused {
+            std::thread::spawn(move || then(Err(closed())));
         }
     }
 }

@@ -61,9 +61,17 @@ impl Key {
             Ok(bytes) if bytes.len() == 32 => bytes,
             Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not the key of a server")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Two may do so at once, a server and whoever makes a token: the first one's key counts.
                 let bytes = unguessable::<32>();
-                keep_private(file, &bytes)?;
-                bytes.to_vec()
+                let own = file.with_extension(hex(&bytes[..4]));
+                keep_private(&own, &bytes)?;
+                let linked = fs::hard_link(&own, file);
+                fs::remove_file(&own)?;
+                match linked {
+                    Ok(()) => bytes.to_vec(),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Key::open(file),
+                    Err(error) => return Err(error),
+                }
             }
             Err(error) => return Err(error),
         };
@@ -145,7 +153,11 @@ pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut to = options.open(&new)?;
     to.write_all(bytes)?;
     to.sync_all()?;
-    fs::rename(new, file)
+    fs::rename(new, file)?;
+    match file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 /// Bytes as hexadecimal digits.

@@ -336,7 +336,7 @@ impl Fleet for SimFleet {
                 }
                 continue;
             };
-            let memory = self.memories.recall(order.client, order.heard);
+            let memory = self.memories.recall(order.client, self.number, order.heard);
             let job = Arc::clone(&order.job);
             assignments.push(Assignment { client: order.client, job, memory, limit: fate.steps });
             promised.push(fate);
@@ -369,7 +369,7 @@ impl Fleet for SimFleet {
             .map(|order| Assignment {
                 client: order.client,
                 job: Arc::clone(&order.job),
-                memory: self.memories.recall(order.client, order.heard),
+                memory: self.memories.recall(order.client, self.number, order.heard),
                 limit: order.job.work.steps(self.task.samples(order.client)),
             })
             .collect();

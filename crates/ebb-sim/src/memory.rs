@@ -14,10 +14,15 @@ pub(crate) struct Memories {
 }
 
 impl Memories {
-    /// The client's memory, after it was told up to which round it was heard.
-    pub(crate) fn recall(&mut self, client: ClientId, heard: Option<RoundNo>) -> Arc<Parcel> {
+    /// The client's memory in a round, after it was told up to which round it was heard.
+    pub(crate) fn recall(
+        &mut self,
+        client: ClientId,
+        number: RoundNo,
+        heard: Option<RoundNo>,
+    ) -> Arc<Parcel> {
         match self.of.get_mut(&client) {
-            Some(memory) => memory.recall(heard),
+            Some(memory) => memory.recall(number, heard),
             None => Arc::clone(&self.nothing),
         }
     }

@@ -38,7 +38,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "ebbflow",
-        &["ebb-cli", "ebb-methods", "ebb-net", "ebb-record", "ebb-round", "ebb-settings", "ebb-sim", "ebb-train"],
+        &[
+            "ebb-cli",
+            "ebb-methods",
+            "ebb-net",
+            "ebb-record",
+            "ebb-round",
+            "ebb-settings",
+            "ebb-sim",
+            "ebb-train",
+        ],
     ),
     (
         "xtask",

@@ -10,6 +10,7 @@ use crate::tokens::{keep_private, unguessable};
 
 const IDENTITY: &str = "identity.ebb";
 const MEMORY: &str = "memory.ebb";
+const LOCK: &str = "lock";
 
 /// A client's folder, and what is in it.
 pub(super) struct Home {
@@ -22,6 +23,9 @@ pub(super) struct Home {
     pub(super) residue: Parcel,
     /// The same once the answer to a round was taken.
     pub(super) next_residue: Option<(RoundNo, Parcel)>,
+    /// Held as long as the folder is in use.
+    #[allow(dead_code, reason = "its end is what counts")]
+    lock: Option<std::fs::File>,
 }
 
 impl Home {
@@ -34,10 +38,14 @@ impl Home {
             memory: Memory::default(),
             residue: Parcel::default(),
             next_residue: None,
+            lock: None,
         };
         let Some(folder) = home.folder.clone() else { return Ok(home) };
         let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
         std::fs::create_dir_all(&folder).map_err(|error| unusable(error.to_string()))?;
+        let lock = std::fs::File::create(folder.join(LOCK)).map_err(|error| unusable(error.to_string()))?;
+        lock.try_lock().map_err(|_| unusable("another client uses this folder; give another".to_owned()))?;
+        home.lock = Some(lock);
         match read(&folder.join(IDENTITY)).map_err(unusable)? {
             // Kept before it is first shown, so that a client that is cut off while it enrols is not two.
             None => home.keep_identity()?,
@@ -76,6 +84,10 @@ impl Home {
         let mut to = Saver::new();
         self.memory.save(&mut to);
         self.residue.save("residue", &mut to);
+        let (round, next) = self.next_residue.clone().unwrap_or_default();
+        to.u64("is_next", u64::from(self.next_residue.is_some()));
+        to.u64("round", u64::from(round));
+        next.save("next_residue", &mut to);
         self.keep(MEMORY, &to.finish())
     }
 
@@ -83,6 +95,9 @@ impl Home {
         let mut from = Loader::new(bytes);
         self.memory.load(&mut from)?;
         self.residue = Parcel::load("residue", &mut from)?;
+        let is_next = from.u64("is_next")? == 1;
+        let next = (from.u32("round")?, Parcel::load("next_residue", &mut from)?);
+        self.next_residue = is_next.then_some(next);
         Ok(())
     }
 
@@ -121,8 +136,11 @@ mod tests {
     fn a_client_that_starts_again_is_the_same_and_remembers() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Home::open(Some(folder.path().join("client"))).unwrap();
+        let first = open();
+        let secret = first.secret;
+        drop(first);
         let mut home = open();
-        assert_eq!(open().secret, home.secret);
+        assert_eq!(home.secret, secret);
         home.enrolled = Some((7, vec![1; 16]));
         home.keep_identity().unwrap();
         home.memory.note(3, Parcel::of(vec![1.0]));
@@ -130,12 +148,13 @@ mod tests {
         home.taken(2).unwrap();
         assert_eq!(home.residue, Parcel::default());
         home.taken(3).unwrap();
+        drop(home);
         let mut again = open();
         assert_eq!(
             (again.enrolled.clone(), again.residue.clone()),
             (Some((7, vec![1; 16])), Parcel::of(vec![0.5]))
         );
-        assert_eq!(again.memory.recall(Some(3)).model, [1.0]);
+        assert_eq!(again.memory.recall(4, Some(3)).model, [1.0]);
     }
 
     #[test]

@@ -224,7 +224,7 @@ impl Member {
                     let Some(said) = said? else { return Err(Status::unavailable("the server hung up")) };
                     let Some(said) = said.message else { continue };
                     let before = self.n_errands;
-                    if let Some(visit) = self.heard(said).await {
+                    if let Some(visit) = self.heard(said, to).await {
                         return Ok(visit);
                     }
                     if self.n_errands != before {
@@ -232,7 +232,13 @@ impl Member {
                     }
                 }
                 moved = arrived(&mut moving) => {
-                    self.moved(moved?, to, welcome).await?;
+                    match moved {
+                        // Asking again would not help.
+                        Err(status) if status.code() == Code::InvalidArgument => {
+                            self.give_up(to, status.message()).await?;
+                        }
+                        moved => self.moved(moved?, to, welcome).await?,
+                    }
                     moving = self.transfer(&server);
                 }
                 came = came(&mut self.errand) => {
@@ -242,7 +248,8 @@ impl Member {
                     moving = self.transfer(&server);
                 }
                 _ = beats.tick() => {
-                    if heard.elapsed() > 3 * beat {
+                    // A transfer may hold up what the server says; if the connection is dead, it fails by itself.
+                    if moving.is_none() && heard.elapsed() > 3 * beat {
                         return Err(Status::unavailable("the server was not heard for too long"));
                     }
                     let steps = self.errand.as_ref().map_or(0, Errand::steps);
@@ -260,18 +267,26 @@ impl Member {
     }
 
     /// Something the server said.
-    async fn heard(&mut self, said: Said) -> Option<Visit> {
+    async fn heard(&mut self, said: Said, to: &mpsc::Sender<wire::FromClient>) -> Option<Visit> {
         match said {
             Said::Job(job) => self.take_up(Wanted::Job(job)),
             Said::Probe(probe) => self.take_up(Wanted::Probe(probe)),
             Said::Evaluate(evaluate) => self.take_up(Wanted::Evaluate(evaluate)),
             Said::Stop(stop) => {
-                if let Some(Errand { wanted: Wanted::Job(job), stage: Stage::AtWork(at_work, _) }) =
-                    &self.errand
-                    && job.round == stop.round
-                    && !stop.finish
+                let is_it =
+                    |errand: &&Errand| matches!(&errand.wanted, Wanted::Job(job) if job.round == stop.round);
+                match self.errand.as_ref().filter(is_it).filter(|_| !stop.finish).map(|errand| &errand.stage)
                 {
-                    at_work.stop();
+                    Some(Stage::AtWork(at_work, _)) => at_work.stop(),
+                    Some(Stage::Fetching(_)) => {
+                        self.n_errands += 1;
+                        if let Err(status) =
+                            self.give_up(to, "the time was over before it had the model").await
+                        {
+                            return Some(Visit::Lost { why: reasons(&status), was_in: true });
+                        }
+                    }
+                    Some(Stage::Answering(_)) | None => {}
                 }
             }
             Said::Settled(settled) => return self.settled(&settled).err().map(Visit::Hopeless),
@@ -303,15 +318,15 @@ impl Member {
         if !settled.refused.is_empty() {
             tracing::warn!(round = settled.round, reason = settled.refused, "the answer was not taken");
         }
-        if let Some(errand) = self.errand.take_if(|errand| is_it(errand)) {
-            if let Stage::AtWork(at_work, _) = &errand.stage {
-                at_work.stop();
-            }
-            if settled.refused.is_empty() {
-                self.home.taken(settled.round)?;
-            }
+        if let Some(Errand { stage: Stage::AtWork(at_work, _), .. }) =
+            self.errand.take_if(|errand| is_it(errand))
+        {
+            at_work.stop();
         }
-        Ok(())
+        match settled.refused.is_empty() {
+            true => self.home.taken(settled.round),
+            false => Ok(()),
+        }
     }
 
     /// The transfer that the errand waits for, if it does.
@@ -359,7 +374,7 @@ impl Member {
                     Wanted::Job(job) => job.heard,
                     Wanted::Probe(_) | Wanted::Evaluate(_) => None,
                 };
-                let memory = self.home.memory.recall(heard);
+                let memory = self.home.memory.recall(errand.wanted.round(), heard);
                 let prepared = self.trainer.as_ref().expect("it was made before the client was ready");
                 errand.begin(&prepared.trainer, global, memory);
                 Ok(())
@@ -378,9 +393,10 @@ impl Member {
     }
 
     async fn give_up(&mut self, to: &mpsc::Sender<wire::FromClient>, why: &str) -> Result<(), Status> {
-        if let Some(Errand { wanted: Wanted::Job(job), .. }) = self.errand.take() {
-            tracing::warn!(round = job.round, why, "gave up a job");
-            say(to, Say::Failed(wire::Failed { round: job.round, message: why.to_owned() })).await?;
+        if let Some(errand) = self.errand.take() {
+            let round = errand.wanted.round();
+            tracing::warn!(round, why, "gave up a job");
+            say(to, Say::Failed(wire::Failed { round, message: why.to_owned() })).await?;
         }
         Ok(())
     }
@@ -401,14 +417,19 @@ impl Member {
                 let update = trained.update;
                 let delta = with_residue(update.delta, &self.home.residue);
                 let packed = pack::pack(&delta, self.packing);
-                if self.packing.number == pack::Number::F16 {
+                let rounds = self.packing.number == pack::Number::F16;
+                if rounds {
                     self.home.next_residue = Some((round, pack::lost(&delta, self.packing)));
                 }
+                let remembers = trained.memory.is_some();
                 if let Some(memory) = trained.memory {
                     self.home.memory.note(round, memory);
-                    if let Err(error) = self.home.keep_memory() {
-                        return Ok(Some(Visit::Hopeless(error)));
-                    }
+                }
+                // On the disk before it is sent: whoever is heard must remember.
+                if (remembers || rounds)
+                    && let Err(error) = self.home.keep_memory()
+                {
+                    return Ok(Some(Visit::Hopeless(error)));
                 }
                 let digest = Bytes::copy_from_slice(Digest::of(&packed.bytes).bytes());
                 let answer = wire::Answer {

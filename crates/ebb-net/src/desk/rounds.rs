@@ -1,15 +1,16 @@
 //! Rounds at the desk: jobs handed out, answers taken, and when it is time to close.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::{ClientId, Job, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, vectors};
+use ebb_round::{ClientId, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, vectors};
 
-use super::{AfterDeadline, Arrived, Desk, Effect, Reason, Say};
+use super::{AfterDeadline, Arrived, Content, Desk, Effect, ROUNDS_KEPT, Reason, Say};
 use crate::digest::Digest;
 use crate::journal::Answered;
+use crate::pack::{Bounds, Packed, Packing};
 use crate::tokens::same;
 use crate::{convert, pack, wire};
 
@@ -37,18 +38,22 @@ pub(crate) enum Fate {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Saved {
     asked: BTreeMap<RoundNo, Asked>,
+    hands: BTreeMap<ClientId, RoundNo>,
 }
 
 impl Saved {
     pub(crate) fn of(desk: &Desk) -> Saved {
-        Saved { asked: desk.asked.clone() }
+        Saved { asked: desk.asked.clone(), hands: desk.hands.clone() }
     }
 
     pub(crate) fn put(self, desk: &mut Desk) {
         desk.asked = self.asked;
+        desk.hands = self.hands;
     }
 
     pub(crate) fn save(&self, to: &mut Saver) {
+        to.u32s("hands", &self.hands.keys().map(|client| client.number()).collect::<Vec<_>>());
+        to.u32s("jobs", &self.hands.values().copied().collect::<Vec<_>>());
         to.u64("asked", self.asked.len() as u64);
         for (round, asked) in &self.asked {
             to.u64("round", u64::from(*round));
@@ -66,6 +71,11 @@ impl Saved {
 
     pub(crate) fn load(from: &mut Loader<'_>) -> Result<Saved, StateError> {
         let mut saved = Saved::default();
+        let (hands, jobs) = (from.u32s("hands")?, from.u32s("jobs")?);
+        if hands.len() != jobs.len() {
+            return Err(from.error("jobs", "not one for each hand"));
+        }
+        saved.hands = hands.into_iter().map(|client| ClientId::new(client as usize)).zip(jobs).collect();
         for _ in 0..from.u64("asked")? {
             let (round, rate) = (from.u32("round")?, from.f64("rate")? as f32);
             let (clients, fates) = (from.u32s("clients")?, from.u32s("fates")?);
@@ -88,13 +98,25 @@ impl Saved {
 /// The round that is open.
 #[derive(Debug)]
 pub(super) struct Open {
-    number: RoundNo,
+    pub(super) number: RoundNo,
     wait: Wait,
     opened_s: f64,
     /// How long it was open before the server was started again.
     before_s: f64,
     jobs: BTreeMap<ClientId, wire::Job>,
+    /// Those that had nothing else to do when it was opened.
+    waited_for: BTreeSet<ClientId>,
+    counts: FateCounts,
     stopped: bool,
+}
+
+/// How many of a round's jobs came to what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FateCounts {
+    /// Of those that are waited for.
+    owed: usize,
+    writing: usize,
+    taken: usize,
 }
 
 /// What a closed round comes to.
@@ -105,32 +127,109 @@ pub(crate) struct Closing {
     pub(crate) spent: Spent,
 }
 
-/// Without anybody to ask and anything to wait for, the next look is taken after so long.
-const IDLE_S: f64 = 1.0;
-
 /// How long a round waits for what is on its way to the disk.
 const WRITING_S: f64 = 1.0;
 
+/// An answer whose vectors were not looked at yet: that takes time, and is done elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    pub(crate) client: ClientId,
+    said: wire::Answer,
+    steps: NonZeroU32,
+    steps_asked: NonZeroU32,
+    rate: f32,
+    digest: Digest,
+    packed: Bytes,
+    n_params: usize,
+    bounds: Bounds,
+}
+
+impl Unread {
+    pub(crate) fn round(&self) -> RoundNo {
+        self.said.round
+    }
+
+    /// Looks at the vectors.
+    pub(crate) fn read(self) -> Result<Arrived, (Reason, &'static str)> {
+        let Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds } = self;
+        if Digest::of(&packed) != digest {
+            return Err(("malformed", "vectors that are not what their digest says"));
+        }
+        let (delta, payload) =
+            pack::unpack(&packed, bounds).map_err(|_| ("malformed", "vectors that cannot be read"))?;
+        let answer = Answered {
+            client,
+            base: said.round,
+            rate,
+            steps,
+            steps_asked,
+            samples: said.samples,
+            loss: said.loss,
+            loss_fall: said.loss_fall,
+            accuracy: said.accuracy,
+            payload,
+        };
+        let flaw = flaw(n_params, &answer, &delta);
+        let update = Some(Arc::new(answer.update(delta)));
+        Ok(Arrived { answer, packed, update, flaw })
+    }
+}
+
+/// A model that is packed to be offered.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    digest: Digest,
+    packed: Packed,
+}
+
+impl Offer {
+    pub(crate) fn of(parcel: &Parcel, packing: Packing) -> Offer {
+        let packed = pack::pack(parcel, packing);
+        Offer { digest: Digest::of(&packed.bytes), packed }
+    }
+
+    /// One for each order; orders of the same model share it.
+    pub(crate) fn all(orders: &[Order], packing: Packing) -> Vec<Offer> {
+        let mut offers: Vec<Offer> = Vec::new();
+        for (at, order) in orders.iter().enumerate() {
+            let before =
+                at.checked_sub(1).filter(|&at| Arc::ptr_eq(&orders[at].job.global, &order.job.global));
+            let offer = before.map_or_else(|| Offer::of(&order.job.global, packing), |at| offers[at].clone());
+            offers.push(offer);
+        }
+        offers
+    }
+}
+
 impl Desk {
-    /// Hands out jobs. Part of the round's time may be gone already.
-    pub(crate) fn open(&mut self, number: RoundNo, orders: &[Order], wait: Wait, now_s: f64, before_s: f64) {
+    /// Makes a model one that can be fetched.
+    pub(super) fn put_up(&mut self, round: RoundNo, offer: &Offer) -> wire::Content {
+        let Offer { digest, packed } = offer;
+        let content = Content { bytes: packed.bytes.clone(), payload: packed.payload, round };
+        self.contents.insert(*digest, content);
+        wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.bytes.len() as u64 }
+    }
+
+    /// Hands out jobs, each with its model. Part of the round's time may be gone already.
+    pub(crate) fn open(
+        &mut self,
+        number: RoundNo,
+        orders: &[Order],
+        offers: &[Offer],
+        wait: Wait,
+        now_s: f64,
+        before_s: f64,
+    ) {
         self.note_asked(number, orders);
+        self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
         let mut jobs = BTreeMap::new();
-        let mut last: Option<(Arc<Parcel>, wire::Content)> = None;
-        for order in orders {
-            let Job { global, work, rate, .. } = order.job.as_ref();
-            let content = match &last {
-                Some((parcel, content)) if Arc::ptr_eq(parcel, global) => content.clone(),
-                _ => self.offer(number, global),
-            };
-            last = Some((Arc::clone(global), content.clone()));
-            let (amount, batch) = convert::job_work(*work);
-            let ticket = Bytes::copy_from_slice(&self.key.ticket(order.client, number));
+        for (order, offer) in orders.iter().zip(offers) {
+            let (amount, batch) = convert::job_work(order.job.work);
             let job = wire::Job {
                 round: number,
-                ticket,
-                global: Some(content),
-                rate: *rate,
+                ticket: Bytes::copy_from_slice(&self.key.ticket(order.client, number)),
+                global: Some(self.put_up(number, offer)),
+                rate: order.job.rate,
                 amount: Some(amount),
                 batch,
                 heard: order.heard,
@@ -138,9 +237,37 @@ impl Desk {
             };
             jobs.insert(order.client, job);
         }
-        self.open = Some(Open { number, wait, opened_s: now_s, before_s, jobs, stopped: false });
+        // Whoever is at an earlier job gets this one when it is done, but is not waited for.
+        let waited_for = |client: &ClientId| self.hands.get(client).is_none_or(|&round| round == number);
+        let waited_for: BTreeSet<_> = jobs.keys().copied().filter(waited_for).collect();
+        let mut counts = FateCounts::default();
+        for client in jobs.keys() {
+            counts.add(self.fate(number, *client), waited_for.contains(client), 1);
+        }
+        self.open =
+            Some(Open { number, wait, opened_s: now_s, before_s, jobs, waited_for, counts, stopped: false });
         for order in orders {
             self.hand_out(order.client, now_s);
+        }
+    }
+
+    /// What became of a client's job.
+    pub(super) fn fate(&self, round: RoundNo, client: ClientId) -> Option<Fate> {
+        self.asked.get(&round)?.of.get(&client).copied()
+    }
+
+    /// Notes what became of a client's job, if it was asked.
+    pub(super) fn set_fate(&mut self, round: RoundNo, client: ClientId, fate: Fate) {
+        let Some(known) = self.asked.get_mut(&round).and_then(|asked| asked.of.get_mut(&client)) else {
+            return;
+        };
+        let before = std::mem::replace(known, fate);
+        if let Some(open) =
+            self.open.as_mut().filter(|open| open.number == round && open.jobs.contains_key(&client))
+        {
+            let waited_for = open.waited_for.contains(&client);
+            open.counts.add(Some(before), waited_for, -1);
+            open.counts.add(Some(fate), waited_for, 1);
         }
     }
 
@@ -155,8 +282,21 @@ impl Desk {
         }
     }
 
+    /// The roll of a round that is played again: only these had a job in hand.
+    pub(crate) fn note_busy(&mut self, busy: &[ClientId]) {
+        self.hands.retain(|client, _| busy.contains(client));
+    }
+
+    /// Jobs of a round that is played again were handed out to those that could take one then.
+    pub(crate) fn note_handed(&mut self, number: RoundNo, clients: impl IntoIterator<Item = ClientId>) {
+        for client in clients {
+            self.hands.insert(client, number);
+        }
+    }
+
     /// An answer that the journal holds: the client need not be asked again.
     pub(crate) fn note_taken(&mut self, client: ClientId, base: RoundNo, rate: f32) {
+        self.put_down(client, base);
         let asked = self.asked.entry(base).or_insert(Asked { rate, of: BTreeMap::new() });
         asked.of.insert(client, Fate::Taken(None));
     }
@@ -164,8 +304,21 @@ impl Desk {
     /// Answers of the journal that were not passed on yet.
     pub(crate) fn put_waiting(&mut self, seq: u64, answer: Answered, delta: Parcel) {
         let flaw = flaw(self.rules.n_params, &answer, &delta);
-        let update = Arc::new(answer.update(delta));
-        self.waiting.insert(seq, Arrived { answer, packed: Bytes::new(), update, flaw });
+        self.note_taken(answer.client, answer.base, answer.rate);
+        self.set_fate(answer.base, answer.client, Fate::Taken(flaw));
+        let update = Some(Arc::new(answer.update(delta)));
+        self.keep(seq, Arrived { answer, packed: Bytes::new(), update, flaw });
+    }
+
+    /// Keeps an answer that is in the journal until its round closes: with its vectors as long as there is room.
+    pub(super) fn keep(&mut self, seq: u64, mut arrived: Arrived) {
+        let size = arrived.update.as_ref().map_or(0, |update| update.delta.bytes());
+        if self.kept_bytes + size > self.rules.memory_bytes {
+            arrived.update = None;
+        } else {
+            self.kept_bytes += size;
+        }
+        self.waiting.insert(seq, arrived);
     }
 
     /// The numbers of the entries whose answers were not passed on yet.
@@ -176,57 +329,57 @@ impl Desk {
     /// Gives a client its job of the open round, if it has one, has not answered and has nothing else to do.
     pub(super) fn hand_out(&mut self, client: ClientId, now_s: f64) {
         let Some(open) = &self.open else { return };
-        let fate = self.asked.get(&open.number).and_then(|asked| asked.of.get(&client));
-        let (Some(job), Some(Fate::Owed)) = (open.jobs.get(&client), fate) else { return };
+        let (Some(job), Some(Fate::Owed)) = (open.jobs.get(&client), self.fate(open.number, client)) else {
+            return;
+        };
         let Some(line) = self.by_client.get(&client) else { return };
         let window_s = self.window_s(open) - open.elapsed_s(now_s);
-        let session = self.sessions.get_mut(line).expect("every line has a session");
-        if !session.ready
-            || session.in_hand.is_some()
-            || window_s <= 0.0 && self.rules.after_deadline == AfterDeadline::Cut
-        {
+        let over = window_s <= 0.0 && self.rules.after_deadline == AfterDeadline::Cut;
+        if !self.sessions[line].ready || self.hands.contains_key(&client) || over {
             return;
         }
-        session.in_hand = Some(open.number);
-        let job =
-            wire::Job { window_s: Some(window_s).filter(|window_s| window_s.is_finite()), ..job.clone() };
+        self.hands.insert(client, open.number);
+        let job = wire::Job { window_s: Some(window_s), ..job.clone() };
         self.effects.push(Effect::Say(*line, Say::Job(job)));
     }
 
-    /// A client answers.
-    pub(super) fn answer(&mut self, line: super::Line, client: ClientId, said: &wire::Answer) {
-        if let Err((reason, message)) = self.try_answer(client, said) {
-            self.refuse(reason, Some(client), message);
-            self.uploads.drop_of(client);
-            let settled = wire::Settled { round: said.round, refused: reason.to_owned() };
-            self.effects.push(Effect::Say(line, Say::Settled(settled)));
+    /// A client that came back with the job of a round that is being stopped is told so.
+    pub(super) fn stop_again(&mut self, line: super::Line, round: RoundNo) {
+        if self.open.as_ref().is_some_and(|open| open.number == round && open.stopped) {
+            let finish = self.rules.after_deadline == AfterDeadline::Late;
+            self.effects.push(Effect::Say(line, Say::Stop(wire::Stop { round, finish })));
         }
     }
 
-    fn try_answer(&mut self, client: ClientId, said: &wire::Answer) -> Result<(), (Reason, &'static str)> {
+    /// A client answers.
+    pub(super) fn answer(&mut self, client: ClientId, said: wire::Answer, now_s: f64) {
+        let round = said.round;
+        if let Err((reason, message)) = self.try_answer(client, said) {
+            self.misread(client, round, reason, message, now_s);
+        }
+    }
+
+    fn try_answer(&mut self, client: ClientId, said: wire::Answer) -> Result<(), (Reason, &'static str)> {
         let content = said.delta.as_ref().ok_or(("malformed", "an answer without vectors"))?;
         let digest = Digest::read(&content.digest).ok_or(("malformed", "a digest of another length"))?;
         if !same(&self.key.ticket(client, said.round), &said.ticket) {
             return Err(("forged", "the answer to a job that this client was not given"));
         }
-        let asked =
-            self.asked.get_mut(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
+        let asked = self.asked.get(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
         let rate = asked.rate;
-        let fate =
-            asked.of.get_mut(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))?;
-        match *fate {
+        match asked.of.get(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))? {
             Fate::Owed | Fate::Failed => {}
             Fate::Writing => {
                 // It hears once it is written.
-                self.uploads.take(client, digest);
+                self.uploads.drop_of(client);
                 self.refuse("repeated", Some(client), "an answer that is being written");
                 return Ok(());
             }
-            Fate::Taken(_) => {
+            &taken @ Fate::Taken(_) => {
                 // It was cut off before it was told.
-                let taken = *fate;
-                self.uploads.take(client, digest);
+                self.uploads.drop_of(client);
                 self.refuse("repeated", Some(client), "an answer that was taken before");
+                self.put_down(client, said.round);
                 self.settle(client, said.round, taken);
                 return Ok(());
             }
@@ -243,30 +396,34 @@ impl Desk {
             .uploads
             .take(client, digest)
             .ok_or(("malformed", "vectors that did not come, or not whole"))?;
-        let (delta, payload) = pack::unpack(&packed, self.rules.bounds())
-            .map_err(|_| ("malformed", "vectors that cannot be read"))?;
-        let answer = Answered {
-            client,
-            base: said.round,
-            rate,
-            steps,
-            steps_asked,
-            samples: said.samples,
-            loss: said.loss,
-            loss_fall: said.loss_fall,
-            accuracy: said.accuracy,
-            payload,
-        };
-        // The round's own inbox refuses it, so that the record names it.
-        let flaw = flaw(self.rules.n_params, &answer, &delta);
-        if let Some(flaw) = flaw {
-            self.refuse(flaw, Some(client), "an update that cannot be used");
-        }
-        let asked = self.asked.get_mut(&said.round).expect("it was there a moment ago");
-        asked.of.insert(client, Fate::Writing);
-        let update = Arc::new(answer.update(delta));
-        self.effects.push(Effect::Enter(Box::new(Arrived { answer, packed, update, flaw })));
+        self.set_fate(said.round, client, Fate::Writing);
+        let (n_params, bounds) = (self.rules.n_params, self.rules.bounds());
+        let unread = Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds };
+        self.effects.push(Effect::Read(Box::new(unread)));
         Ok(())
+    }
+
+    /// An answer cannot be taken: it is refused, and the job is over, for the client would only send it again.
+    pub(crate) fn misread(
+        &mut self,
+        client: ClientId,
+        round: RoundNo,
+        reason: Reason,
+        message: &str,
+        now_s: f64,
+    ) {
+        self.refuse(reason, Some(client), message);
+        self.uploads.drop_of(client);
+        if reason == "malformed" && !matches!(self.fate(round, client), Some(Fate::Taken(_))) {
+            self.set_fate(round, client, Fate::Failed);
+            self.put_down(client, round);
+        }
+        self.stirred = true;
+        if let Some(line) = self.by_client.get(&client) {
+            let settled = wire::Settled { round, refused: reason.to_owned() };
+            self.effects.push(Effect::Say(*line, Say::Settled(settled)));
+        }
+        self.hand_out(client, now_s);
     }
 
     /// Closes the round if it is time; at the deadline, those that can are told to send what they have.
@@ -277,6 +434,7 @@ impl Desk {
         let open = self.open.take()?;
         let elapsed_s = open.elapsed_s(now_s);
         let waiting = std::mem::take(&mut self.waiting);
+        self.kept_bytes = 0;
         let (mut answers, mut late): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|(_, one)| one.answer.base == open.number);
         answers.sort_by_key(|(_, one)| one.answer.client);
@@ -290,40 +448,35 @@ impl Desk {
     fn is_time(&mut self, now_s: f64) -> bool {
         let Some(open) = &self.open else { return false };
         let elapsed_s = open.elapsed_s(now_s);
-        let fates = &self.asked[&open.number].of;
-        let count = |wanted: fn(&Fate) -> bool| {
-            open.jobs.keys().filter(|client| fates.get(client).is_some_and(wanted)).count()
-        };
-        let owed = count(|fate| matches!(fate, Fate::Owed));
-        let writing = count(|fate| matches!(fate, Fate::Writing));
-        let taken = count(|fate| matches!(fate, Fate::Taken(None)));
-        if open.jobs.is_empty() {
-            let window_s = if self.rules.deadline_s.is_finite() { self.rules.deadline_s } else { IDLE_S };
-            return elapsed_s >= window_s;
-        }
-        if owed + writing == 0 || open.wait.wanted().is_some_and(|wanted| taken >= wanted) {
+        let FateCounts { owed, writing, taken } = open.counts;
+        let all_there = !open.waited_for.is_empty() && owed + writing == 0;
+        if all_there || open.wait.wanted().is_some_and(|wanted| taken >= wanted) {
             return true;
         }
         let window_s = self.window_s(open);
         if elapsed_s < window_s {
             return false;
         }
-        let grace_s = match self.rules.after_deadline {
-            AfterDeadline::Cut => self.rules.grace_s,
-            AfterDeadline::Late => 0.0,
-        };
+        let grace_s = self.grace_s();
         if !open.stopped {
             self.stop();
         }
         let open = self.open.as_ref().expect("it is open");
-        let can_still = |client: &&ClientId| {
+        let can_still = |client: &ClientId| {
             let line = self.by_client.get(client);
             let partial = line.is_some_and(|line| self.sessions[line].abilities.partial);
-            partial && self.asked[&open.number].of.get(client) == Some(&Fate::Owed)
+            partial && self.fate(open.number, *client) == Some(Fate::Owed)
         };
-        let in_grace = elapsed_s < window_s + grace_s && open.jobs.keys().any(|client| can_still(&client));
+        let in_grace = elapsed_s < window_s + grace_s && open.waited_for.iter().any(can_still);
         let in_writing = writing > 0 && elapsed_s < window_s + grace_s + WRITING_S;
         !in_grace && !in_writing
+    }
+
+    fn grace_s(&self) -> f64 {
+        match self.rules.after_deadline {
+            AfterDeadline::Cut => self.rules.grace_s,
+            AfterDeadline::Late => 0.0,
+        }
     }
 
     /// Tells everybody who has not answered that the time is over.
@@ -342,18 +495,14 @@ impl Desk {
 
     /// When to look again whether the round closes.
     pub(crate) fn look_again_s(&self, now_s: f64) -> f64 {
-        let Some(open) = &self.open else { return now_s + IDLE_S };
-        let begun_s = open.opened_s - open.before_s;
-        let window_s = if open.jobs.is_empty() && !self.rules.deadline_s.is_finite() {
-            IDLE_S
-        } else {
-            self.window_s(open)
-        };
-        let window_s =
-            if open.jobs.is_empty() { window_s.min(self.rules.deadline_s.max(IDLE_S)) } else { window_s };
-        let due_s = begun_s + window_s;
-        let due_s = if now_s < due_s { due_s } else { due_s + self.rules.grace_s };
-        if now_s < due_s { due_s } else { due_s + WRITING_S }
+        let Some(open) = &self.open else { return f64::INFINITY };
+        let mut due_s = open.opened_s - open.before_s + self.window_s(open);
+        for more_s in [self.grace_s(), WRITING_S] {
+            if now_s >= due_s {
+                due_s += more_s;
+            }
+        }
+        due_s
     }
 
     /// How long the open round has been open.
@@ -363,12 +512,21 @@ impl Desk {
 
     /// How long the round is open: until its deadline, or as long as the patience lasts.
     fn window_s(&self, open: &Open) -> f64 {
-        let taken = |client: &&ClientId| {
-            self.asked[&open.number].of.get(client).is_some_and(|fate| matches!(fate, Fate::Taken(None)))
+        let below_quorum = open.counts.taken < self.rules.quorum.min(open.waited_for.len());
+        let patient = open.wait.is_patient() && !open.waited_for.is_empty();
+        if patient || below_quorum { self.rules.patience_s } else { self.rules.deadline_s }
+    }
+}
+
+impl FateCounts {
+    fn add(&mut self, fate: Option<Fate>, waited_for: bool, count: isize) {
+        let to = match fate {
+            Some(Fate::Owed) if waited_for => &mut self.owed,
+            Some(Fate::Writing) => &mut self.writing,
+            Some(Fate::Taken(None)) => &mut self.taken,
+            _ => return,
         };
-        let quorum = self.rules.quorum.min(open.jobs.len());
-        let below_quorum = open.jobs.keys().filter(taken).count() < quorum;
-        if open.wait.is_patient() || below_quorum { self.rules.patience_s } else { self.rules.deadline_s }
+        *to = to.checked_add_signed(count).expect("what is taken away was added before");
     }
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Job, Measured, Parcel, RoundNo};
 
-use super::{Desk, Effect, Say};
+use super::{Desk, Effect, Offer, Say};
 use crate::{convert, wire};
 
 /// What is asked.
@@ -31,55 +31,58 @@ pub(crate) struct Found {
 pub(super) struct Survey {
     round: RoundNo,
     evaluates: bool,
+    say: Say,
+    /// Whom it is for.
+    wanted: BTreeSet<ClientId>,
+    /// Who has it and has not said anything.
     asked: BTreeSet<ClientId>,
     found: Found,
 }
 
 impl Desk {
-    /// Asks those of these clients that are connected, have nothing else to do and can say.
-    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>) {
-        let (round, evaluates, parcel) = match question {
-            Question::Probe(job, _) => (job.round, false, job.global.as_ref()),
-            Question::Evaluate(round, parcel) => (round, true, parcel),
+    /// Asks these clients: those that are connected, have nothing else to do and can say; the others when they come.
+    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>, offer: &Offer) {
+        let (round, evaluates) = match question {
+            Question::Probe(job, _) => (job.round, false),
+            Question::Evaluate(round, _) => (round, true),
         };
-        let global = Some(self.offer(round, parcel));
-        let mut asked = BTreeSet::new();
-        for &client in clients {
-            let Some(line) = self.by_client.get(&client) else { continue };
-            let session = &self.sessions[line];
-            let can = if evaluates { session.abilities.evaluate } else { session.abilities.probe };
-            // Whoever trains says so when it is asked to train, and would be slowed by a question.
-            if !session.ready || session.in_hand.is_some() || !can {
-                continue;
+        let global = Some(self.put_up(round, offer));
+        let say = match question {
+            Question::Probe(job, samples) => {
+                let (amount, batch) = convert::probe_work(job.work);
+                let samples = samples.map(NonZeroU32::get);
+                Say::Probe(wire::Probe { round, global, samples, batch, amount: Some(amount) })
             }
-            let say = match question {
-                Question::Probe(job, samples) => {
-                    let (amount, batch) = convert::probe_work(job.work);
-                    let samples = samples.map(NonZeroU32::get);
-                    Say::Probe(wire::Probe {
-                        round,
-                        global: global.clone(),
-                        samples,
-                        batch,
-                        amount: Some(amount),
-                    })
-                }
-                Question::Evaluate(..) => Say::Evaluate(wire::Evaluate { round, global: global.clone() }),
-            };
-            self.effects.push(Effect::Say(*line, say));
-            asked.insert(client);
-        }
-        self.survey = Some(Survey { round, evaluates, asked, found: Found::default() });
+            Question::Evaluate(..) => Say::Evaluate(wire::Evaluate { round, global }),
+        };
+        let (wanted, asked) = (clients.iter().copied().collect(), BTreeSet::new());
+        self.survey = Some(Survey { round, evaluates, say, wanted, asked, found: Found::default() });
+        clients.iter().for_each(|&client| self.ask_again(client));
     }
 
-    /// Whether everybody who was asked has said something or is gone.
-    pub(crate) fn all_said(&self) -> bool {
+    /// Asks a client that has come, if there is a question for it.
+    pub(super) fn ask_again(&mut self, client: ClientId) {
+        let Some(survey) = &mut self.survey else { return };
+        let Some(line) = self.by_client.get(&client) else { return };
+        let session = &self.sessions[line];
+        let can = if survey.evaluates { session.abilities.evaluate } else { session.abilities.probe };
+        // Whoever trains would be slowed by a question.
+        let free = session.ready && !self.hands.contains_key(&client);
+        if can && free && survey.wanted.contains(&client) && !survey.has_said(client) {
+            survey.asked.insert(client);
+            self.effects.push(Effect::Say(*line, survey.say.clone()));
+        }
+    }
+
+    /// Whether everybody who was asked has said something or is gone; for a while after a restart, those that were there before
+    /// are waited for.
+    pub(crate) fn all_said(&self, now_s: f64) -> bool {
         let Some(survey) = &self.survey else { return true };
-        let said = |client: &ClientId| {
-            let Found { measured, evaluated, .. } = &survey.found;
-            measured.contains_key(client) || evaluated.contains_key(client)
-        };
-        survey.asked.iter().all(|client| said(client) || !self.by_client.contains_key(client))
+        let is_there =
+            |client: &ClientId| self.by_client.get(client).is_some_and(|line| self.sessions[line].ready);
+        let asked = survey.asked.iter().all(|client| !is_there(client));
+        let expected = || survey.wanted.iter().any(|&client| !is_there(&client) && !survey.has_said(client));
+        asked && (now_s >= self.back_by_s || !expected())
     }
 
     /// Ends the question.
@@ -93,10 +96,13 @@ impl Desk {
         let measured = Measured { loss: said.loss, train_s: said.train_s, upload_s: said.upload_s };
         match self.survey.as_mut().filter(|one| one.asked(client, said.round, false)) {
             Some(survey) if sensible && said.loss.is_finite() => {
+                survey.asked.remove(&client);
                 survey.found.measured.insert(client, measured);
+                self.stirred = true;
             }
             Some(survey) => {
-                survey.asked.remove(&client);
+                survey.fail(client, said.round);
+                self.stirred = true;
                 self.refuse("not-finite", Some(client), "what it measured is no number");
             }
             // Too late: nobody waits for it any more.
@@ -107,15 +113,24 @@ impl Desk {
     pub(super) fn evaluated(&mut self, client: ClientId, said: &wire::Evaluated) {
         let wire::Evaluated { round, samples, loss, hits } = *said;
         let sensible = |value: f64| value.is_finite() && value >= 0.0;
+        // Nobody has more of a say than by what it said that it trains on.
+        let most = self.members.get(client).and_then(|member| member.samples).map_or(0.0, f64::from);
+        let part = if samples > most { most / samples } else { 1.0 };
         let all_sensible = sensible(samples)
             && loss.is_finite()
             && hits.is_none_or(|hits| sensible(hits) && hits <= samples);
         match self.survey.as_mut().filter(|one| one.asked(client, round, true)) {
             Some(survey) if all_sensible => {
-                survey.found.evaluated.insert(client, (samples, loss, hits));
+                survey.asked.remove(&client);
+                survey
+                    .found
+                    .evaluated
+                    .insert(client, (samples * part, loss * part, hits.map(|hits| hits * part)));
+                self.stirred = true;
             }
             Some(survey) => {
-                survey.asked.remove(&client);
+                survey.fail(client, round);
+                self.stirred = true;
                 self.refuse("not-finite", Some(client), "what it judged makes no sense");
             }
             None => {}
@@ -126,5 +141,22 @@ impl Desk {
 impl Survey {
     fn asked(&self, client: ClientId, round: RoundNo, evaluates: bool) -> bool {
         self.round == round && self.evaluates == evaluates && self.asked.contains(&client)
+    }
+
+    fn has_said(&self, client: ClientId) -> bool {
+        self.found.measured.contains_key(&client) || self.found.evaluated.contains_key(&client)
+    }
+
+    /// A client has lost the question.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.asked.remove(&client);
+    }
+
+    /// A client cannot say.
+    pub(super) fn fail(&mut self, client: ClientId, round: RoundNo) {
+        if self.round == round {
+            self.asked.remove(&client);
+            self.wanted.remove(&client);
+        }
     }
 }

@@ -21,6 +21,7 @@ fn rules() -> Rules {
         least_up: 1,
         heartbeat_s: 5.0,
         most_clients: 10,
+        memory_bytes: 1 << 20,
         needs: Abilities::default(),
         n_params: N_PARAMS,
         most_sides: 1,
@@ -94,9 +95,17 @@ impl Office {
                     Effect::Say(line, say) => self.said.push((line, say)),
                     Effect::Hang(line) => self.hung.push(line),
                     Effect::Write(writes) => self.writes.extend(writes),
-                    Effect::Enter(arrived) => {
-                        self.desk.entered(self.next, *arrived);
-                        self.next += 1;
+                    Effect::Read(unread) => {
+                        let (client, round) = (unread.client, unread.round());
+                        match unread.read() {
+                            Err((reason, message)) => {
+                                self.desk.misread(client, round, reason, message, self.now_s)
+                            }
+                            Ok(arrived) => {
+                                self.desk.entered(self.next, arrived, self.now_s);
+                                self.next += 1;
+                            }
+                        }
                     }
                 }
             }
@@ -104,7 +113,9 @@ impl Office {
     }
 
     fn open(&mut self, round: RoundNo, clients: &[u32], wait: Wait) {
-        self.desk.open(round, &orders(round, clients), wait, self.now_s, 0.0);
+        let orders = orders(round, clients);
+        let offers = Offer::all(&orders, Packing::default());
+        self.desk.open(round, &orders, &offers, wait, self.now_s, 0.0);
         self.settle();
     }
 
@@ -118,8 +129,10 @@ impl Office {
         let content =
             wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.len() as u64 };
         let header = wire::Header { session: self.session(line), content: Some(content.clone()), offset: 0 };
-        let (client, digest) = self.desk.begin_upload(&header).unwrap();
-        self.desk.add_upload(client, digest, packed).unwrap();
+        // Nobody wants the vectors of whoever owes no answer.
+        if let Ok(sender) = self.desk.begin_upload(&header) {
+            self.desk.add_upload(sender, packed, self.now_s).unwrap();
+        }
         content
     }
 
@@ -198,6 +211,10 @@ fn orders(round: RoundNo, clients: &[u32]) -> Vec<Order> {
     clients.iter().map(order).collect()
 }
 
+fn offer() -> Offer {
+    Offer::of(&Parcel::of(vec![0.0; N_PARAMS]), Packing::default())
+}
+
 fn id(client: u32) -> ClientId {
     ClientId::new(client as usize)
 }
@@ -231,7 +248,11 @@ fn jobs_go_out_at_once_and_answers_close_the_round() {
     let clients: Vec<_> = closing.answers.iter().map(|(seq, one)| (*seq, one.answer.client)).collect();
     assert_eq!(clients, [(1, id(0)), (0, id(2))], "ascending by client, whoever was first");
     assert_eq!((closing.spent.elapsed_s, closing.spent.bytes_up), (3.0, 16));
-    assert_eq!(closing.answers[0].1.update.rate, 0.5, "the server's own, whatever a client says");
+    assert_eq!(
+        closing.answers[0].1.update.as_ref().unwrap().rate,
+        0.5,
+        "the server's own, whatever a client says"
+    );
 }
 
 #[test]
@@ -334,7 +355,7 @@ fn a_busy_client_gets_its_next_job_when_it_is_done_with_the_last() {
     office.desk.close(50.0).unwrap();
     let mut census = Census::new();
     census.enrol(id(0), 20, 0);
-    let roll = office.desk.roll(1, &census).unwrap();
+    let roll = office.desk.roll(1, &census, 1e3).unwrap();
     assert_eq!((roll.up, roll.busy, roll.came), (vec![id(0), id(1)], vec![id(0)], vec![(id(1), 20)]));
     office.open(1, &[0, 1], Wait::Deadline);
     assert_eq!(office.jobs(), [(0, 0), (1, 1)]);
@@ -353,10 +374,10 @@ fn whoever_cannot_or_leaves_is_not_waited_for() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1);
     let mut census = Census::new();
     (0..3).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census).unwrap().left, [id(2)]);
+    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(2)]);
     // It may think better of it.
     office.connect(9, 2);
-    assert_eq!(office.desk.roll(1, &census).unwrap().left, []);
+    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, []);
 }
 
 #[test]
@@ -369,13 +390,13 @@ fn whoever_is_not_heard_for_three_heartbeats_is_gone() {
     assert_eq!(office.hung, [0]);
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(0, &census).unwrap().up, [id(1)]);
+    assert_eq!(office.desk.roll(0, &census, 1e3).unwrap().up, [id(1)]);
 }
 
 #[test]
 fn a_round_begins_once_enough_can_take_a_job() {
     let office = Office::with(Rules { least_up: 3, ..rules() }, 2);
-    assert_eq!(office.desk.roll(0, &Census::new()), None);
+    assert_eq!(office.desk.roll(0, &Census::new(), 0.0), None);
 }
 
 #[test]
@@ -404,7 +425,7 @@ fn the_revoked_are_out_of_the_run() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1, "nobody waits for it");
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census).unwrap().left, [id(1)]);
+    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(1)]);
 }
 
 #[test]
@@ -472,32 +493,49 @@ fn forged_replayed_and_unasked_answers_are_refused() {
     }
     office.answer(1, 0, vec![5.0, 0.0]);
     let closing = office.desk.close(1.0).unwrap();
-    let sent: Vec<_> = closing.answers.iter().map(|(_, one)| one.update.delta.model[0]).collect();
+    let sent: Vec<_> =
+        closing.answers.iter().map(|(_, one)| one.update.as_ref().unwrap().delta.model[0]).collect();
     assert_eq!(sent, [1.0, 5.0], "the first of the two counts, once");
 }
 
 #[test]
 fn answers_that_make_no_sense_are_refused() {
     let mut office = Office::with(rules(), 1);
-    office.open(0, &[0], Wait::Deadline);
-    let ticket = Key::new(&[1; 32]).ticket(id(0), 0);
     let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
-    let check = |office: &mut Office, change: fn(&mut wire::Answer)| {
-        let content = office.upload(0, &packed);
-        let mut said = answer(0, &ticket, content);
+    let check = |office: &mut Office, round: RoundNo, packed: &[u8], change: fn(&mut wire::Answer)| {
+        office.open(round, &[0], Wait::Deadline);
+        let content = office.upload(0, packed);
+        let mut said = answer(round, &Key::new(&[1; 32]).ticket(id(0), round), content);
         change(&mut said);
         office.say(0, Said::Answer(said));
+        assert_eq!(office.settled().last(), Some(&(0, "malformed")), "round {round}");
+        office.counted("malformed", u64::from(round) + 1);
+        let closing = office.desk.close(1.0).expect("nobody waits for a client that sends nonsense");
+        assert!(closing.answers.is_empty());
     };
-    check(&mut office, |said| said.steps = 0);
-    check(&mut office, |said| said.steps = 2);
-    check(&mut office, |said| said.delta = None);
-    check(&mut office, |said| said.delta.as_mut().unwrap().digest = Bytes::from_static(b"short"));
-    check(&mut office, |said| said.delta.as_mut().unwrap().digest = Bytes::from_static(&[0; 32]));
-    let content = office.upload(0, b"no parcel");
+    check(&mut office, 0, &packed, |said| said.steps = 0);
+    check(&mut office, 1, &packed, |said| said.steps = 2);
+    check(&mut office, 2, &packed, |said| said.delta = None);
+    check(&mut office, 3, &packed, |said| said.delta.as_mut().unwrap().digest = Bytes::from_static(b"short"));
+    check(&mut office, 4, &packed, |said| said.delta.as_mut().unwrap().digest = Bytes::from_static(&[0; 32]));
+    check(&mut office, 5, b"no parcel", |_| {});
+    assert_eq!(office.jobs().len(), 6, "it gets the next round's job all the same");
+}
+
+#[test]
+fn vectors_that_are_not_what_their_digest_says_are_refused() {
+    let mut office = Office::with(rules(), 1);
+    office.open(0, &[0], Wait::Deadline);
+    let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
+    let other = pack(&Parcel::of(vec![2.0, 0.0]), Packing::default()).bytes;
+    let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
+    let content = wire::Content { digest, bytes: packed.len() as u64 };
+    let header = wire::Header { session: office.session(0), content: Some(content.clone()), offset: 0 };
+    let sender = office.desk.begin_upload(&header).unwrap();
+    office.desk.add_upload(sender, &other, 0.0).unwrap();
+    let ticket = Key::new(&[1; 32]).ticket(id(0), 0);
     office.say(0, Said::Answer(answer(0, &ticket, content)));
-    office.counted("malformed", 6);
-    assert_eq!(office.settled(), [(0, "malformed"); 6]);
-    assert!(office.desk.close(1.0).is_none(), "none of them counts as an answer");
+    assert_eq!(office.settled(), [(0, "malformed")]);
 }
 
 #[test]
@@ -520,14 +558,19 @@ fn uploads_go_on_where_they_stopped_and_cannot_grow() {
     let content = wire::Content { digest: digest.clone(), bytes: packed.len() as u64 };
     let header = |session, offset| wire::Header { session, content: Some(content.clone()), offset };
     let session = office.session(0);
-    let (client, known) = office.desk.begin_upload(&header(session.clone(), 0)).unwrap();
-    office.desk.add_upload(client, known, &packed[..5]).unwrap();
+    assert_eq!(office.desk.begin_upload(&header(session.clone(), 0)).unwrap_err(), "not-asked");
+    office.open(0, &[0, 1], Wait::Deadline);
+    let first = office.desk.begin_upload(&header(session.clone(), 0)).unwrap();
+    office.desk.add_upload(first, &packed[..5], 1.0).unwrap();
     assert_eq!(office.desk.held(&session, &digest), Some(5));
     assert_eq!(office.desk.held(&office.session(1), &digest), Some(0), "another client's is its own");
     assert_eq!(office.desk.begin_upload(&header(session.clone(), 4)).unwrap_err(), "malformed");
-    office.desk.begin_upload(&header(session.clone(), 5)).unwrap();
-    assert_eq!(office.desk.add_upload(client, known, &packed[5..]).unwrap(), packed.len() as u64);
-    assert_eq!(office.desk.add_upload(client, known, &[0]).unwrap_err(), "oversized");
+    let second = office.desk.begin_upload(&header(session.clone(), 5)).unwrap();
+    let late = office.desk.add_upload(first, &packed[5..6], 1.0);
+    assert_eq!(late.unwrap_err(), "superseded", "what an earlier stream still brings");
+    assert_eq!(office.desk.add_upload(second, &packed[5..], 2.0).unwrap(), packed.len() as u64);
+    assert_eq!(office.desk.sessions[&0].heard_s, 2.0, "whoever sends is there");
+    assert_eq!(office.desk.add_upload(second, &[0], 2.0).unwrap_err(), "oversized");
     let huge = wire::Content { bytes: 1 << 40, ..content.clone() };
     let huge = wire::Header { session: session.clone(), content: Some(huge), offset: 0 };
     assert_eq!(office.desk.begin_upload(&huge).unwrap_err(), "oversized");
@@ -544,8 +587,9 @@ fn models_are_for_members_and_are_counted_as_they_are_fetched() {
     assert_eq!(office.desk.content(&[0; 16], &content.digest), None);
     let bytes = office.desk.content(&office.session(0), &content.digest).unwrap();
     assert_eq!(bytes.len() as u64, content.bytes);
-    office.desk.fetched(&content.digest, 0, 10);
-    office.desk.fetched(&content.digest, 10, content.bytes);
+    let session = office.session(0);
+    office.desk.fetched(&session, &content.digest, 0, 10, 1.0);
+    office.desk.fetched(&session, &content.digest, 10, content.bytes, 1.0);
     office.answer(0, 0, vec![1.0, 0.0]);
     let closing = office.desk.close(1.0).unwrap();
     assert_eq!(closing.spent.bytes_down, 8, "the head of a parcel is no payload");
@@ -575,15 +619,15 @@ fn questions_are_for_those_that_are_free_and_can() {
     let mut office = Office::with(rules(), 3);
     office.open(0, &[0], Wait::Deadline);
     let job = Arc::clone(&orders(0, &[0])[0].job);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None));
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None), &offer());
     office.settle();
-    assert!(!office.desk.all_said());
+    assert!(!office.desk.all_said(1e3));
     let measured = |loss| Said::Measured(wire::Measured { round: 0, loss, train_s: 1.0, upload_s: 0.5 });
     office.say(0, measured(7.0));
     office.say(1, measured(2.0));
-    assert!(!office.desk.all_said());
+    assert!(!office.desk.all_said(1e3));
     office.say(2, measured(f32::NAN));
-    assert!(office.desk.all_said());
+    assert!(office.desk.all_said(1e3));
     let found = office.desk.found();
     assert_eq!(found.measured.keys().copied().collect::<Vec<_>>(), [id(1)], "0 trains, 2 said no number");
     office.counted("not-finite", 1);
@@ -592,16 +636,16 @@ fn questions_are_for_those_that_are_free_and_can() {
 #[test]
 fn judgements_must_make_sense() {
     let mut office = Office::with(rules(), 3);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])));
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer());
     let judged = |round, samples, hits| {
         Said::Evaluated(wire::Evaluated { round, samples, loss: 1.0, hits: Some(hits) })
     };
     office.say(0, judged(4, 10.0, 5.0));
     office.say(1, judged(4, 10.0, 11.0));
     office.say(2, judged(3, 10.0, 5.0));
-    assert!(!office.desk.all_said(), "2 spoke of another round");
+    assert!(!office.desk.all_said(1e3), "2 spoke of another round");
     office.desk.gone(2);
-    assert!(office.desk.all_said());
+    assert!(office.desk.all_said(1e3));
     assert_eq!(
         office.desk.found().evaluated.into_iter().collect::<Vec<_>>(),
         [(id(0), (10.0, 1.0, Some(5.0)))]

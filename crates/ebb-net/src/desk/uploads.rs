@@ -16,6 +16,7 @@ const MOST_A_CLIENT: usize = 2;
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     of: HashMap<ClientId, Vec<Upload>>,
+    owners: u64,
 }
 
 #[derive(Debug)]
@@ -23,6 +24,8 @@ struct Upload {
     digest: Digest,
     size: u64,
     bytes: BytesMut,
+    /// The stream that sends it; what an earlier one still brings is not for it.
+    owner: u64,
 }
 
 impl Uploads {
@@ -35,18 +38,22 @@ impl Uploads {
         if of.len() == MOST_A_CLIENT {
             of.remove(0);
         }
-        of.push(Upload { digest, size, bytes: BytesMut::new() });
+        of.push(Upload { digest, size, bytes: BytesMut::new(), owner: 0 });
     }
 
-    /// What a client sent, if all of it came and is what it said.
+    /// Who is sending.
+    pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.of.keys().copied()
+    }
+
+    /// What a client sent, if all of it came.
     pub(super) fn take(&mut self, client: ClientId, digest: Digest) -> Option<Bytes> {
         let of = self.of.get_mut(&client)?;
         let at = of.iter().position(|upload| upload.digest == digest)?;
         if of[at].bytes.len() as u64 != of[at].size {
             return None;
         }
-        let bytes = of.remove(at).bytes.freeze();
-        (Digest::of(&bytes) == digest).then_some(bytes)
+        Some(of.remove(at).bytes.freeze())
     }
 
     pub(super) fn drop_of(&mut self, client: ClientId) {
@@ -63,8 +70,11 @@ impl Desk {
     }
 
     /// A client begins to send, or goes on.
-    pub(crate) fn begin_upload(&mut self, header: &wire::Header) -> Result<(ClientId, Digest), Reason> {
+    pub(crate) fn begin_upload(&mut self, header: &wire::Header) -> Result<Sender, Reason> {
         let client = self.of_session(&header.session).ok_or("unknown")?;
+        if !self.owes(client) {
+            return Err("not-asked");
+        }
         let content = header.content.as_ref().ok_or("malformed")?;
         let digest = Digest::read(&content.digest).ok_or("malformed")?;
         if content.bytes > self.rules.bounds().bytes() {
@@ -77,17 +87,18 @@ impl Desk {
         if upload.size != content.bytes || upload.bytes.len() as u64 != header.offset {
             return Err("malformed");
         }
-        Ok((client, digest))
+        self.uploads.owners += 1;
+        let owner = self.uploads.owners;
+        self.uploads.find(client, digest).expect("it was just found").owner = owner;
+        Ok(Sender { client, digest, owner })
     }
 
     /// More of it came; returns how much is there.
-    pub(crate) fn add_upload(
-        &mut self,
-        client: ClientId,
-        digest: Digest,
-        bytes: &[u8],
-    ) -> Result<u64, Reason> {
-        let upload = self.uploads.find(client, digest).ok_or("malformed")?;
+    pub(crate) fn add_upload(&mut self, sender: Sender, bytes: &[u8], now_s: f64) -> Result<u64, Reason> {
+        let Sender { client, digest, owner } = sender;
+        self.heard(client, now_s);
+        let upload =
+            self.uploads.find(client, digest).filter(|upload| upload.owner == owner).ok_or("superseded")?;
         if upload.bytes.len() as u64 + bytes.len() as u64 > upload.size {
             self.uploads.drop_of(client);
             return Err("oversized");
@@ -95,4 +106,12 @@ impl Desk {
         upload.bytes.extend_from_slice(bytes);
         Ok(upload.bytes.len() as u64)
     }
+}
+
+/// A stream that sends an update.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    client: ClientId,
+    digest: Digest,
+    owner: u64,
 }
