@@ -244,6 +244,9 @@ impl Assembled<()> {
     }
 }
 
+/// A run without clients, what there is around it, and what clients do.
+type Built<W> = (Assembled<()>, W, Arc<dyn LocalRule>);
+
 /// Builds everything but the clients, and says what there is around it and what clients do.
 fn build<W>(
     registry: &Registry,
@@ -251,7 +254,7 @@ fn build<W>(
     folder: &Path,
     threads: NonZeroUsize,
     around: impl FnOnce(&Tree, &dyn Task, Facts) -> Result<Around<W>, CliError>,
-) -> Result<(Assembled<()>, W, Arc<dyn LocalRule>), CliError> {
+) -> Result<Built<W>, CliError> {
     let known = known_tables();
     tree.only(&known)?;
     let tree = registry.with_recipe(tree)?;

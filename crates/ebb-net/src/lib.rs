@@ -21,9 +21,11 @@ mod shared;
 mod store;
 pub mod tokens;
 #[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::pedantic,
     missing_docs,
     unreachable_pub,
-    clippy::all,
     reason = "generated from proto/ebbflow.proto by scripts/proto"
 )]
 mod wire;
@@ -40,3 +42,10 @@ pub const VERSION: u32 = 1;
 
 /// Vectors travel in pieces of so many bytes.
 const CHUNK: usize = 64 * 1024;
+
+#[test]
+fn the_generated_code_is_that_of_the_proto_file() {
+    let digest = tokens::hex(Digest::of(include_bytes!("../proto/ebbflow.proto")).bytes());
+    let fresh = include_str!("wire.rs").contains(&digest);
+    assert!(fresh, "make it anew: cargo run --manifest-path scripts/proto/Cargo.toml");
+}

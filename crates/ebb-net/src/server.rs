@@ -425,7 +425,7 @@ async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClie
         Ok(Err(status)) => return broken(shared, line, &status),
         Ok(_) => {
             return shared.at_desk(|desk, _| {
-                desk.expel(line, "malformed", "a stream that does not begin with hello", false)
+                desk.expel(line, "malformed", "a stream that does not begin with hello", false);
             });
         }
         Err(_) => {

@@ -50,7 +50,7 @@ impl Home {
             // Kept before it is first shown, so that a client that is cut off while it enrols is not two.
             None => home.keep_identity()?,
             Some(bytes) => {
-                home.load_identity(&bytes).map_err(|error| unusable(format!("{IDENTITY}: {error}")))?
+                home.load_identity(&bytes).map_err(|error| unusable(format!("{IDENTITY}: {error}")))?;
             }
         }
         if let Some(bytes) = read(&folder.join(MEMORY)).map_err(unusable)? {

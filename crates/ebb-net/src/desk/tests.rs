@@ -99,7 +99,7 @@ impl Office {
                         let (client, round) = (unread.client, unread.round());
                         match unread.read() {
                             Err((reason, message)) => {
-                                self.desk.misread(client, round, reason, message, self.now_s)
+                                self.desk.misread(client, round, reason, message, self.now_s);
                             }
                             Ok(arrived) => {
                                 self.desk.entered(self.next, arrived, self.now_s);
