@@ -53,6 +53,10 @@ pub(crate) enum Command {
     Token(Token),
     /// Shut a client out of a server for good
     Revoke(Revoke),
+    /// Make a server's run once more from the updates it kept, and compare
+    Recompute(Recompute),
+    /// Try a server and its clients on this machine, in a world that kills, pauses, cuts and slows them
+    Swarm(Swarm),
     /// Make a private certificate authority and a server's certificate, to try out TLS
     Certs(Certs),
     /// Print completions for a shell
@@ -163,6 +167,27 @@ pub(crate) struct Revoke {
     /// Numbers of clients
     #[arg(required = true)]
     pub(crate) clients: Vec<u32>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Recompute {
+    /// Folder of a server's run that has ended
+    pub(crate) run: PathBuf,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Swarm {
+    /// Configuration (TOML): that of a server, with a [swarm] table
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Folder for the server's run, the clients and their logs; must not exist [default: runs/NAME-OF-FILE-swarm]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -19,7 +19,7 @@ use crate::serving::ServeTable;
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
-const TABLES: [&str; 8] = ["run", "data", "model", "world", "evaluate", "stop", "clip", "serve"];
+const TABLES: [&str; 9] = ["run", "data", "model", "world", "evaluate", "stop", "clip", "serve", "swarm"];
 
 /// A run that is ready for its next round.
 pub struct Assembled<F = SimFleet> {

@@ -46,18 +46,9 @@ pub fn drive<F: Fleet>(
     let mut ending = "rounds";
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
-        let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
-        run.evaluator.check()?;
-        let model = run.engine.model().model.as_slice();
-        let reached = reached(run, &outcome);
-        if reached.is_some() && outcome.score.is_none() {
-            // The last round is always judged.
-            let (model, census, shares) = (run.engine.model(), run.engine.census(), run.engine.shares());
-            outcome.score = run.evaluator.judge_now(outcome.number, model, census, shares)?;
-        }
-        let row = Row::new(run.engine.census(), &outcome, (model.len() <= SHOWN_PARAMS).then_some(model));
+        let (row, reached) = play(run)?;
         let line = writer.append(&row).map_err(broken)?;
-        writer.wall(outcome.number, began.elapsed().as_secs_f64()).map_err(broken)?;
+        writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
@@ -83,6 +74,20 @@ pub fn drive<F: Fleet>(
     let model = &run.engine.model().model;
     let summary = writer.finish(ending, run.layout(), model, target, run.engine.weights()).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
+}
+
+/// Plays the next round: its row, and why the run ends with it, if it does.
+pub(crate) fn play<F: Fleet>(run: &mut Assembled<F>) -> Result<(Row, Option<&'static str>), CliError> {
+    let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
+    run.evaluator.check()?;
+    let reached = reached(run, &outcome);
+    let (model, census, shares) = (run.engine.model(), run.engine.census(), run.engine.shares());
+    if reached.is_some() && outcome.score.is_none() {
+        // The last round is always judged.
+        outcome.score = run.evaluator.judge_now(outcome.number, model, census, shares)?;
+    }
+    let shown = (model.model.len() <= SHOWN_PARAMS).then_some(model.model.as_slice());
+    Ok((Row::new(census, &outcome, shown), reached))
 }
 
 /// How many pairs of clients could have met.

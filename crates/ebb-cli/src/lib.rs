@@ -61,6 +61,8 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Join(join) => commands::join::run(registry, join),
         Command::Token(token) => commands::token::run(token),
         Command::Revoke(revoke) => commands::revoke::run(revoke),
+        Command::Recompute(recompute) => commands::recompute::run(registry, recompute),
+        Command::Swarm(swarm) => commands::swarm::run(registry, swarm),
         Command::Certs(certs) => commands::certs::run(certs),
         Command::Completions { shell } => commands::completions::run(*shell),
     }

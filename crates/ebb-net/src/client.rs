@@ -210,7 +210,8 @@ pub async fn join(
 
 /// Waits until the client is told to end, and a little longer.
 async fn told(until: &mut watch::Receiver<Until>, longer: Duration) {
-    if until.wait_for(|until| *until != Until::Over).await.is_err() {
+    let told = until.wait_for(|until| *until != Until::Over).await.map(|until| *until);
+    if told.is_err() {
         // Nobody can tell it any more.
         std::future::pending::<()>().await;
     }

@@ -18,6 +18,8 @@ pub mod pack;
 mod played;
 mod server;
 mod shared;
+#[cfg(test)]
+mod sockets;
 mod store;
 pub mod tokens;
 #[allow(
@@ -33,7 +35,7 @@ mod wire;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
-pub use server::{Counts, KEY, Place, REVOKED, STORE, ServeError, Served, Tls};
+pub use server::{Counts, KEY, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};
 

@@ -128,7 +128,7 @@ impl Served {
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let most = rules.most_clients as usize + MORE_CONNECTIONS;
-        let shared = shared(&place.folder, rules, key, runtime.handle().clone())?;
+        let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listener = std::net::TcpListener::bind(place.listen)
             .map_err(|error| ServeError::Listen(place.listen, error))?;
@@ -185,6 +185,17 @@ impl Served {
         ClientJudge::new(self.course.clone(), every, n_rounds)
     }
 
+    /// Listens, though nobody waits for clients yet.
+    #[cfg(test)]
+    pub(crate) fn go_live(&self) -> Result<(), FleetError> {
+        self.course.go_live()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// What ends all waiting of the fleet.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.shared);
@@ -224,6 +235,28 @@ impl Served {
     }
 }
 
+/// A server's journal, to be played again without anybody listening.
+pub struct Recalled {
+    course: Course,
+}
+
+impl Recalled {
+    /// Opens the store of a server that does not run, and gives the fleet as it was.
+    pub fn open(folder: &Path, rules: Rules) -> Result<(Recalled, NetFleet), ServeError> {
+        let key_file = folder.join(KEY);
+        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
+        let shared = shared(folder, rules, key, None)?;
+        let ends = Box::new(|| Err("the journal ends here".to_owned()));
+        let course = Course::new(shared, true, ends).map_err(ServeError::Fleet)?;
+        Ok((Recalled { course: course.clone() }, NetFleet::new(course, None)))
+    }
+
+    /// What clients judged.
+    pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
+        ClientJudge::new(self.course.clone(), every, n_rounds)
+    }
+}
+
 /// What a server counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -248,7 +281,7 @@ impl Drop for Served {
 }
 
 /// The desk of a server whose store lies in a folder.
-fn shared(folder: &Path, rules: Rules, key: Key, runtime: Handle) -> Result<Arc<Shared>, ServeError> {
+fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);

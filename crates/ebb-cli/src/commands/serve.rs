@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Place, STOPPED, Served};
+use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
 use ebb_record::RunWriter;
 use ebb_round::FleetError;
 use ebb_settings::Tree;
@@ -31,13 +31,8 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let (writer, state) = open(&run, &folder)?;
     let again = state.is_some();
     let place = Place { folder: folder.clone(), listen: table.listen, tls, keep_updates: table.keep_updates };
-    let rules = table.rules(
-        run.engine.needs(),
-        run.layout().len(),
-        for_clients(&run.resolved),
-        u64::from(run.run.seed),
-    );
-    let (served, fleet) = Served::start(place, rules).map_err(|error| CliError::Usage(error.to_string()))?;
+    let (served, fleet) =
+        Served::start(place, rules(&run, &table)).map_err(|error| CliError::Usage(error.to_string()))?;
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
         run.evaluator = Judge::Clients(served.judge(run.evaluator.every(), run.run.rounds.get()));
@@ -63,6 +58,12 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
             say_ended(ended, &folder, &args.how)
         }
     }
+}
+
+/// How the server of a run deals with its clients.
+pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
+    let settings = for_clients(&run.resolved);
+    table.rules(run.engine.needs(), run.layout().len(), settings, u64::from(run.run.seed))
 }
 
 /// The folder of a server without a name.

@@ -509,8 +509,9 @@ async fn came(errand: &mut Option<Errand>) -> Result<Came, String> {
 
 /// What it was told, once it was told to end; never, if nobody can.
 async fn ends(until: &mut watch::Receiver<Until>) -> Until {
-    match until.wait_for(|until| *until != Until::Over).await {
-        Ok(until) => *until,
+    let told = until.wait_for(|until| *until != Until::Over).await.map(|until| *until);
+    match told {
+        Ok(until) => until,
         Err(_) => std::future::pending().await,
     }
 }

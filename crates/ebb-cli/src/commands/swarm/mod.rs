@@ -1,0 +1,442 @@
+//! `ebbflow swarm`: a server and its clients as processes of this machine, in a world that kills, pauses, cuts and slows them.
+
+mod plan;
+mod proxy;
+
+use std::collections::BinaryHeap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ebb_methods::Registry;
+use ebb_net::KEY;
+use ebb_net::tokens::{Key, Terms, unguessable};
+use ebb_record::RunFolder;
+
+use crate::CliError;
+use crate::args::{DataPlace, Recompute, Swarm};
+use crate::assemble::{planned, read_settings};
+use crate::commands::recompute;
+use crate::output::{count, note, say};
+use plan::{Blow, SwarmTable};
+use proxy::Proxy;
+
+pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
+    let table = SwarmTable::read(&tree)?;
+    let Some(n_rounds) = planned(&tree)?.1 else {
+        return Err(tree.error("run.rounds", "missing; say how many").into());
+    };
+    let out = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
+    if out.exists() {
+        return Err(CliError::Usage(format!("{}: it exists; give another folder by --out", out.display())));
+    }
+    fs::create_dir_all(out.join("clients")).map_err(|error| CliError::file("creating", &out, error))?;
+    let secure = tree.has("serve.tls");
+    let swarm = Field {
+        file: fs::canonicalize(&args.file).map_err(|error| CliError::file("finding", &args.file, error))?,
+        changes: args.changes.set.clone(),
+        data: args.place.data.clone(),
+        address: free_address().map_err(|error| CliError::file("using", &out, error))?,
+        ca: table.ca.as_ref().map(|ca| base.join(ca)),
+        out: out.clone(),
+        secure,
+    };
+    let mut play = Play::new(swarm, table, n_rounds.get())?;
+    let began = Instant::now();
+    let outcome = play.run();
+    play.end();
+    outcome?;
+    let server = out.join("server");
+    check_rounds(&server)?;
+    say(&format!("{} in {:.1} s", count(u64::from(n_rounds.get()), "round"), began.elapsed().as_secs_f64()))?;
+    for (what, count) in play.counts.lines() {
+        say(&format!("{what:<28}{count}"))?;
+    }
+    if tree.table("serve", ebb_settings::Facts::default()).flag("keep_updates") == Some(true) {
+        recompute::run(
+            registry,
+            &Recompute { run: server, place: DataPlace { data: args.place.data.clone() } },
+        )?;
+    }
+    Ok(())
+}
+
+fn default_folder(file: &Path) -> PathBuf {
+    let name = file.file_stem().map_or_else(|| "swarm".into(), |name| name.to_string_lossy().into_owned());
+    Path::new("runs").join(format!("{name}-swarm"))
+}
+
+/// An address of this machine that nobody uses.
+fn free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// Every round once, in order.
+fn check_rounds(folder: &Path) -> Result<(), CliError> {
+    for (next, row) in RunFolder::open(folder)?.each_row()?.enumerate() {
+        let round = row?.round;
+        if round as usize != next {
+            return Err(CliError::Usage(format!(
+                "{}: round {round} where {next} should be",
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Where everything lies.
+struct Field {
+    file: PathBuf,
+    changes: Vec<String>,
+    data: Option<PathBuf>,
+    address: SocketAddr,
+    ca: Option<PathBuf>,
+    out: PathBuf,
+    secure: bool,
+}
+
+impl Field {
+    fn program(&self) -> Result<Command, CliError> {
+        let exe = std::env::current_exe()
+            .map_err(|error| CliError::file("finding", Path::new("this program"), error))?;
+        let mut command = Command::new(exe);
+        command.stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Starts the server, which says a line a round.
+    fn serve(&self, lines: &Sender<Heard>, life: u32) -> Result<Child, CliError> {
+        let log = self.log("server.log")?;
+        let mut command = self.program()?;
+        command.arg("serve").arg(&self.file).arg("--out").arg(self.out.join("server"));
+        for change in self.changes.iter().chain([&format!("serve.listen={:?}", self.address.to_string())]) {
+            command.arg("--set").arg(change);
+        }
+        if let Some(data) = &self.data {
+            command.arg("--data").arg(data);
+        }
+        command.arg("--json").stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().map_err(|error| CliError::file("starting", &self.file, error))?;
+        let out = child.stdout.take().expect("it is piped");
+        let lines = lines.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                let round = serde_json::from_str::<serde_json::Value>(&line).ok();
+                let round = round.and_then(|row| row.get("round")?.as_u64());
+                let heard = round.map(|round| Heard::Round(u32::try_from(round).unwrap_or(u32::MAX)));
+                if heard.is_some_and(|heard| lines.send(heard).is_err()) {
+                    return;
+                }
+            }
+            let _ = lines.send(Heard::ServerEnded(life));
+        });
+        Ok(child)
+    }
+
+    /// Starts a client behind its proxy.
+    fn join(&self, client: u32, proxy: SocketAddr, token: &str) -> Result<Child, CliError> {
+        let log = self.log(&format!("clients/{client}.log"))?;
+        let mut command = self.program()?;
+        let (scheme, host) = if self.secure { ("https", "localhost") } else { ("http", "127.0.0.1") };
+        command.arg("join").arg(format!("{scheme}://{host}:{}", proxy.port()));
+        command.arg("--home").arg(self.out.join("clients").join(client.to_string()));
+        command.arg("--slice").arg(client.to_string()).env("EBBFLOW_TOKEN", token);
+        if let Some(data) = &self.data {
+            command.arg("--data").arg(data);
+        }
+        if let Some(ca) = &self.ca {
+            command.arg("--ca").arg(ca);
+        }
+        command.stdout(Stdio::null()).stderr(log);
+        command.spawn().map_err(|error| CliError::file("starting", &self.file, error))
+    }
+
+    fn log(&self, name: &str) -> Result<File, CliError> {
+        let file = self.out.join(name);
+        File::options()
+            .create(true)
+            .append(true)
+            .open(&file)
+            .map_err(|error| CliError::file("opening", &file, error))
+    }
+}
+
+/// What the players tell the director.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Round(u32),
+    ServerEnded(u32),
+}
+
+/// Something to be done later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    StartClient(u32),
+    Continue(u32),
+    Mend(u32),
+    KillServer,
+    StartServer,
+}
+
+struct Later {
+    at: Instant,
+    due: Due,
+}
+
+impl PartialEq for Later {
+    fn eq(&self, other: &Later) -> bool {
+        self.at == other.at
+    }
+}
+impl Eq for Later {}
+impl PartialOrd for Later {
+    fn partial_cmp(&self, other: &Later) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Later {
+    fn cmp(&self, other: &Later) -> std::cmp::Ordering {
+        // The heap gives the largest first; the soonest is wanted.
+        other.at.cmp(&self.at)
+    }
+}
+
+/// What was done to whom, how often.
+#[derive(Debug, Default)]
+struct Counts {
+    killed: u64,
+    paused: u64,
+    cut: u64,
+    server_killed: u64,
+}
+
+impl Counts {
+    fn lines(&self) -> [(&'static str, u64); 4] {
+        [
+            ("clients killed", self.killed),
+            ("clients paused", self.paused),
+            ("connections cut", self.cut),
+            ("server killed", self.server_killed),
+        ]
+    }
+}
+
+struct Play {
+    field: Field,
+    table: SwarmTable,
+    token: String,
+    runtime: tokio::runtime::Runtime,
+    proxies: Vec<Proxy>,
+    clients: Vec<Option<Child>>,
+    server: Option<Child>,
+    /// Which start of the server this is.
+    life: u32,
+    lines: (Sender<Heard>, Receiver<Heard>),
+    later: BinaryHeap<Later>,
+    counts: Counts,
+    /// After which rounds the server is killed.
+    server_kills: Vec<u32>,
+    /// The latest round that was recorded, and when.
+    last: Option<(u32, Instant)>,
+    round_s: f64,
+}
+
+impl Play {
+    fn new(field: Field, table: SwarmTable, n_rounds: u32) -> Result<Play, CliError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .map_err(|error| CliError::file("using", &field.out, error))?;
+        let mut proxies = Vec::new();
+        for _ in 0..table.clients.get() {
+            let proxy = Proxy::start(&runtime, field.address, table.slowness());
+            proxies.push(proxy.map_err(|error| CliError::file("using", &field.out, error))?);
+        }
+        let clients = (0..table.clients.get()).map(|_| None).collect();
+        let server_kills = table.server_kills(n_rounds);
+        Ok(Play {
+            field,
+            table,
+            token: String::new(),
+            runtime,
+            proxies,
+            clients,
+            server: None,
+            life: 0,
+            lines: channel(),
+            later: BinaryHeap::new(),
+            counts: Counts::default(),
+            server_kills,
+            last: None,
+            round_s: 0.0,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), CliError> {
+        self.start_server()?;
+        self.token = self.make_token()?;
+        for client in 0..self.table.clients.get() {
+            self.start_client(client)?;
+        }
+        loop {
+            let wait = self
+                .later
+                .peek()
+                .map_or(Duration::from_secs(1), |later| later.at.saturating_duration_since(Instant::now()));
+            match self.lines.1.recv_timeout(wait) {
+                Ok(Heard::Round(round)) => self.round(round)?,
+                Ok(Heard::ServerEnded(life)) if life == self.life => {
+                    let status = self.server.take().map(|mut server| server.wait());
+                    match status {
+                        Some(Ok(status)) if status.success() => return Ok(()),
+                        _ => return Err(self.server_failed()),
+                    }
+                }
+                Ok(Heard::ServerEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("one end is here"),
+            }
+            while self.later.peek().is_some_and(|later| later.at <= Instant::now()) {
+                let due = self.later.pop().expect("it was just seen").due;
+                self.act(due)?;
+            }
+        }
+    }
+
+    fn server_failed(&self) -> CliError {
+        let log = self.field.out.join("server.log");
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let last: Vec<_> = text.lines().rev().take(5).collect();
+        let last: String = last.into_iter().rev().map(|line| format!("\n  {line}")).collect();
+        CliError::Usage(format!("the server ended by itself; the end of {}:{last}", log.display()))
+    }
+
+    /// A round was recorded: blows fall.
+    fn round(&mut self, round: u32) -> Result<(), CliError> {
+        if self.last.is_some_and(|(last, _)| round <= last) {
+            // The server was killed and plays its journal again.
+            return Ok(());
+        }
+        if let Some((_, at)) = self.last {
+            self.round_s = at.elapsed().as_secs_f64();
+        }
+        self.last = Some((round, Instant::now()));
+        for client in 0..self.table.clients.get() {
+            let Some((blow, away_s)) = self.table.blow(round, client) else { continue };
+            self.strike(client, blow, away_s);
+        }
+        let kills = self.server_kills.iter().filter(|&&at| at == round).count();
+        for _ in 0..kills {
+            let delay_s = self.table.when(round) * self.round_s;
+            self.after(delay_s, Due::KillServer);
+        }
+        if round.is_multiple_of(20) {
+            note(&format!("round {round}"));
+        }
+        Ok(())
+    }
+
+    fn strike(&mut self, client: u32, blow: Blow, away_s: f64) {
+        let idx = client as usize;
+        match blow {
+            Blow::Kill => {
+                if let Some(mut child) = self.clients[idx].take() {
+                    // It may have ended by itself.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    self.counts.killed += 1;
+                    self.after(away_s, Due::StartClient(client));
+                }
+            }
+            Blow::Pause => {
+                if let Some(child) = &self.clients[idx]
+                    && plan::pause(child, true)
+                {
+                    self.counts.paused += 1;
+                    self.after(away_s, Due::Continue(client));
+                }
+            }
+            Blow::Cut => {
+                self.proxies[idx].cut(true);
+                self.counts.cut += 1;
+                self.after(away_s, Due::Mend(client));
+            }
+        }
+    }
+
+    fn act(&mut self, due: Due) -> Result<(), CliError> {
+        match due {
+            Due::StartClient(client) => self.start_client(client)?,
+            Due::Continue(client) => {
+                if let Some(child) = &self.clients[client as usize] {
+                    plan::pause(child, false);
+                }
+            }
+            Due::Mend(client) => self.proxies[client as usize].cut(false),
+            Due::KillServer => {
+                if let Some(mut server) = self.server.take() {
+                    self.life += 1;
+                    let _ = server.kill();
+                    let _ = server.wait();
+                    self.counts.server_killed += 1;
+                    self.after(self.table.down_s(self.life), Due::StartServer);
+                }
+            }
+            Due::StartServer => self.start_server()?,
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, delay_s: f64, due: Due) {
+        self.later.push(Later { at: Instant::now() + Duration::from_secs_f64(delay_s), due });
+    }
+
+    fn start_server(&mut self) -> Result<(), CliError> {
+        self.server = Some(self.field.serve(&self.lines.0, self.life)?);
+        Ok(())
+    }
+
+    fn start_client(&mut self, client: u32) -> Result<(), CliError> {
+        let address = self.proxies[client as usize].address();
+        self.clients[client as usize] = Some(self.field.join(client, address, &self.token)?);
+        Ok(())
+    }
+
+    /// A token for all clients, once the server has its key.
+    fn make_token(&mut self) -> Result<String, CliError> {
+        let file = self.field.out.join("server").join(KEY);
+        while !file.exists() {
+            let server = self.server.as_mut().expect("it was just started");
+            if !matches!(server.try_wait(), Ok(None)) {
+                return Err(self.server_failed());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let key = Key::open(&file).map_err(|error| CliError::file("opening", &file, error))?;
+        let terms =
+            Terms { id: unguessable(), until_s: u64::MAX, uses: self.table.clients.get(), numbers: true };
+        Ok(key.token(&terms))
+    }
+
+    /// Ends everybody who is left.
+    fn end(&mut self) {
+        for mut child in self.clients.iter_mut().filter_map(Option::take).chain(self.server.take()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.proxies.clear();
+        let _ = &self.runtime;
+    }
+}
+
+impl Drop for Play {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,184 @@
+//! The `[swarm]` table: what befalls whom, and when.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use ebb_round::{ClientId, Stream};
+use ebb_settings::{Chance, Facts, NonNegative, Positive, Tree};
+use serde::{Deserialize, Serialize};
+
+use super::proxy::Slowness;
+use crate::CliError;
+
+/// The `[swarm]` table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SwarmTable {
+    /// How many clients there are.
+    pub(super) clients: NonZeroU32,
+    #[serde(default = "one")]
+    seed: u32,
+    /// The chance of each client in each round to be killed.
+    #[serde(default = "never")]
+    kill: Chance,
+    /// To be stopped for a while.
+    #[serde(default = "never")]
+    pause: Chance,
+    /// To lose its connection for a while.
+    #[serde(default = "never")]
+    cut: Chance,
+    /// For how long, from and to.
+    #[serde(default = "a_while")]
+    away_s: [NonNegative; 2],
+    /// How often the server is killed, at random moments.
+    #[serde(default)]
+    server_kills: u32,
+    /// How long it stays down, from and to.
+    #[serde(default = "a_moment")]
+    down_s: [NonNegative; 2],
+    /// How long everything is under way, each way.
+    #[serde(default = "zero")]
+    delay_s: NonNegative,
+    /// How fast connections are, each way.
+    bytes_per_s: Option<Positive>,
+    /// The certificate that the server's is signed by, where [serve.tls] is given.
+    pub(super) ca: Option<PathBuf>,
+}
+
+fn one() -> u32 {
+    1
+}
+fn never() -> Chance {
+    Chance::new(0.0).expect("a chance")
+}
+fn zero() -> NonNegative {
+    NonNegative::new(0.0).expect("not negative")
+}
+fn a_while() -> [NonNegative; 2] {
+    [0.2, 2.0].map(|value| NonNegative::new(value).expect("not negative"))
+}
+fn a_moment() -> [NonNegative; 2] {
+    [0.0, 0.5].map(|value| NonNegative::new(value).expect("not negative"))
+}
+
+/// What befalls a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blow {
+    Kill,
+    Pause,
+    Cut,
+}
+
+impl SwarmTable {
+    pub(super) fn read(tree: &Tree) -> Result<SwarmTable, CliError> {
+        let settings = tree.table("swarm", Facts::default());
+        let table: SwarmTable = settings.parse()?;
+        if table.kill.get() + table.pause.get() + table.cut.get() > 1.0 {
+            return Err(settings
+                .error("kill", "kill, pause and cut together are more than 1; give less")
+                .into());
+        }
+        for (key, [from, to]) in [("away_s", table.away_s), ("down_s", table.down_s)] {
+            if from.get() > to.get() {
+                return Err(settings.error(key, "the shortest time first, then the longest").into());
+            }
+        }
+        Ok(table)
+    }
+
+    /// What befalls a client in a round, and for how long it is away.
+    pub(super) fn blow(&self, round: u32, client: u32) -> Option<(Blow, f64)> {
+        let mut stream =
+            Stream::of_both(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
+        let at = stream.unit();
+        let chances = [(self.kill, Blow::Kill), (self.pause, Blow::Pause), (self.cut, Blow::Cut)];
+        let mut sum = 0.0;
+        let blow = chances.into_iter().find_map(|(chance, blow)| {
+            sum += chance.get();
+            (at < sum).then_some(blow)
+        })?;
+        Some((blow, between(self.away_s, stream.unit())))
+    }
+
+    /// After which rounds the server is killed.
+    pub(super) fn server_kills(&self, n_rounds: u32) -> Vec<u32> {
+        let mut stream = Stream::of_run(u64::from(self.seed), "swarm server");
+        // Not after the last one, when it is about to end.
+        let rounds = n_rounds.saturating_sub(1).max(1) as usize;
+        (0..self.server_kills).map(|_| stream.below(rounds) as u32).collect()
+    }
+
+    /// At which part of the next round that is.
+    pub(super) fn when(&self, round: u32) -> f64 {
+        Stream::of_round(u64::from(self.seed), "swarm when", round).unit()
+    }
+
+    /// How long the server stays down.
+    pub(super) fn down_s(&self, life: u32) -> f64 {
+        between(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).unit())
+    }
+
+    pub(super) fn slowness(&self) -> Slowness {
+        let delay = Duration::from_secs_f64(self.delay_s.get());
+        Slowness { delay, bytes_per_s: self.bytes_per_s.map(Positive::get) }
+    }
+}
+
+fn between([from, to]: [NonNegative; 2], part: f64) -> f64 {
+    from.get() + part * (to.get() - from.get())
+}
+
+/// Stops a process, or lets it go on; whether that could be done.
+#[cfg(unix)]
+pub(super) fn pause(child: &Child, stop: bool) -> bool {
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = if stop { Signal::STOP } else { Signal::CONT };
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+#[cfg(not(unix))]
+pub(super) fn pause(_child: &Child, _stop: bool) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(text: &str) -> Result<SwarmTable, CliError> {
+        SwarmTable::read(&Tree::parse(&format!("[swarm]\nclients = 20\n{text}"), "swarm.toml").unwrap())
+    }
+
+    #[test]
+    fn blows_fall_as_often_as_they_should_and_the_same_way_twice() {
+        let table = table("kill = 0.15\ncut = 0.15").unwrap();
+        let blows: Vec<_> = (0..200)
+            .flat_map(|round| (0..20).map(move |client| (round, client)))
+            .filter_map(|(round, client)| table.blow(round, client))
+            .collect();
+        let killed = blows.iter().filter(|(blow, _)| *blow == Blow::Kill).count();
+        assert!((540..660).contains(&killed), "{killed} of 600");
+        assert!((1100..1300).contains(&blows.len()), "{}", blows.len());
+        assert!(blows.iter().all(|(_, away_s)| (0.2..2.0).contains(away_s)));
+        assert_eq!(table.blow(3, 7), table.blow(3, 7));
+    }
+
+    #[test]
+    fn the_server_is_killed_as_often_as_it_should_be() {
+        let kills = table("server_kills = 20").unwrap().server_kills(200);
+        assert_eq!(kills.len(), 20);
+        assert!(kills.iter().all(|&round| round < 199));
+    }
+
+    #[test]
+    fn chances_beyond_one_and_times_the_wrong_way_round_are_named() {
+        for (text, key) in [("kill = 0.6\ncut = 0.6", "swarm.kill"), ("away_s = [2.0, 1.0]", "swarm.away_s")]
+        {
+            let error = table(text).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}
