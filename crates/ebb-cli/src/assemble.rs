@@ -225,11 +225,12 @@ impl Assembled<()> {
         threads: NonZeroUsize,
     ) -> Result<(Self, ServeTable), CliError> {
         let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
-            let asks =
-                ["oracle_absent", "oracle_per_client", "oracle_sets"].map(|key| format!("evaluate.{key}"));
-            if let Some(key) = asks.iter().find(|key| tree.has(key)) {
+            let evaluate = tree.table("evaluate", facts);
+            // A flag that is false asks for nothing; sets are no flag.
+            let asks = |key: &&str| evaluate.has(key) && evaluate.flag(key) != Some(false);
+            if let Some(key) = ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(asks) {
                 let message = "only a simulation can know this; leave it out, or run it with: ebbflow run";
-                return Err(tree.error(key, message).into());
+                return Err(evaluate.error(key, message).into());
             }
             let table = ServeTable::read(&tree.table("serve", facts), task)?;
             Ok(Around {
