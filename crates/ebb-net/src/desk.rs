@@ -178,6 +178,8 @@ pub(crate) struct Desk {
     kept_bytes: u64,
     refused: BTreeMap<Reason, u64>,
     accepted: u64,
+    /// The round that is open, or was last; payload since the start, down and up.
+    progress: (RoundNo, u64, u64),
     /// Whether anything happened that a round may wait for.
     stirred: bool,
     /// Until when those that were there before a restart are expected back.
@@ -225,6 +227,7 @@ impl Desk {
             kept_bytes: 0,
             refused: BTreeMap::new(),
             accepted: 0,
+            progress: (0, 0, 0),
             stirred: false,
             back_by_s: f64::NEG_INFINITY,
             over: None,
@@ -259,6 +262,11 @@ impl Desk {
     /// How many clients are connected, how many members there are, and how many answers were taken.
     pub(crate) fn counts(&self) -> (usize, usize, u64) {
         (self.sessions.len(), self.members.iter().filter(|member| member.is_in()).count(), self.accepted)
+    }
+
+    /// The round that is open, or was last; payload since the start, down and up.
+    pub(crate) fn progress(&self) -> (RoundNo, u64, u64) {
+        self.progress
     }
 
     /// Counts and logs a refusal.
@@ -638,7 +646,9 @@ impl Desk {
         }
         if let Some(content) = Digest::read(digest).and_then(|digest| self.contents.get(&digest)) {
             let head = content.bytes.len() as u64 - content.payload;
-            self.fetched += to.saturating_sub(from.max(head));
+            let payload = to.saturating_sub(from.max(head));
+            self.fetched += payload;
+            self.progress.1 += payload;
         }
     }
 
@@ -650,6 +660,7 @@ impl Desk {
             Some(flaw) => self.refuse(flaw, Some(client), "an update that cannot be used"),
             None => self.accepted += 1,
         }
+        self.progress.2 += arrived.answer.payload;
         self.set_fate(base, client, Fate::Taken(flaw));
         self.keep(seq, arrived);
         self.put_down(client, base);

@@ -13,6 +13,7 @@ mod digest;
 mod fleet;
 mod journal;
 mod members;
+mod metrics;
 pub mod pack;
 #[cfg(test)]
 mod played;

@@ -62,6 +62,8 @@ pub struct Place {
     pub listen: SocketAddr,
     /// Without, it can be read by everybody on the way.
     pub tls: Option<Tls>,
+    /// Where figures for those that watch over it are to be had.
+    pub metrics: Option<SocketAddr>,
     /// Whether the journal keeps every update, so that the model can be recomputed.
     pub keep_updates: bool,
 }
@@ -107,6 +109,7 @@ pub struct Served {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
     address: SocketAddr,
+    metrics: Option<SocketAddr>,
     course: Course,
     /// Ends the listening, once all connections have ended.
     end: watch::Sender<bool>,
@@ -135,6 +138,19 @@ impl Served {
         let listening = |error| ServeError::Listen(place.listen, error);
         let address = listener.local_addr().map_err(listening)?;
         listener.set_nonblocking(true).map_err(listening)?;
+        let metrics = match place.metrics {
+            None => None,
+            Some(address) => {
+                let listening = |error| ServeError::Listen(address, error);
+                let listener = std::net::TcpListener::bind(address).map_err(listening)?;
+                listener.set_nonblocking(true).map_err(listening)?;
+                let _inside = runtime.enter();
+                let listener = TcpListener::from_std(listener).map_err(listening)?;
+                let at = listener.local_addr().map_err(listening)?;
+                runtime.spawn(crate::metrics::answer(listener, Arc::clone(&shared)));
+                Some(at)
+            }
+        };
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
@@ -172,12 +188,17 @@ impl Served {
         });
         let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
         let fleet = NetFleet::new(course.clone(), Some(place.folder.join(REVOKED)));
-        Ok((Served { shared, runtime: Some(runtime), address, course, end }, fleet))
+        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its figures are to be had.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// Lets clients judge the model, every so many of the run's rounds.

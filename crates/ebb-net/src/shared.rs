@@ -161,7 +161,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(STOPPED.to_owned());
         }

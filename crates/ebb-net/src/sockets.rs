@@ -75,7 +75,13 @@ impl House {
 
     fn open(folder: &tempfile::TempDir, rules: Rules, tls: Option<Tls>, port: u16) -> (Served, NetFleet) {
         let listen = ([127, 0, 0, 1], port).into();
-        let place = Place { folder: folder.path().to_owned(), listen, tls, keep_updates: true };
+        let place = Place {
+            folder: folder.path().to_owned(),
+            listen,
+            tls,
+            metrics: Some(([127, 0, 0, 1], 0).into()),
+            keep_updates: true,
+        };
         Served::start(place, rules).unwrap()
     }
 
@@ -414,4 +420,36 @@ fn with_tls_only_those_come_in_that_trust_and_are_trusted() {
     assert_eq!(house.outside.block_on(distrustful).unwrap(), Ok(Left::Stopped));
     assert_eq!(house.outside.block_on(nameless).unwrap(), Ok(Left::Stopped));
     assert_eq!(house.served.counts().members, 1);
+}
+
+#[test]
+fn whoever_watches_over_it_can_ask() {
+    let mut house = House::new(rules(), None);
+    let _client = house.join(0);
+    house.round(0, 1);
+    let address = house.served.metrics().unwrap();
+    let ask = |question: &str| {
+        house.outside.block_on(async {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(question.as_bytes()).await.unwrap();
+            let mut said = String::new();
+            stream.read_to_string(&mut said).await.unwrap();
+            said
+        })
+    };
+    let metrics = ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+    for line in [
+        "ebbflow_clients_connected 1",
+        "ebbflow_answers_total 1",
+        "ebbflow_fetched_bytes_total 200000",
+        "ebbflow_sent_bytes_total 200000",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line} is not in {metrics}");
+    }
+    assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").ends_with("\r\n\r\nok\n"));
+    assert!(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
+    house.served.stopper()();
+    assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503"));
 }

@@ -30,7 +30,8 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let tls = table.tls(&base)?;
     let (writer, state) = open(&run, &folder)?;
     let again = state.is_some();
-    let place = Place { folder: folder.clone(), listen: table.listen, tls, keep_updates: table.keep_updates };
+    let (listen, metrics) = (table.listen, table.metrics);
+    let place = Place { folder: folder.clone(), listen, tls, metrics, keep_updates: table.keep_updates };
     let (served, fleet) =
         Served::start(place, rules(&run, &table)).map_err(|error| CliError::Usage(error.to_string()))?;
     let mut run = run.with_fleet(fleet);

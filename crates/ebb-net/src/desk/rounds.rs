@@ -221,6 +221,7 @@ impl Desk {
         before_s: f64,
     ) {
         self.note_asked(number, orders);
+        self.progress.0 = number;
         self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
         let mut jobs = BTreeMap::new();
         for (order, offer) in orders.iter().zip(offers) {
