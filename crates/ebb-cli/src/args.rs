@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Recompute(Recompute),
     /// Try a server and its clients on this machine, in a world that kills, pauses, cuts and slows them
     Swarm(Swarm),
+    /// Be a worker that trains by lines of JSON: the pattern for programs of your own
+    Worker(Worker),
     /// Make a private certificate authority and a server's certificate, to try out TLS
     Certs(Certs),
     /// Print completions for a shell
@@ -188,6 +190,17 @@ pub(crate) struct Swarm {
     /// Folder for the server's run, the clients and their logs; must not exist [default: runs/NAME-OF-FILE-swarm]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Worker {
+    /// Configuration (TOML) whose [data] and [model] it trains
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) place: DataPlace,
+    /// Write the model before the first round into this file (safetensors), and end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_model: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

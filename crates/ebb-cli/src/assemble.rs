@@ -11,7 +11,7 @@ use ebb_round::{ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Sa
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
-use ebb_train::{Evaluation, Task, TaskEvaluator, data};
+use ebb_train::{Evaluation, Task, TaskEvaluator};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::Judge;
@@ -264,7 +264,7 @@ fn build<W>(
     let mut run: RunTable = tree.table("run", facts).parse()?;
     facts.seed = u64::from(run.seed);
     facts.n_rounds = run.rounds.get();
-    let task = data::build(&tree.table("data", facts))?;
+    let task = crate::tasks::build(&tree.table("data", facts))?;
     facts.n_clients = task.n_clients();
     let Around { what, n_clients, deadline_s, oracle_chances, oracles } =
         around(&tree, task.as_ref(), facts)?;

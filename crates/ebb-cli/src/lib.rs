@@ -13,6 +13,7 @@ mod judge;
 mod output;
 mod progress;
 mod serving;
+mod tasks;
 mod typeset;
 mod untrained;
 
@@ -63,6 +64,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Revoke(revoke) => commands::revoke::run(revoke),
         Command::Recompute(recompute) => commands::recompute::run(registry, recompute),
         Command::Swarm(swarm) => commands::swarm::run(registry, swarm),
+        Command::Worker(worker) => commands::worker::run(worker),
         Command::Certs(certs) => commands::certs::run(certs),
         Command::Completions { shell } => commands::completions::run(*shell),
     }

@@ -359,6 +359,9 @@ impl Fleet for SimFleet {
             spent.bytes_up += trained.update.delta.bytes();
             sink.offer(client, trained.update)
         })?;
+        if let Some(message) = self.task.failed() {
+            return Err(FleetError::Failed { doing: format!("training round {}", self.number), message });
+        }
         self.now_s = closes_s;
         Ok(spent)
     }

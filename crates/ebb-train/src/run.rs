@@ -157,7 +157,7 @@ impl LocalRun for MiniBatches<'_> {
 }
 
 impl Trainee for MiniBatches<'_> {
-    fn finish(self: Box<Self>) -> Option<Done> {
+    fn so_far(&self) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
         let per_step = 1.0 / f64::from(self.done);
         let (loss, accuracy) = ((self.losses.sum() * per_step) as f32, (self.accuracy * per_step) as f32);

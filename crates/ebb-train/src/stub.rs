@@ -144,7 +144,7 @@ impl LocalRun for Idle<'_> {
 }
 
 impl Trainee for Idle<'_> {
-    fn finish(self: Box<Self>) -> Option<Done> {
+    fn so_far(&self) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
         Some(Done { delta: self.delta.to_vec(), steps, loss: 1.0, loss_fall: 0.0, accuracy: None })
     }
@@ -176,9 +176,9 @@ mod tests {
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, two);
         assert_eq!((client.steps_asked(), client.steps(5, &StepRule::default())), (5, 2));
-        let done = client.finish().unwrap();
+        let done = client.so_far().unwrap();
         assert_eq!((done.delta, done.steps), (vec![0.0], two));
-        assert!(stub.begin(ClientId::new(1), &job, 1, two).finish().is_none());
+        assert!(stub.begin(ClientId::new(1), &job, 1, two).so_far().is_none());
         assert!(!stub.was_asked_for_losses());
         assert_eq!((stub.loss(ClientId::new(1), &[0.0]), stub.was_asked_for_losses()), (1.0, true));
     }
@@ -193,6 +193,6 @@ mod tests {
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, NonZeroU32::new(9).unwrap());
         assert_eq!((client.steps_asked(), client.steps(2, &StepRule::default())), (2, 2));
-        assert_eq!(client.finish().unwrap().delta, [1e-3; 3]);
+        assert_eq!(client.so_far().unwrap().delta, [1e-3; 3]);
     }
 }

@@ -59,6 +59,10 @@ pub trait Task: Send + Sync {
     fn look_at_piece(&self, piece: usize, model: &[f32], _look: &mut dyn FnMut(&[f32], u32)) -> Tally {
         self.test_piece(piece, model)
     }
+    /// What went wrong since the last time this was asked, where training is not all in this program.
+    fn failed(&self) -> Option<String> {
+        None
+    }
     /// Judges a model on a client's own test data; `None` if it has none.
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
 }
@@ -66,7 +70,7 @@ pub trait Task: Send + Sync {
 /// A client at work: directed by a local rule, then asked for what came out.
 pub trait Trainee: LocalRun {
     /// What came out; `None` if not one step was done.
-    fn finish(self: Box<Self>) -> Option<Done>;
+    fn so_far(&self) -> Option<Done>;
 }
 
 /// What local training came to.

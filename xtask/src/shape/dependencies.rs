@@ -20,9 +20,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-record", &["ebb-round"]),
     ("ebb-sim", &["ebb-round", "ebb-settings", "ebb-train"]),
     ("ebb-net", &["ebb-round", "ebb-train"]),
+    ("ebb-exec", &["ebb-round", "ebb-settings", "ebb-train"]),
     (
         "ebb-cli",
         &[
+            "ebb-exec",
             "ebb-fetch",
             "ebb-methods",
             "ebb-net",

@@ -8,7 +8,6 @@ use ebb_record::{FriendPair, RunFolder};
 use ebb_report::friends::matrix;
 use ebb_round::ClientId;
 use ebb_settings::Facts;
-use ebb_train::data;
 use serde::Serialize;
 
 use crate::CliError;
@@ -91,7 +90,7 @@ fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
 fn clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
     let tree = read_to_look(run, &[], place, None)?;
     let seed = u64::from(planned(&tree)?.0);
-    let task = data::build(&tree.table("data", Facts { seed, ..Facts::default() }))?;
+    let task = crate::tasks::build(&tree.table("data", Facts { seed, ..Facts::default() }))?;
     Ok((0..task.n_clients()).map_while(|idx| task.oracle_cluster(ClientId::new(idx))).collect())
 }
 

@@ -7,7 +7,6 @@ use ebb_methods::Registry;
 use ebb_net::client::{self, Invitation, Joining, Left, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
 use ebb_settings::{Facts, Tree};
-use ebb_train::data;
 use tokio::sync::watch;
 
 use crate::CliError;
@@ -71,7 +70,7 @@ fn trainer(
     tree.find_data_in(place);
     tree.set_all(set)?;
     let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
-    let task = data::build(&tree.table("data", facts))?;
+    let task = crate::tasks::build(&tree.table("data", facts))?;
     facts.n_clients = task.n_clients();
     let n_params = task.layout().len() as u64;
     if n_params != invitation.n_params {

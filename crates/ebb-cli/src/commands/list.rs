@@ -101,7 +101,7 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
         let question = "does the objective go on without a client that left?";
         named("departures", "objective.departures", question, entry.name, entry.about, entry.example)
     }));
-    let data = ebb_train::data::ALL.iter();
+    let data = crate::tasks::all().into_iter();
     all.extend(
         data.map(|entry| {
             named("data", "data", "what the clients hold", entry.name, entry.about, entry.example)

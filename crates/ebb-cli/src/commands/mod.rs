@@ -21,4 +21,5 @@ pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod swarm;
 pub(crate) mod token;
+pub(crate) mod worker;
 pub(crate) mod world;

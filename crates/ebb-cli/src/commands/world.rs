@@ -9,7 +9,6 @@ use ebb_round::Census;
 use ebb_settings::{Facts, Tree};
 use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
 use ebb_sim::{Participation, Roll, Stays, World};
-use ebb_train::data;
 use serde_json::json;
 
 use crate::CliError;
@@ -110,7 +109,7 @@ impl Played {
         let (seed, said) = planned(tree)?;
         let n_rounds = args.rounds.or(said).map_or(200, NonZeroU32::get);
         let mut facts = Facts { seed: u64::from(seed), n_rounds, ..Facts::default() };
-        let task = data::build(&tree.table("data", facts))?;
+        let task = crate::tasks::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
         // Fewer rounds of a world are no other world.
         facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));

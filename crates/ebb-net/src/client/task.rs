@@ -52,7 +52,8 @@ impl Trainer for TaskTrainer {
             at_work.done(steps);
             !at_work.is_stopped()
         };
-        Ok(train_while(self.task.as_ref(), self.rule.as_ref(), self.seed, &assignment, &go_on))
+        let trained = train_while(self.task.as_ref(), self.rule.as_ref(), self.seed, &assignment, &go_on);
+        self.task.failed().map_or(Ok(trained), Err)
     }
 
     fn loss(&mut self, job: &Job, samples: Option<NonZeroU32>) -> Result<f32, String> {

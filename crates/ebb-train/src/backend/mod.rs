@@ -121,7 +121,7 @@ fn train_directed(
     let mut trainee = task.begin(one.client, &one.job, seed, one.limit);
     let asked = NonZeroU32::new(trainee.steps_asked()).expect("work is at least one step");
     let memory = direct(trainee.as_mut());
-    let done = trainee.finish()?;
+    let done = trainee.so_far()?;
     let mut delta = Parcel::of(done.delta);
     delta.side = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();
     let update = Update {

@@ -39,7 +39,15 @@ pub const ALL: &[Entry<dyn Task>] = &[
 
 /// The task that the `[data]` table names.
 pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
-    Ok(Arc::from(ebb_settings::build(ALL, settings, None)?))
+    build_of(ALL, settings)
+}
+
+/// The task that the `[data]` table names, of a longer list.
+pub fn build_of(
+    entries: &[Entry<dyn Task>],
+    settings: &Settings<'_>,
+) -> Result<Arc<dyn Task>, SettingsError> {
+    Ok(Arc::from(ebb_settings::build(entries, settings, None)?))
 }
 
 /// What the classes of a data set are called: as published, or by their numbers.

@@ -321,7 +321,7 @@ impl LocalRun for Descent<'_> {
 }
 
 impl Trainee for Descent<'_> {
-    fn finish(self: Box<Self>) -> Option<Done> {
+    fn so_far(&self) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
         let delta = self.moved();
         let loss = (self.losses.sum() / f64::from(self.done)) as f32;

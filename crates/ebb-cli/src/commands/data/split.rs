@@ -69,7 +69,7 @@ impl Holdings {
     fn of(tree: &Tree) -> Result<Holdings, CliError> {
         let seed = u64::from(planned(tree)?.0);
         let settings = tree.table("data", Facts { seed, ..Facts::default() });
-        let task = data::build(&settings)?;
+        let task = crate::tasks::build(&settings)?;
         let kind = settings.kind()?.unwrap_or_default();
         let counts: Option<Vec<_>> = clients(task.as_ref()).map(|client| task.class_counts(client)).collect();
         let skew = counts.as_deref().and_then(Skew::of);

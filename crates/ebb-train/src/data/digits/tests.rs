@@ -125,7 +125,7 @@ fn accuracy(model: &str, seed: u64, rates: &[f32]) -> f64 {
         let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), rate, work };
         let mut run = task.begin(ClientId::new(0), &job, seed, NonZeroU32::MAX);
         run.steps(run.steps_asked(), &StepRule { rate, ..StepRule::default() });
-        let moved = run.finish().expect("steps were done").delta;
+        let moved = run.so_far().expect("steps were done").delta;
         weights.iter_mut().zip(moved).for_each(|(weight, by)| *weight += by);
     }
     let pieces = (0..task.n_test_pieces()).map(|piece| task.test_piece(piece, &weights));

@@ -1,0 +1,144 @@
+//! `ebbflow worker`: a worker that trains by lines of JSON. What it does, a program in any language can do.
+
+use std::io::{BufRead, StdinLock, Write};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use ebb_exec::protocol::{Ask, Reply, Rule};
+use ebb_exec::{read_vector, write_vector};
+use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, StepRule, Work};
+use ebb_settings::Facts;
+use ebb_train::{Task, Trainee};
+
+use crate::CliError;
+use crate::args::Worker;
+use crate::assemble::{planned, read_settings};
+
+pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
+    let (tree, _) = read_settings(&args.file, &[], args.place.data.as_deref())?;
+    let facts = Facts { seed: u64::from(planned(&tree)?.0), ..Facts::default() };
+    let task = crate::tasks::build(&tree.table("data", facts))?;
+    if let Some(file) = &args.write_model {
+        return write_vector(file, task.layout(), &task.initial()).map_err(CliError::Usage);
+    }
+    let mut lines = std::io::stdin().lock();
+    let mut next = hear(&mut lines)?;
+    while let Some(ask) = next {
+        next = match ask {
+            Ask::Begin { .. } => one_run(task.as_ref(), ask, &mut lines)?,
+            ask => {
+                say(&alone(task.as_ref(), &ask).unwrap_or_else(wrong))?;
+                hear(&mut lines)?
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Does one run; returns the first thing that is asked after it.
+fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Option<Ask>, CliError> {
+    let Ask::Begin { client, round, seed, model, batch, steps } = begin else {
+        unreachable!("only a beginning begins")
+    };
+    let limit = NonZeroU32::new(steps).unwrap_or(NonZeroU32::MIN);
+    let work = Work { amount: Amount::Steps(limit), batch: batch.and_then(NonZeroU32::new) };
+    let global = match read_vector(&model, task.layout()) {
+        Ok(global) => Arc::new(Parcel::of(global)),
+        Err(error) => {
+            say(&wrong(error))?;
+            return hear(lines);
+        }
+    };
+    if client as usize >= task.n_clients() {
+        say(&wrong(format!("there is no client {client}")))?;
+        return hear(lines);
+    }
+    let job = Job { round, global, rate: 0.0, work };
+    let mut trainee = task.begin(ClientId::new(client as usize), &job, seed, limit);
+    say(&Reply::default())?;
+    while let Some(ask) = hear(lines)? {
+        let reply = match &ask {
+            Ask::Steps { count, rule } => train_on(task, trainee.as_mut(), *count, rule),
+            Ask::Update { file } => update(task, trainee.as_ref(), file),
+            Ask::Gradient { file } => {
+                write_vector(file, task.layout(), &trainee.gradient()).map(|()| Reply::default())
+            }
+            Ask::Begin { .. } | Ask::Loss { .. } | Ask::Evaluate { .. } => return Ok(Some(ask)),
+        };
+        say(&reply.unwrap_or_else(wrong))?;
+    }
+    Ok(None)
+}
+
+fn train_on(task: &dyn Task, trainee: &mut dyn LocalRun, count: u32, rule: &Rule) -> Result<Reply, String> {
+    let push = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
+    let adam = rule.adam.map(|[beta1, beta2, epsilon]| Adam { beta1, beta2, epsilon });
+    let &Rule { rate, momentum, nesterov, weight_decay, pull, clip, .. } = rule;
+    let rule = StepRule { rate, momentum, nesterov, adam, weight_decay, pull, push: push.as_deref(), clip };
+    Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
+}
+
+fn update(task: &dyn Task, trainee: &dyn Trainee, file: &std::path::Path) -> Result<Reply, String> {
+    write_vector(file, task.layout(), &trainee.moved())?;
+    let done = trainee.so_far();
+    Ok(Reply {
+        steps: Some(done.as_ref().map_or(0, |done| done.steps.get())),
+        loss: done.as_ref().map(|done| f64::from(done.loss)),
+        loss_fall: done.as_ref().map(|done| f64::from(done.loss_fall)),
+        accuracy: done.and_then(|done| done.accuracy).map(f64::from),
+        ..Reply::default()
+    })
+}
+
+/// What is asked outside of a run.
+fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
+    let client_of = |client: u32| match client as usize {
+        idx if idx < task.n_clients() => Ok(ClientId::new(idx)),
+        _ => Err(format!("there is no client {client}")),
+    };
+    match ask {
+        Ask::Loss { client, model, .. } => {
+            let model = read_vector(model, task.layout())?;
+            Ok(Reply { loss: Some(f64::from(task.loss(client_of(*client)?, &model))), ..Reply::default() })
+        }
+        Ask::Evaluate { client, model } => {
+            let model = read_vector(model, task.layout())?;
+            let tally = match client {
+                Some(client) => {
+                    task.test_client(client_of(*client)?, &model).ok_or("this client keeps no samples")?
+                }
+                None => (0..task.n_test_pieces())
+                    .map(|piece| task.test_piece(piece, &model))
+                    .fold(ebb_train::Tally::default(), |sum, tally| sum + tally),
+            };
+            let (samples, loss) = (Some(tally.weight), Some(tally.loss));
+            Ok(Reply { samples, loss, hits: tally.hits, ..Reply::default() })
+        }
+        _ => Err("no run was begun".to_owned()),
+    }
+}
+
+fn wrong(error: String) -> Reply {
+    Reply { error: Some(error), ..Reply::default() }
+}
+
+/// What is asked next; nothing once nobody asks any more.
+fn hear(lines: &mut StdinLock<'_>) -> Result<Option<Ask>, CliError> {
+    let mut line = String::new();
+    let failed = |error| CliError::file("reading", std::path::Path::new("standard input"), error);
+    if lines.read_line(&mut line).map_err(failed)? == 0 {
+        return Ok(None);
+    }
+    let ask = serde_json::from_str(&line);
+    ask.map(Some).map_err(|error| {
+        CliError::Usage(format!("a line that is no question ({error}): {}", line.trim_end()))
+    })
+}
+
+fn say(reply: &Reply) -> Result<(), CliError> {
+    let mut line = serde_json::to_vec(reply).expect("texts and numbers always make JSON");
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: there is nothing left to do.
+    out.write_all(&line).and_then(|()| out.flush()).map_err(|_| CliError::OutputClosed)
+}

@@ -1,0 +1,10 @@
+//! Clients that are programs of their own, in any language: a worker process gets jobs as lines of JSON and models as
+//! safetensors files, and answers in the same way.
+
+mod external;
+pub mod protocol;
+mod vectors;
+mod worker;
+
+pub use external::{ENTRY, External};
+pub use vectors::{read_layout, read_vector, write_vector};

@@ -1,0 +1,111 @@
+//! Models and updates as safetensors files.
+
+use std::path::Path;
+
+use ebb_round::{Layout, Piece};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+/// What batch norms keep beside weights: averaged over clients, not trained.
+const KEPT: [&str; 2] = ["running_mean", "running_var"];
+
+/// The pieces of a model as they lie in a file, and its numbers.
+pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
+    let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
+    let mut found = tensors.tensors();
+    // As they lie in the file, which is the order in which whoever wrote it thinks of them.
+    found.sort_by_key(|(_, tensor)| tensor.data().as_ptr() as usize);
+    let (mut pieces, mut model) = (Vec::new(), Vec::new());
+    for (name, tensor) in found {
+        model.extend(floats(&name, &tensor)?);
+        let trained = !KEPT.iter().any(|kept| name.ends_with(kept));
+        pieces.push(Piece { name, shape: tensor.shape().to_vec(), trained });
+    }
+    if pieces.is_empty() {
+        return Err("there is no tensor in it".to_owned());
+    }
+    Ok((Layout::new(pieces), model))
+}
+
+/// A vector of a model's shape; its tensors may lie in any order, and its numbers may be none.
+pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
+    let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
+    let mut vector = Vec::with_capacity(layout.len());
+    for (piece, _) in layout.pieces() {
+        let tensor =
+            tensors.tensor(&piece.name).map_err(|_| format!("tensor \"{}\" is missing", piece.name))?;
+        if tensor.shape() != piece.shape {
+            let (name, found, expected) = (&piece.name, tensor.shape(), &piece.shape);
+            return Err(format!("tensor \"{name}\" has shape {found:?}, expected {expected:?}"));
+        }
+        vector.extend(floats(&piece.name, &tensor)?);
+    }
+    Ok(vector)
+}
+
+/// Writes a vector of a model's shape.
+///
+/// # Panics
+/// When it has another length than the layout.
+pub fn write_vector(file: &Path, layout: &Layout, vector: &[f32]) -> Result<(), String> {
+    assert_eq!(vector.len(), layout.len(), "a vector has the length of its layout");
+    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let tensors = layout.pieces().map(|(piece, range)| {
+        let data = &bytes[4 * range.start..4 * range.end];
+        let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
+        (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
+    });
+    let bytes = safetensors::serialize(tensors, None).map_err(|error| error.to_string())?;
+    std::fs::write(file, bytes).map_err(|error| error.to_string())
+}
+
+fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>, String> {
+    match tensor.dtype() {
+        Dtype::F32 => {
+            Ok(tensor.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        other => Err(format!("tensor \"{name}\" holds {other}, expected F32; leave it out, or convert it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_comes_back_as_it_was_with_its_pieces() {
+        let piece = |name: &str, shape: &[usize], trained| Piece {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            trained,
+        };
+        let layout =
+            Layout::new(vec![piece("b.weight", &[2, 2], true), piece("a.running_mean", &[1], false)]);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.safetensors");
+        let model = [1.0, 2.0, f32::NAN, 4.0, 5.0];
+        write_vector(&file, &layout, &model).unwrap();
+        let back = read_vector(&file, &layout).unwrap();
+        assert_eq!(back.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), model.map(f32::to_bits));
+        let (found, _) = read_layout(&file).unwrap();
+        assert_eq!(found.len(), 5);
+        let trained: Vec<_> = found.pieces().map(|(piece, _)| (piece.name.clone(), piece.trained)).collect();
+        assert!(
+            trained.contains(&("a.running_mean".to_owned(), false))
+                && trained.contains(&("b.weight".to_owned(), true))
+        );
+    }
+
+    #[test]
+    fn another_shape_is_named() {
+        let layout = |shape: &[usize]| {
+            Layout::new(vec![Piece { name: "w".to_owned(), shape: shape.to_vec(), trained: true }])
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.safetensors");
+        write_vector(&file, &layout(&[2]), &[1.0, 2.0]).unwrap();
+        let error = read_vector(&file, &layout(&[3])).unwrap_err();
+        assert_eq!(error, "tensor \"w\" has shape [2], expected [3]");
+    }
+}

@@ -1,0 +1,90 @@
+//! Clients that are programs of their own: a worker behind lines of JSON trains what this program trains by itself.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ebbflow");
+
+/// A run on SYNTHETIC with this program's own training, and the same with workers.
+fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
+    let rest = format!(
+        "recipe = \"{recipe}\"\n[run]\nrounds = 4\n[select]\ncohort = 3\n[local]\nrate = 0.05\nepochs = 1\nbatch = 20\n\
+         [world.availability]\nkind = \"bernoulli\"\nchance = 0.8\n"
+    );
+    let own = folder.join("own.toml");
+    std::fs::write(&own, format!("{rest}[data]\nkind = \"synthetic\"\nclients = 5\n")).unwrap();
+    let model = folder.join("start.safetensors");
+    ebbflow(&["worker", text(&own), "--write-model", text(&model)]);
+    let samples = samples(&own);
+    let external = folder.join("external.toml");
+    let data = format!(
+        "[data]\nkind = \"external\"\nclients = 5\nsamples = {samples:?}\nmodel = {model:?}\nlabels = true\ntests = true\n\
+         trainer = {{ command = [{PROGRAM:?}, \"worker\", {own:?}], workers = 2 }}\n"
+    );
+    std::fs::write(&external, rest + &data).unwrap();
+    (own, external)
+}
+
+/// How many samples each client holds.
+fn samples(file: &Path) -> Vec<u32> {
+    let tree = ebbflow::cli::assemble::read_settings(file, &[], None).unwrap().0;
+    let facts = ebbflow::Facts { seed: 1, ..ebbflow::Facts::default() };
+    let task = ebbflow::train::data::build(&tree.table("data", facts)).unwrap();
+    (0..task.n_clients()).map(|idx| task.samples(ebbflow::ClientId::new(idx))).collect()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn ebbflow(arguments: &[&str]) {
+    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn rows(folder: &Path, file: &Path, name: &str) -> Vec<serde_json::Value> {
+    let out = folder.join(name);
+    ebbflow(&["run", text(file), "--out", text(&out), "--quiet"]);
+    let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn workers_train_to_the_same_model() {
+    for recipe in ["fedavg", "fedprox", "scaffold"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, external) = configurations(folder.path(), recipe);
+        let (own, external) = (rows(folder.path(), &own, "a"), rows(folder.path(), &external, "b"));
+        assert_eq!(own.len(), 4);
+        for (mut own, mut external) in own.into_iter().zip(external) {
+            // Files hold tensors in another order, and a sum over all numbers knows that in its last digit.
+            let norm = |row: &mut serde_json::Value| {
+                row.as_object_mut().unwrap().remove("step_norm").unwrap().as_f64().unwrap()
+            };
+            let (one, other) = (norm(&mut own), norm(&mut external));
+            assert!((one - other).abs() <= 1e-12 * one, "{recipe}: {one} and {other}");
+            assert_eq!(external, own, "{recipe}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_is_an_error_that_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, external) = configurations(folder.path(), "fedavg");
+    let check = |command: &str, expected: &str| {
+        let out = folder.path().join("out");
+        let set = format!("data.trainer.command={command}");
+        let output = Command::new(PROGRAM)
+            .args(["run", text(&external), "--set", &set, "--quiet", "--out", text(&out)])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+        let _ = std::fs::remove_dir_all(out);
+    };
+    check("[\"no-such-program\"]", "no-such-program could not be started");
+    check("[\"true\"]", "the worker");
+    check("[\"echo\", \"hello\"]", "the worker said \"hello\"");
+    check("[]", "trainer.command");
+}
