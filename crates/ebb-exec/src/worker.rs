@@ -34,15 +34,15 @@ impl Worker {
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Reply, String> {
         let mut line = serde_json::to_vec(ask).expect("texts and numbers always make JSON");
         line.push(b'\n');
-        let ended = |error: std::io::Error| format!("the worker does not listen any more: {error}");
-        self.to.write_all(&line).and_then(|()| self.to.flush()).map_err(ended)?;
+        // A worker that ended may have said why: what it said is read all the same.
+        let heard = self.to.write_all(&line).and_then(|()| self.to.flush());
         let mut reply = Vec::new();
-        let mut limited = std::io::Read::take(&mut self.from, MOST_LINE);
-        limited.read_until(b'\n', &mut reply).map_err(ended)?;
+        let read = std::io::Read::take(&mut self.from, MOST_LINE).read_until(b'\n', &mut reply);
         if reply.last() != Some(&b'\n') {
-            return Err(
-                "the worker ended without a reply; what it said stands on the standard error".to_owned()
-            );
+            let why = heard.err().or(read.err()).map_or(String::new(), |error| format!(" ({error})"));
+            return Err(format!(
+                "the worker ended without a reply{why}; what it said stands on the standard error"
+            ));
         }
         let said = || String::from_utf8_lossy(&reply[..reply.len().min(200)]).trim_end().to_owned();
         let reply: Reply = serde_json::from_slice(&reply)

@@ -77,7 +77,7 @@ fn misspelt_value() {
         &["data.kind=syntetic"],
         "--set data.kind=syntetic: data.kind = \"syntetic\": there is no such kind; did you mean \"synthetic\"? \
          known: synthetic, quadratic, digits, mnist, fashion-mnist, cifar-10, emnist-letters, emnist-letters-10k, \
-         shakespeare, table, npz",
+         shakespeare, table, npz, external",
     );
 }
 
