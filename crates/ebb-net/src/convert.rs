@@ -35,43 +35,30 @@ pub(crate) fn read_packing(said: Option<&wire::Packing>) -> Packing {
     Packing { number, zstd: said.is_some_and(|said| said.zstd) }
 }
 
-pub(crate) fn job_work(work: Work) -> (wire::job::Amount, Option<u32>) {
+pub(crate) fn say_work(work: Work) -> wire::Work {
     let amount = match work.amount {
-        Amount::Steps(steps) => wire::job::Amount::Steps(steps.get()),
-        Amount::Epochs(epochs) => wire::job::Amount::Epochs(epochs.get()),
+        Amount::Steps(steps) => wire::work::Amount::Steps(steps.get()),
+        Amount::Epochs(epochs) => wire::work::Amount::Epochs(epochs.get()),
     };
-    (amount, work.batch.map(NonZeroU32::get))
+    wire::Work { amount: Some(amount), batch: work.batch.map(NonZeroU32::get) }
 }
 
-pub(crate) fn probe_work(work: Work) -> (wire::probe::Amount, Option<u32>) {
-    let amount = match work.amount {
-        Amount::Steps(steps) => wire::probe::Amount::Steps(steps.get()),
-        Amount::Epochs(epochs) => wire::probe::Amount::Epochs(epochs.get()),
+/// `None` if it makes no sense: no work, or a batch of nothing.
+fn work(said: &wire::Work) -> Option<Work> {
+    let amount = match said.amount? {
+        wire::work::Amount::Steps(steps) => Amount::Steps(NonZeroU32::new(steps)?),
+        wire::work::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
     };
-    (amount, work.batch.map(NonZeroU32::get))
+    let batch = said.batch.map_or(Some(None), |batch| NonZeroU32::new(batch).map(Some))?;
+    Some(Work { amount, batch })
 }
 
 /// The job, with its model; `None` if it makes no sense.
 pub(crate) fn job(said: &wire::Job, global: Arc<Parcel>) -> Option<Job> {
-    let amount = match said.amount? {
-        wire::job::Amount::Steps(steps) => Amount::Steps(NonZeroU32::new(steps)?),
-        wire::job::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
-    };
-    let work = Work { amount, batch: batch(said.batch)? };
-    Some(Job { round: said.round, global, rate: said.rate, work })
+    Some(Job { round: said.round, global, rate: said.rate, work: work(said.work.as_ref()?)? })
 }
 
 /// The job that a probe asks about.
 pub(crate) fn probed(said: &wire::Probe, global: Arc<Parcel>) -> Option<Job> {
-    let amount = match said.amount? {
-        wire::probe::Amount::Steps(steps) => Amount::Steps(NonZeroU32::new(steps)?),
-        wire::probe::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
-    };
-    let work = Work { amount, batch: batch(said.batch)? };
-    Some(Job { round: said.round, global, rate: 0.0, work })
-}
-
-/// `None` for a batch of nothing.
-fn batch(said: Option<u32>) -> Option<Option<NonZeroU32>> {
-    said.map_or(Some(None), |batch| NonZeroU32::new(batch).map(Some))
+    Some(Job { round: said.round, global, rate: 0.0, work: work(said.work.as_ref()?)? })
 }

@@ -148,7 +148,6 @@ struct Session {
     heard_s: f64,
     /// Whether it can take jobs.
     ready: bool,
-    steps: u32,
     abilities: Abilities,
 }
 
@@ -379,8 +378,7 @@ impl Desk {
             self.forget(old);
         }
         let key = unguessable();
-        let session =
-            Session { client, key, heard_s: now_s, ready: false, steps: 0, abilities: Abilities::default() };
+        let session = Session { client, key, heard_s: now_s, ready: false, abilities: Abilities::default() };
         self.sessions.insert(line, session);
         self.by_client.insert(client, line);
         self.by_key.insert(key, line);
@@ -465,7 +463,7 @@ impl Desk {
             Said::Ready(ready) => self.ready(line, client, &ready, now_s),
             _ if !session.ready => self.expel(line, "malformed", "it was not ready yet", false),
             Said::Heartbeat(beat) => {
-                session.steps = beat.steps;
+                tracing::debug!(client = client.number(), steps = beat.steps, "at work");
                 self.effects.push(Effect::Say(line, Say::Beat(wire::Beat {})));
             }
             Said::Answer(answer) => self.answer(client, answer, now_s),

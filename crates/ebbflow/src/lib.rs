@@ -1,5 +1,6 @@
 //! Ebbflow for whoever writes a method or a program around it: the round and its roles, the registry, the
-//! simulated fleet, the record and the command line.
+//! simulated fleet and the one over a network, the record and the command line. Who brings a model of any kind to a server
+//! implements [`net::client::Trainer`].
 //!
 //! A method of your own is a type that answers one of the round's questions, and an [`Entry`] that names it:
 //!
@@ -32,6 +33,7 @@ pub mod conformance;
 
 pub use ebb_cli as cli;
 pub use ebb_methods::{Addition, Recipe, Registry};
+pub use ebb_net as net;
 pub use ebb_record as record;
 pub use ebb_round::*;
 pub use ebb_settings::{Chance, Entry, Facts, NonNegative, Positive, Settings, SettingsError, Share, Tree};

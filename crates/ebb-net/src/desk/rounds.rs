@@ -225,14 +225,12 @@ impl Desk {
         self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
         let mut jobs = BTreeMap::new();
         for (order, offer) in orders.iter().zip(offers) {
-            let (amount, batch) = convert::job_work(order.job.work);
             let job = wire::Job {
                 round: number,
                 ticket: Bytes::copy_from_slice(&self.key.ticket(order.client, number)),
                 global: Some(self.put_up(number, offer)),
                 rate: order.job.rate,
-                amount: Some(amount),
-                batch,
+                work: Some(convert::say_work(order.job.work)),
                 heard: order.heard,
                 window_s: None,
             };

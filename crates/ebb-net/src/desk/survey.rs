@@ -49,9 +49,8 @@ impl Desk {
         let global = Some(self.put_up(round, offer));
         let say = match question {
             Question::Probe(job, samples) => {
-                let (amount, batch) = convert::probe_work(job.work);
-                let samples = samples.map(NonZeroU32::get);
-                Say::Probe(wire::Probe { round, global, samples, batch, amount: Some(amount) })
+                let (samples, work) = (samples.map(NonZeroU32::get), Some(convert::say_work(job.work)));
+                Say::Probe(wire::Probe { round, global, samples, work })
             }
             Question::Evaluate(..) => Say::Evaluate(wire::Evaluate { round, global }),
         };
