@@ -90,6 +90,7 @@ files![
     "e3cs/fashion.toml",
     "e3cs/samplers.toml",
     "e3cs/selection.toml",
+    "e3cs/cifar.csv",
     "e3cs/emnist-iid.csv",
     "e3cs/emnist.csv",
     "e3cs/fashion-iid.csv",
