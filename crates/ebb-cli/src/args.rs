@@ -140,6 +140,9 @@ pub(crate) struct Join {
     /// The key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
+    /// Train with a program of your own, in any language: its command, to the end of the line; see examples/torch
+    #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "set")]
+    pub(crate) exec: Option<Vec<String>>,
     /// Take part until stopped by Ctrl-C, and then leave the run for good
     #[arg(long)]
     pub(crate) leave_for_good: bool,

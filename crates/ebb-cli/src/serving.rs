@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_net::pack::{Number, Packing};
 use ebb_net::{Abilities, AfterDeadline, Rules, Tls};
-use ebb_round::Needs;
+use ebb_round::{Layout, Needs};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
@@ -165,7 +165,7 @@ impl ServeTable {
     }
 
     /// How the server deals with its clients.
-    pub(crate) fn rules(&self, needs: Needs, n_params: usize, settings: String, seed: u64) -> Rules {
+    pub(crate) fn rules(&self, needs: Needs, layout: Layout, settings: String, seed: u64) -> Rules {
         let deadline_s = self.deadline_s.get();
         Rules {
             deadline_s,
@@ -186,7 +186,7 @@ impl ServeTable {
                 probe: needs.probe,
                 ..Abilities::default()
             },
-            n_params,
+            layout,
             most_sides: MOST_SIDES,
             down: self.down.packing(),
             up: self.up.packing(),

@@ -27,20 +27,19 @@ pub const ENTRY: Entry<dyn Task> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     clients: NonZeroU32,
-    /// How many samples each holds.
-    samples: Samples,
+    /// How many samples each holds; what the workers say, without.
+    samples: Option<Samples>,
     /// The model to start from: its tensors are the model.
     model: String,
     /// Whether samples have labels that can be right or wrong.
-    #[serde(default)]
-    labels: bool,
+    labels: Option<bool>,
     /// Whether workers can judge models on test data of all.
     #[serde(default)]
     tests: bool,
     /// How many samples each client keeps to judge models.
-    #[serde(default)]
-    held_out: u32,
-    trainer: Trainer,
+    held_out: Option<u32>,
+    /// What trains; a server whose clients bring their own needs none.
+    trainer: Option<Trainer>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,46 +63,107 @@ fn one() -> NonZeroUsize {
 
 /// A task whose model and data only a worker knows.
 pub struct External {
-    samples: Vec<u32>,
+    /// What each client has.
+    held: Vec<Held>,
     layout: Layout,
     initial: Vec<f32>,
     labels: bool,
     tests: bool,
-    held_out: u32,
     pool: Pool,
     /// Where vectors are handed over.
     folder: tempfile::TempDir,
     files: AtomicU64,
 }
 
+/// What a client has.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    samples: u32,
+    held_out: u32,
+}
+
+/// What a worker says that a client has, and whether there are labels.
+fn described(pool: &Pool, client: u32) -> Result<(Held, bool), String> {
+    let reply = pool.take()?.ask(&Ask::Describe { client })?;
+    let samples = reply.samples.filter(|samples| (1.0..=f64::from(u32::MAX)).contains(samples));
+    let samples = samples.ok_or("the worker does not say how many samples it has; a worker that is asked to describe answers with samples, 1 or more")?;
+    Ok((
+        Held { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) },
+        reply.labels.unwrap_or(false),
+    ))
+}
+
 impl External {
+    /// The task of one client, with the data that its worker has.
+    pub fn of_one(client: ClientId, layout: Layout, command: Vec<String>) -> Result<External, String> {
+        let pool = Pool::new(command, 1);
+        let (held, labels) = described(&pool, client.number())?;
+        let folder =
+            tempfile::tempdir().map_err(|error| format!("no folder to hand over vectors: {error}"))?;
+        Ok(External {
+            // Nobody asks about the others.
+            held: vec![held; client.idx() + 1],
+            layout,
+            initial: Vec::new(),
+            labels,
+            tests: false,
+            pool,
+            folder,
+            files: AtomicU64::new(0),
+        })
+    }
+
     fn build(settings: &Settings<'_>) -> Result<External, SettingsError> {
         let table: Table = settings.parse()?;
         let n_clients = table.clients.get() as usize;
-        let samples = match table.samples {
-            Samples::Each(each) => vec![each; n_clients],
-            Samples::Of(list) if list.len() == n_clients => list,
-            Samples::Of(list) => {
+        let has_trainer = table.trainer.is_some();
+        let pool = match table.trainer {
+            Some(Trainer { command, .. }) if command.is_empty() => {
+                return Err(settings.error("trainer.command", "empty; give a program and its arguments"));
+            }
+            Some(Trainer { command, workers }) => Pool::new(command, workers.get()),
+            None if table.tests => {
+                let message = "somebody must judge on test data; give trainer = { command = [...] }, or leave out tests";
+                return Err(settings.error("tests", message));
+            }
+            None => Pool::new(Vec::new(), 1),
+        };
+        let mut labels = table.labels.unwrap_or(false);
+        let held_out = table.held_out.unwrap_or(0);
+        let of_all =
+            |samples: Vec<u32>| samples.into_iter().map(|samples| Held { samples, held_out }).collect();
+        let held = match table.samples {
+            Some(Samples::Each(each)) => of_all(vec![each; n_clients]),
+            Some(Samples::Of(list)) if list.len() == n_clients => of_all(list),
+            Some(Samples::Of(list)) => {
                 let message = format!("expected one number, or {n_clients} numbers, found {}", list.len());
                 return Err(settings.error("samples", message));
             }
+            // A server's clients say what they have.
+            None if !has_trainer => of_all(vec![1; n_clients]),
+            None => {
+                let mut held = Vec::with_capacity(n_clients);
+                for client in 0..table.clients.get() {
+                    let (one, has) =
+                        described(&pool, client).map_err(|error| settings.error("trainer", error))?;
+                    labels = table.labels.unwrap_or(has);
+                    held.push(Held { held_out: table.held_out.unwrap_or(one.held_out), ..one });
+                }
+                held
+            }
         };
-        if table.trainer.command.is_empty() {
-            return Err(settings.error("trainer.command", "empty; give a program and its arguments"));
-        }
         let (layout, initial) = read_layout(PathBuf::from(&table.model).as_path()).map_err(|error| {
             settings.error("model", format!("{error}; give a safetensors file of 32-bit floats"))
         })?;
         let folder = tempfile::tempdir()
             .map_err(|error| settings.error("trainer", format!("no folder to hand over vectors: {error}")))?;
         Ok(External {
-            samples,
+            held,
             layout,
             initial,
-            labels: table.labels,
+            labels,
             tests: table.tests,
-            held_out: table.held_out,
-            pool: Pool::new(table.trainer.command, table.trainer.workers.get()),
+            pool,
             folder,
             files: AtomicU64::new(0),
         })
@@ -150,15 +210,15 @@ impl Drop for Scrap {
 
 impl Task for External {
     fn n_clients(&self) -> usize {
-        self.samples.len()
+        self.held.len()
     }
 
     fn samples(&self, client: ClientId) -> u32 {
-        self.samples[client.idx()]
+        self.held[client.idx()].samples
     }
 
-    fn held_out(&self, _client: ClientId) -> u32 {
-        self.held_out
+    fn held_out(&self, client: ClientId) -> u32 {
+        self.held[client.idx()].held_out
     }
 
     fn layout(&self) -> &Layout {
@@ -218,7 +278,7 @@ impl Task for External {
     }
 
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
-        (self.held_out > 0).then(|| self.judged(Some(client), model))
+        (self.held_out(client) > 0).then(|| self.judged(Some(client), model))
     }
 
     fn failed(&self) -> Option<String> {

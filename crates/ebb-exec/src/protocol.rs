@@ -12,6 +12,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Ask {
+    /// Say what there is of a client's data: `samples` to train on, `held_out` ones to be judged on, whether there are `labels`.
+    Describe {
+        /// Whose data.
+        client: u32,
+    },
     /// Begin a run from a model, with the data of a client.
     Begin {
         /// Whose data.
@@ -101,9 +106,15 @@ pub struct Reply {
     /// Steps done, of `steps` those just done, of `update` all of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
-    /// Samples judged.
+    /// Of `describe` those to train on, of `evaluate` those judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<f64>,
+    /// How many more the client keeps to judge models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<u32>,
+    /// Whether samples have labels that can be right or wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<bool>,
     /// Of `update` the mean over its steps, of `loss` the mean, of `evaluate` the sum over samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,

@@ -18,13 +18,16 @@ const MOST_LINE: u64 = 1 << 20;
 
 impl Worker {
     fn start(command: &[String]) -> Result<Worker, String> {
-        let (program, arguments) = command.split_first().ok_or("no command is given")?;
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{program} could not be started: {error}"))?;
+        let (program, arguments) = command
+            .split_first()
+            .ok_or("no command is given: a simulation needs data.trainer = { command = [...] }")?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A group of its own: Ctrl-C is for whoever started it, who ends it when it is no longer needed.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child =
+            command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
         let to = child.stdin.take().expect("it is piped");
         let from = BufReader::new(child.stdout.take().expect("it is piped"));
         Ok(Worker { child, to, from })

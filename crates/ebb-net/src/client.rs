@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ebb_round::{ClientId, Job, Parcel};
+use ebb_round::{ClientId, Job, Layout, Parcel};
 use ebb_train::Tally;
 use ebb_train::backend::Trained;
 use tokio::sync::watch;
@@ -87,8 +87,8 @@ pub struct Invitation {
     pub settings: String,
     /// The seed of everything random.
     pub seed: u64,
-    /// How many numbers the model has.
-    pub n_params: u64,
+    /// What the model consists of.
+    pub layout: Layout,
 }
 
 /// Makes a trainer from what the server says, when the client is let in for the first time.

@@ -3,11 +3,14 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{Amount, Job, Parcel, Work};
+use ebb_round::{Amount, Job, Layout, Parcel, Piece, Work};
 
 use crate::desk::Abilities;
 use crate::pack::{Number, Packing};
 use crate::wire;
+
+/// No model has more numbers than this: that many are 64 GiB.
+const MOST_NUMBERS: u64 = 1 << 34;
 
 pub(crate) fn abilities(said: &wire::Abilities) -> Abilities {
     let &wire::Abilities { partial, sides, own_start, probe, evaluate } = said;
@@ -33,6 +36,31 @@ pub(crate) fn read_packing(said: Option<&wire::Packing>) -> Packing {
         _ => Number::F32,
     };
     Packing { number, zstd: said.is_some_and(|said| said.zstd) }
+}
+
+pub(crate) fn say_layout(layout: &Layout) -> Vec<wire::Tensor> {
+    let side = |&side: &usize| u32::try_from(side).expect("no side of a tensor is longer than 2^32");
+    let tensor = |piece: &Piece| wire::Tensor {
+        name: piece.name.clone(),
+        shape: piece.shape.iter().map(side).collect(),
+        trained: piece.trained,
+    };
+    layout.pieces().map(|(piece, _)| tensor(piece)).collect()
+}
+
+/// `None` if no model can be as large as that.
+pub(crate) fn layout(said: &[wire::Tensor]) -> Option<Layout> {
+    let mut most = MOST_NUMBERS;
+    for tensor in said {
+        let numbers = tensor.shape.iter().try_fold(1u64, |all, &side| all.checked_mul(u64::from(side)))?;
+        most = most.checked_sub(numbers)?;
+    }
+    let piece = |tensor: &wire::Tensor| Piece {
+        name: tensor.name.clone(),
+        shape: tensor.shape.iter().map(|&side| side as usize).collect(),
+        trained: tensor.trained,
+    };
+    Some(Layout::new(said.iter().map(piece).collect()))
 }
 
 pub(crate) fn say_work(work: Work) -> wire::Work {
@@ -61,4 +89,33 @@ pub(crate) fn job(said: &wire::Job, global: Arc<Parcel>) -> Option<Job> {
 /// The job that a probe asks about.
 pub(crate) fn probed(said: &wire::Probe, global: Arc<Parcel>) -> Option<Job> {
     Some(Job { round: said.round, global, rate: 0.0, work: work(said.work.as_ref()?)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_comes_back_as_it_was() {
+        let piece = |name: &str, shape: &[usize], trained| Piece {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            trained,
+        };
+        let of = Layout::new(vec![
+            piece("conv.weight", &[4, 1, 3, 3], true),
+            piece("bn.running_mean", &[4], false),
+            piece("scale", &[], true),
+        ]);
+        assert_eq!(layout(&say_layout(&of)), Some(of));
+    }
+
+    #[test]
+    fn a_layout_beyond_all_memory_is_none() {
+        let tensor =
+            |shape: &[u32]| wire::Tensor { name: "w".to_owned(), shape: shape.to_vec(), trained: true };
+        assert!(layout(&[tensor(&[1 << 17, 1 << 17])]).is_some());
+        assert_eq!(layout(&[tensor(&[1 << 17, 1 << 17]), tensor(&[1])]), None);
+        assert_eq!(layout(&[tensor(&[u32::MAX, u32::MAX, u32::MAX])]), None);
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::{Census, ClientId, LATE_ROUNDS, RoundNo, Update};
+use ebb_round::{Census, ClientId, LATE_ROUNDS, Layout, RoundNo, Update};
 
 use crate::digest::Digest;
 use crate::journal::{Answered, Roll};
@@ -92,8 +92,8 @@ pub struct Rules {
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
-    /// How many numbers the model has.
-    pub n_params: usize,
+    /// What the model consists of.
+    pub layout: Layout,
     /// How many vectors clients may send beside the model.
     pub most_sides: usize,
     /// How models are packed.
@@ -108,7 +108,7 @@ pub struct Rules {
 
 impl Rules {
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds { numbers: self.n_params, sides: self.most_sides }
+        Bounds { numbers: self.layout.len(), sides: self.most_sides }
     }
 }
 
@@ -393,7 +393,7 @@ impl Desk {
             heartbeat_s: self.rules.heartbeat_s,
             settings: self.rules.settings.clone(),
             seed: self.rules.seed,
-            n_params: self.rules.n_params as u64,
+            layout: crate::convert::say_layout(&self.rules.layout),
             packing: Some(crate::convert::packing(self.rules.up)),
         };
         self.effects.push(Effect::Say(line, Say::Welcome(welcome)));

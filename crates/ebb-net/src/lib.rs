@@ -46,6 +46,13 @@ pub const VERSION: u32 = 1;
 /// Vectors travel in pieces of so many bytes.
 const CHUNK: usize = 64 * 1024;
 
+/// A model of one tensor.
+#[cfg(test)]
+fn flat(numbers: usize) -> ebb_round::Layout {
+    let piece = ebb_round::Piece { name: "w".to_owned(), shape: vec![numbers], trained: true };
+    ebb_round::Layout::new(vec![piece])
+}
+
 #[test]
 fn the_generated_code_is_that_of_the_proto_file() {
     let digest = tokens::hex(Digest::of(include_bytes!("../proto/ebbflow.proto")).bytes());

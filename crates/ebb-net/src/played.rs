@@ -366,7 +366,7 @@ fn rules(task: &dyn Task) -> Rules {
         most_clients: 100,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
-        n_params: task.layout().len(),
+        layout: task.layout().clone(),
         most_sides: 2,
         down: Packing::default(),
         up: Packing::default(),

@@ -34,6 +34,9 @@ use crate::{CHUNK, wire};
 /// A message is no larger than this: a chunk, and what is around it.
 pub(crate) const MOST_MESSAGE: usize = CHUNK + 4096;
 
+/// What the server says is no longer than this: a welcome names every tensor of the model.
+pub(crate) const MOST_SAID: usize = 4 << 20;
+
 /// So many messages may wait for a client that does not listen.
 const MOST_UNREAD: usize = 64;
 
@@ -165,7 +168,7 @@ impl Served {
         }
         let service = FleetServer::new(Service { shared: Arc::clone(&shared) })
             .max_decoding_message_size(MOST_MESSAGE)
-            .max_encoding_message_size(MOST_MESSAGE);
+            .max_encoding_message_size(MOST_SAID);
         let handle = runtime.handle().clone();
         let (end, mut ends) = watch::channel(false);
         let ended = Arc::downgrade(&shared);

@@ -40,7 +40,7 @@ fn rules() -> Rules {
         most_clients: 100,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
-        n_params: N_PARAMS,
+        layout: crate::flat(N_PARAMS),
         most_sides: 1,
         down: Packing::default(),
         up: Packing::default(),

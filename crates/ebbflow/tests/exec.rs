@@ -1,7 +1,8 @@
 //! Clients that are programs of their own: a worker behind lines of JSON trains what this program trains by itself.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ebbflow");
 
@@ -87,4 +88,78 @@ fn a_worker_that_cannot_is_an_error_that_says_why() {
     check("[\"true\"]", "the worker");
     check("[\"echo\", \"hello\"]", "the worker said \"hello\"");
     check("[]", "trainer.command");
+}
+
+/// A process that does not outlive its test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, external) = configurations(folder.path(), "fedavg");
+    let always = "[world.availability]\nkind = \"always\"\n[select]\nkind = \"everyone\"\n\
+                  [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 5\n";
+    let everyone = |file: &Path| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let text = text.replace("[select]\ncohort = 3\n", "");
+        let text = text.replace("[world.availability]\nkind = \"bernoulli\"\nchance = 0.8\n", always);
+        std::fs::write(file, text).unwrap();
+    };
+    everyone(&own);
+    everyone(&external);
+    // What trains is with the clients: the server has a model to begin with, and judges as it would have trained.
+    let simulated = rows(folder.path(), &own, "simulated");
+
+    let out = folder.path().join("served");
+    let mut server = Command::new(PROGRAM)
+        .args(["serve", text(&external), "--out", text(&out)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut server = Ends(server);
+    let url = said.find_map(|line| {
+        let from = line.find("http://")?;
+        Some(line[from..].split(',').next().unwrap().to_owned())
+    });
+    let url = url.expect("the server says where it is");
+    let said = std::thread::spawn(move || said.collect::<Vec<_>>().join("\n"));
+    let token =
+        Command::new(PROGRAM).args(["token", text(&out), "--uses", "5", "--numbers"]).output().unwrap();
+    let token = String::from_utf8(token.stdout).unwrap().trim().to_owned();
+    let clients: Vec<_> = (0..5)
+        .map(|number| {
+            let home = folder.path().join(format!("client-{number}"));
+            let slice = number.to_string();
+            let client = Command::new(PROGRAM)
+                .args(["join", &url, "--home", text(&home), "--token", &token, "--slice", &slice])
+                .args(["--exec", PROGRAM, "worker", text(&own)])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            Ends(client.unwrap())
+        })
+        .collect();
+    let ended = server.0.wait().unwrap();
+    let said = said.join().unwrap();
+    assert!(ended.success(), "{said}");
+    drop(clients);
+    let served = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    let served: Vec<serde_json::Value> =
+        served.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(served.len(), simulated.len());
+    for (served, simulated) in served.iter().zip(&simulated) {
+        for key in ["accuracy", "loss", "train_loss"] {
+            assert_eq!(served.get(key), simulated.get(key), "{key} of {served}");
+        }
+    }
+    assert!(served.last().unwrap().get("accuracy").is_some(), "{served:?}");
 }

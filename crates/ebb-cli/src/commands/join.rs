@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ebb_exec::External;
 use ebb_methods::Registry;
 use ebb_net::client::{self, Invitation, Joining, Left, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
@@ -32,10 +33,14 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         name: args.server_name.clone(),
         identity,
     };
-    let (registry, set) = (registry.clone(), args.set.clone());
+    let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());
     let make = Box::new(move |invitation: &Invitation| {
-        trainer(&registry, invitation, &set, place.as_deref(), slice).map_err(|error| error.to_string())
+        let made = match &exec {
+            Some(command) => with_worker(&registry, invitation, command, slice),
+            None => trainer(&registry, invitation, &set, place.as_deref(), slice),
+        };
+        made.map_err(|error| error.to_string())
     });
     let (to, until) = watch::channel(Until::Over);
     let last = if args.leave_for_good { Until::Leaves } else { Until::Stopped };
@@ -56,6 +61,29 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     Ok(())
 }
 
+/// What the server says, as settings.
+fn given(invitation: &Invitation) -> Result<Tree, CliError> {
+    // Whom a server asks is no client's concern, but roles are built together.
+    let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
+    tree.lay_over(read_given(&invitation.settings)?);
+    Ok(tree)
+}
+
+/// What trains by the server's local rule with a worker that has model and data.
+fn with_worker(
+    registry: &Registry,
+    invitation: &Invitation,
+    command: &[String],
+    slice: Option<u32>,
+) -> Result<Box<dyn Trainer>, CliError> {
+    let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
+    let task =
+        External::of_one(slice, invitation.layout.clone(), command.to_vec()).map_err(CliError::Usage)?;
+    let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
+    let roles = registry.build(&given(invitation)?, facts)?;
+    Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
+}
+
 /// What trains as the server's settings say, on the data that is here.
 fn trainer(
     registry: &Registry,
@@ -64,19 +92,19 @@ fn trainer(
     place: Option<&Path>,
     slice: Option<u32>,
 ) -> Result<Box<dyn Trainer>, CliError> {
-    // Whom a server asks is no client's concern, but roles are built together.
-    let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
-    tree.lay_over(read_given(&invitation.settings)?);
+    let mut tree = given(invitation)?;
     tree.find_data_in(place);
     tree.set_all(set)?;
     let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
     let task = crate::tasks::build(&tree.table("data", facts))?;
     facts.n_clients = task.n_clients();
-    let n_params = task.layout().len() as u64;
-    if n_params != invitation.n_params {
+    let (ours, theirs) = (task.layout(), &invitation.layout);
+    if ours != theirs {
         return Err(CliError::Usage(format!(
-            "the model on this data has {n_params} numbers, the server's {}; the data must have the same inputs and classes",
-            invitation.n_params
+            "the model on this data has {} numbers, the server's {}{}; the data must have the same inputs and classes",
+            ours.len(),
+            theirs.len(),
+            if ours.len() == theirs.len() { " in other tensors" } else { "" }
         )));
     }
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));

@@ -64,7 +64,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
 /// How the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     let settings = for_clients(&run.resolved);
-    table.rules(run.engine.needs(), run.layout().len(), settings, u64::from(run.run.seed))
+    table.rules(run.engine.needs(), run.layout().clone(), settings, u64::from(run.run.seed))
 }
 
 /// The folder of a server without a name.

@@ -63,7 +63,9 @@ fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Opt
             Ask::Gradient { file } => {
                 write_vector(file, task.layout(), &trainee.gradient()).map(|()| Reply::default())
             }
-            Ask::Begin { .. } | Ask::Loss { .. } | Ask::Evaluate { .. } => return Ok(Some(ask)),
+            Ask::Describe { .. } | Ask::Begin { .. } | Ask::Loss { .. } | Ask::Evaluate { .. } => {
+                return Ok(Some(ask));
+            }
         };
         say(&reply.unwrap_or_else(wrong))?;
     }
@@ -97,6 +99,15 @@ fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
         _ => Err(format!("there is no client {client}")),
     };
     match ask {
+        Ask::Describe { client } => {
+            let client = client_of(*client)?;
+            Ok(Reply {
+                samples: Some(f64::from(task.samples(client))),
+                held_out: Some(task.held_out(client)),
+                labels: Some(task.has_accuracy()),
+                ..Reply::default()
+            })
+        }
         Ask::Loss { client, model, .. } => {
             let model = read_vector(model, task.layout())?;
             Ok(Reply { loss: Some(f64::from(task.loss(client_of(*client)?, &model))), ..Reply::default() })

@@ -17,7 +17,7 @@ use super::home::Home;
 use super::{Invitation, JoinError, Joining, Left, Make, Until};
 use crate::digest::Digest;
 use crate::pack::{self, Bounds, Packing};
-use crate::server::{MOST_MESSAGE, reasons};
+use crate::server::{MOST_MESSAGE, MOST_SAID, reasons};
 use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
 use crate::wire::from_server::Message as Said;
@@ -116,7 +116,7 @@ impl Member {
     ) -> Result<Visit, Status> {
         let channel = endpoint.connect().await.map_err(|error| Status::unavailable(reasons(&error)))?;
         let mut server = FleetClient::new(channel)
-            .max_decoding_message_size(MOST_MESSAGE)
+            .max_decoding_message_size(MOST_SAID)
             .max_encoding_message_size(MOST_MESSAGE);
         let (client, of) = match self.enrolled(&mut server).await? {
             Ok(enrolled) => enrolled,
@@ -188,11 +188,12 @@ impl Member {
         client: u32,
         welcome: &wire::Welcome,
     ) -> Result<(u32, crate::Abilities), JoinError> {
+        let senseless = || JoinError::Trainer("it would be larger than any memory".to_owned());
         let invitation = Invitation {
             client: ClientId::new(client as usize),
             settings: welcome.settings.clone(),
             seed: welcome.seed,
-            n_params: welcome.n_params,
+            layout: convert::layout(&welcome.layout).ok_or_else(senseless)?,
         };
         if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
             let trainer = (self.make)(&invitation).map_err(JoinError::Trainer)?;
@@ -237,7 +238,7 @@ impl Member {
                         Err(status) if status.code() == Code::InvalidArgument => {
                             self.give_up(to, status.message()).await?;
                         }
-                        moved => self.moved(moved?, to, welcome).await?,
+                        moved => self.moved(moved?, to).await?,
                     }
                     moving = self.transfer(&server);
                 }
@@ -352,19 +353,15 @@ impl Member {
     }
 
     /// A transfer ended.
-    async fn moved(
-        &mut self,
-        moved: Moved,
-        to: &mpsc::Sender<wire::FromClient>,
-        welcome: &wire::Welcome,
-    ) -> Result<(), Status> {
+    async fn moved(&mut self, moved: Moved, to: &mpsc::Sender<wire::FromClient>) -> Result<(), Status> {
         let Some(errand) = self.errand.as_mut() else { return Ok(()) };
         match (moved, &mut errand.stage) {
             (Moved::Down, Stage::Fetching(have)) => {
                 let Some(content) = errand.wanted.content() else { return Ok(()) };
+                let prepared = self.trainer.as_ref().expect("it was made before the client was ready");
                 let bytes = std::mem::take(&mut *have.lock().unwrap_or_else(PoisonError::into_inner));
                 if self.model.as_ref().is_none_or(|(digest, _)| *digest != content.digest) {
-                    let Some(parcel) = read_model(content, &bytes, welcome) else {
+                    let Some(parcel) = read_model(content, &bytes, prepared.invitation.layout.len()) else {
                         return self.give_up(to, "its model came damaged").await;
                     };
                     self.model = Some((content.digest.clone(), Arc::new(parcel)));
@@ -375,7 +372,6 @@ impl Member {
                     Wanted::Probe(_) | Wanted::Evaluate(_) => None,
                 };
                 let memory = self.home.memory.recall(errand.wanted.round(), heard);
-                let prepared = self.trainer.as_ref().expect("it was made before the client was ready");
                 errand.begin(&prepared.trainer, global, memory);
                 Ok(())
             }
@@ -517,8 +513,7 @@ async fn ends(until: &mut watch::Receiver<Until>) -> Until {
 }
 
 /// The model that a content is, if it is.
-fn read_model(content: &wire::Content, bytes: &[u8], welcome: &wire::Welcome) -> Option<Parcel> {
-    let numbers = usize::try_from(welcome.n_params).unwrap_or(usize::MAX);
+fn read_model(content: &wire::Content, bytes: &[u8], numbers: usize) -> Option<Parcel> {
     if Digest::read(&content.digest)? != Digest::of(bytes) {
         return None;
     }

@@ -302,7 +302,7 @@ impl Desk {
 
     /// Answers of the journal that were not passed on yet.
     pub(crate) fn put_waiting(&mut self, seq: u64, answer: Answered, delta: Parcel) {
-        let flaw = flaw(self.rules.n_params, &answer, &delta);
+        let flaw = flaw(self.rules.layout.len(), &answer, &delta);
         self.note_taken(answer.client, answer.base, answer.rate);
         self.set_fate(answer.base, answer.client, Fate::Taken(flaw));
         let update = Some(Arc::new(answer.update(delta)));
@@ -396,7 +396,7 @@ impl Desk {
             .take(client, digest)
             .ok_or(("malformed", "vectors that did not come, or not whole"))?;
         self.set_fate(said.round, client, Fate::Writing);
-        let (n_params, bounds) = (self.rules.n_params, self.rules.bounds());
+        let (n_params, bounds) = (self.rules.layout.len(), self.rules.bounds());
         let unread = Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds };
         self.effects.push(Effect::Read(Box::new(unread)));
         Ok(())
