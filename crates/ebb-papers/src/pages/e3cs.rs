@@ -94,7 +94,7 @@ const PANELS: [Panel; 4] = [
         rows: EMNIST_A,
     },
     Panel {
-        title: "CIFAR-10, FedAvg, not iid",
+        title: "CIFAR-10, FedAvg, not iid, 240 of 2,500 rounds, one seed",
         grids: (None, "cifar"),
         reached: [("accuracy>=0.45", "@45"), ("accuracy>=0.55", "@55"), ("accuracy>=0.65", "@65")],
         end: ("tail_accuracy", "last rounds %"),
