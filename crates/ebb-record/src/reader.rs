@@ -160,6 +160,45 @@ impl Iterator for Rows {
     }
 }
 
+/// The rounds of a run, as a file that can be carried elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The rows in order.
+    pub rows: Vec<Row>,
+    /// The lines that they stand in.
+    pub bytes: Vec<u8>,
+}
+
+impl Recorded {
+    /// Reads the rounds of the run in a folder, finished or not, or a file of such rounds.
+    pub fn read(place: &Path) -> Result<Self, RecordError> {
+        let path =
+            if place.is_dir() { RunFolder::open(place)?.folder().join(ROUNDS) } else { place.to_owned() };
+        let mut bytes = fs::read(&path).doing("reading", &path)?;
+        let (mut rows, mut end) = (Vec::new(), 0);
+        let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').peekable();
+        while let Some(line) = lines.next() {
+            // A last line that was cut short is left out, as where rows are read one after another.
+            let Some(whole) = line.strip_suffix(b"\n") else { break };
+            match Row::parse(whole) {
+                Ok(row) => rows.push(row),
+                Err(BadLine::NoJson(_)) if lines.peek().is_none() => break,
+                Err(BadLine::NoJson(message) | BadLine::NoRow(message)) => {
+                    return Err(RecordError::BrokenLine { file: path, line: rows.len() + 1, message });
+                }
+            }
+            end += line.len();
+        }
+        bytes.truncate(end);
+        Ok(Recorded { rows, bytes })
+    }
+
+    /// A checksum of the lines: CRC-32 in hex.
+    pub fn checksum(&self) -> String {
+        checksum(&self.bytes)
+    }
+}
+
 /// The lines of `wall.jsonl` up to the first that is not whole, each with where it ends.
 pub(crate) fn read_walls(path: &Path) -> Result<Vec<(Wall, u64)>, RecordError> {
     let bytes = match fs::read(path) {

@@ -50,6 +50,9 @@ pub struct Summary {
     /// How selection went; missing in records that are older than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
+    /// How much of it is a guess, in a replay of another run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replayed>,
     /// How many updates stood in for somebody who did not answer on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stand_ins: u64,
@@ -121,6 +124,32 @@ impl ClientWeights {
 impl From<&Weights> for ClientWeights {
     fn from(weights: &Weights) -> Self {
         ClientWeights { given: weights.given().to_vec(), due: weights.due().to_vec() }
+    }
+}
+
+/// How much of a replay is known from the run that is replayed, over all rounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// The rule by which outcomes were guessed that nobody saw.
+    pub imputed_by: String,
+    /// How often a client was asked.
+    pub asked: u64,
+    /// How often its outcome was a guess.
+    pub imputed: u64,
+    /// The share of those; 0 where nobody was asked.
+    #[serde(deserialize_with = "number")]
+    pub imputed_share: f64,
+    /// How often a client was asked that could not be reached.
+    pub asked_down: u64,
+}
+
+impl Replayed {
+    fn add(&mut self, row: &Row) {
+        let (asked, up) = (row.asked(), row.up());
+        self.asked += asked.len() as u64;
+        self.imputed += row.imputed.len() as u64;
+        self.asked_down += asked.iter().filter(|client| up.binary_search(client).is_err()).count() as u64;
+        self.imputed_share = if self.asked == 0 { 0.0 } else { self.imputed as f64 / self.asked as f64 };
     }
 }
 
@@ -202,6 +231,7 @@ impl Tally {
             answers: Answers::default(),
             never_heard: 0,
             selection: None,
+            replay: None,
             stand_ins: 0,
             oracle_hit_share: None,
             oracle_psi: None,
@@ -235,6 +265,10 @@ impl Tally {
         so_far.answers.refused += row.refused.len() as u64;
         so_far.stand_ins += u64::from(row.n_stand_ins);
         so_far.oracle_psi = row.oracle_psi.filter(|psi| psi.is_finite());
+        if let Some(by) = &row.imputed_by {
+            let first = || Replayed { imputed_by: by.clone(), ..Replayed::default() };
+            so_far.replay.get_or_insert_with(first).add(row);
+        }
         self.oracle_hits.0 += u64::from(row.oracle_hits.unwrap_or(0));
         self.oracle_hits.1 += u64::from(row.oracle_hits_of.unwrap_or(0));
         for (&client, why) in row.refused.iter().zip(&row.refused_why) {

@@ -79,7 +79,7 @@ pub fn write_parquet(
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const COUNT_LISTS: [CountList; 21] = [
+const COUNT_LISTS: [CountList; 23] = [
     ("joined", |row| expand(&row.joined)),
     ("left", |row| expand(&row.left)),
     ("up", Row::up),
@@ -101,12 +101,14 @@ const COUNT_LISTS: [CountList; 21] = [
     ("top_k", |row| row.top_k.clone()),
     ("oracle_silent", |row| row.oracle_silent.clone().unwrap_or_default()),
     ("judged", |row| row.judged.iter().map(|one| one.client).collect()),
+    ("busy", Row::busy),
+    ("imputed", |row| row.imputed.clone()),
 ];
 
 /// A column with a list of other numbers a round, and where they are found.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
-const NUMBER_LISTS: [NumberList; 7] = [
+const NUMBER_LISTS: [NumberList; 8] = [
     ("oracle_client_deciles", |row| row.oracle_client_deciles.clone()),
     ("class_accuracy", |row| row.class_accuracy.clone()),
     ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
@@ -114,12 +116,13 @@ const NUMBER_LISTS: [NumberList; 7] = [
     ("friend_similarity", |row| row.friend_similarity.clone()),
     ("note_values", |row| row.notes.values().copied().collect()),
     ("judged_figures", |row| row.judged.iter().flat_map(|one| one.figures.values().copied()).collect()),
+    ("took_s", |row| row.took_s.clone()),
 ];
 
 /// A column with a list of words a round, and where they are found.
 type WordList = (&'static str, fn(&Row) -> Vec<String>);
 
-const WORD_LISTS: [WordList; 4] = [
+const WORD_LISTS: [WordList; 5] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
     ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
@@ -129,6 +132,7 @@ const WORD_LISTS: [WordList; 4] = [
         };
         row.judged.iter().flat_map(named).collect()
     }),
+    ("imputed_by", |row| row.imputed_by.iter().cloned().collect()),
 ];
 
 /// The clients of stretches that are given by their first and last.

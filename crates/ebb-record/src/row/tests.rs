@@ -51,6 +51,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
             refused: Vec::new(),
             elapsed_s: 1.5,
         },
+        account: ebb_round::Account::default(),
         stand_ins: Vec::new(),
         oracle_hits: None,
         oracle_silent: None,
