@@ -347,6 +347,22 @@ mod tests {
     }
 
     #[test]
+    fn recorded_rounds_are_the_whole_lines_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        let whole = lines(3).concat();
+        for (rubbish, n_rows) in [(&b""[..], 3), (b"{\"round\":3", 3), (b"\0\0\n", 3)] {
+            fs::write(&path, [&whole, rubbish].concat()).unwrap();
+            let recorded = Recorded::read(&path).unwrap();
+            assert_eq!((recorded.rows.len(), &recorded.bytes), (n_rows, &whole));
+            assert_eq!(recorded.checksum(), checksum(&whole));
+        }
+        fs::write(&path, [&lines(1)[0][..], b"{\n", &lines(3)[2]].concat()).unwrap();
+        let error = Recorded::read(&path).unwrap_err().to_string();
+        assert!(error.contains("a.jsonl:2: broken line: "), "{error}");
+    }
+
+    #[test]
     fn a_last_line_of_rubbish_is_left_out() {
         for rubbish in [&b"\0\0\0\0"[..], b"\0\0\n", b"{\"round\":1,\n", b"\xff\xfe\n", b"\n"] {
             let content = [&lines(1)[0], rubbish].concat();

@@ -395,6 +395,7 @@ mod tests {
                 selections: vec![0, 4, 4, 4],
                 ..Selection::default()
             }),
+            replay: None,
             stand_ins: 5,
             oracle_hit_share: Some(0.75),
             oracle_psi: Some(0.5),
@@ -493,5 +494,24 @@ mod tests {
         assert_eq!(weights.misplaced(), 0.25);
         let fair = ClientWeights { given: vec![3.0, 6.0], due: vec![0.5, 1.0] };
         assert_eq!((fair.over_due(), fair.misplaced()), (vec![1.0, 1.0], 0.0));
+    }
+
+    #[test]
+    fn guesses_of_a_replay_are_counted() {
+        // Clients 1, 2 and 3 are asked, of which 3 is down.
+        let rows = (0..4).map(|number| {
+            let mut row = row(number, 1.0, None);
+            (row.imputed_by, row.imputed) = (Some("own-rate".to_owned()), vec![1; usize::from(number > 0)]);
+            Ok::<_, ()>(row)
+        });
+        let expected = Replayed {
+            imputed_by: "own-rate".to_owned(),
+            asked: 12,
+            imputed: 3,
+            imputed_share: 0.25,
+            asked_down: 4,
+        };
+        assert_eq!(Summary::of(rows, "rounds", None).unwrap().replay, Some(expected));
+        assert_eq!(Summary::of([Ok::<_, ()>(row(0, 1.0, None))], "rounds", None).unwrap().replay, None);
     }
 }

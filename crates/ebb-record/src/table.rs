@@ -399,6 +399,8 @@ mod tests {
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
+        rows[1].took_s = vec![0.5, f64::NAN];
+        (rows[1].imputed_by, rows[1].imputed) = (Some("silent".to_owned()), vec![3]);
         (rows[1].refused, rows[1].refused_why) = (vec![2, 3], vec!["repeated".into(), "not-finite".into()]);
         write_parquet(rows.into_iter().map(Ok), &path).unwrap();
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
@@ -430,6 +432,10 @@ mod tests {
         check("absent", ["[3]"; 3]);
         check("late", ["[]", "[9, 0]", "[]"]);
         check("late_base", ["[]", "[2, 4]", "[]"]);
+        check("busy", ["[]"; 3]);
+        check("took_s", ["[]", "[0.5, NaN]", "[]"]);
+        check("imputed", ["[]", "[3]", "[]"]);
+        check("imputed_by", ["[]", "[\"silent\"]", "[]"]);
         check("refused", ["[]", "[2, 3]", "[]"]);
         check("refused_why", ["[]", "[\"repeated\", \"not-finite\"]", "[]"]);
         check("model", ["[0.5, NaN]", "[]", "null"]);
@@ -459,7 +465,7 @@ mod tests {
         check_last("oracle_bound_f2", "null", "1.0");
         check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 67));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 71));
     }
 
     #[test]

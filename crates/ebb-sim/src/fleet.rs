@@ -148,16 +148,15 @@ impl SimFleet {
         let client = order.client;
         let asked = order.job.work.steps(self.task.samples(client));
         let reply = Reply::whole(client);
-        // Whoever was on time is: a longer time than the round's was its grace.
-        let window_s = self.window_s(wait);
         match replay.outcome(self.number, client, self.busy.get(client.idx())).0 {
             Told::Silent => None,
             Told::Late(number) => {
-                Some(Fate { steps: asked, finish_s: window_s, reply, late: Some(Arrives::In(number)) })
+                let finish_s = self.window_s(wait);
+                Some(Fate { steps: asked, finish_s, reply, late: Some(Arrives::In(number)) })
             }
             Told::Answered(Answered { steps, took_s }) => {
                 let steps = steps.map_or(asked, |steps| steps.min(asked));
-                Some(Fate { steps, finish_s: took_s.min(window_s), reply, late: None })
+                Some(Fate { steps, finish_s: took_s, reply, late: None })
             }
         }
     }
@@ -234,7 +233,8 @@ impl SimFleet {
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
         let window_s = if n_waited_for == 0 { self.world.deadline_s } else { self.window_s(wait) };
         match (all_answered, window_s.is_infinite()) {
-            (false, false) => window_s,
+            // Who was on time in a record may have taken longer than the deadline: a server grants some grace.
+            (false, false) => window_s.max(slowest_s),
             (false, true) if times.is_empty() => self.next_arrival_s(),
             _ => slowest_s,
         }

@@ -125,7 +125,7 @@ impl Replay {
         // The record of the replay carries its own copy, so that it can be repeated from itself alone.
         settings.resolve("record", REPLAYED);
         settings.resolve("crc32", found);
-        let data = settings.elsewhere("data").text("kind").unwrap_or("none").to_owned();
+        let data = settings.elsewhere("data").text("kind").map(str::to_owned);
         let membership = membership(&recorded.rows, n_clients);
         let mut replay = Replay::new(recorded, table.impute, settings.facts().seed, n_clients);
         if table.impute == Impute::OwnRate && replay.fleet.n_asked == 0 {
@@ -133,14 +133,15 @@ impl Replay {
             return Err(settings.error("impute", message));
         }
         let n_rounds = replay.rounds.len();
-        replay.notes = vec![
-            format!(
-                "replays the participation of {n_rounds} recorded rounds; outcomes of clients that were up and not asked are guesses \
+        replay.notes = vec![format!(
+            "replays the participation of {n_rounds} recorded rounds; outcomes of clients that were up and not asked are guesses \
                  (impute = \"{}\"), clients that were down are taken to be silent",
-                table.impute.name()
-            ),
-            format!("proxy data: [data] kind = \"{data}\" stands in for what the recorded clients held"),
-        ];
+            table.impute.name()
+        )];
+        let proxy = |kind| {
+            format!("proxy data: [data] kind = \"{kind}\" stands in for what the recorded clients held")
+        };
+        replay.notes.extend(data.map(proxy));
         Ok((replay, membership))
     }
 
@@ -498,25 +499,25 @@ mod tests {
             &["up=0,3 asked=0 whole=0"],
             "",
             3,
-            "at/world.toml:2:10: world.replay.record = \"a.jsonl\": at/a.jsonl: it has a client 3, for which [data] has nothing: its \
+            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: it has a client 3, for which [data] has nothing: its \
              clients are 0 to 2; split the data among 4 or more",
         );
         check(
             &[],
             "",
             4,
-            "at/world.toml:2:10: world.replay.record = \"a.jsonl\": at/a.jsonl: no round is recorded yet; give a run that has some",
+            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: no round is recorded yet; give a run that has some",
         );
         check(
             &["up=0,1 asked=2 absent=2"],
             "impute = \"own-rate\"",
             4,
-            "at/world.toml:3:10: world.replay.impute = \"own-rate\": nobody in this record was asked while it was up, so nobody has a \
+            "at/world.toml:3:1: world.replay.impute = \"own-rate\": nobody in this record was asked while it was up, so nobody has a \
              rate; take \"answers\" or \"silent\"",
         );
         let error = read(&["up=0 asked=0 whole=0"], "crc32 = \"00000000\"", 1, 4).unwrap_err();
         assert!(error.starts_with(
-            "at/world.toml:3:9: world.replay.crc32 = \"00000000\": the rounds in at/a.jsonl have "
+            "at/world.toml:3:1: world.replay.crc32 = \"00000000\": the rounds in at/a.jsonl have "
         ));
         assert!(error.ends_with("; restore them, or leave this out"), "{error}");
     }
