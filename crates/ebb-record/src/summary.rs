@@ -144,6 +144,14 @@ pub struct Replayed {
 }
 
 impl Replayed {
+    /// Of these rows; `None` if they are no replay.
+    pub fn of(rows: &[Row]) -> Option<Replayed> {
+        let imputed_by = rows.iter().find_map(|row| row.imputed_by.clone())?;
+        let mut replay = Replayed { imputed_by, ..Replayed::default() };
+        rows.iter().for_each(|row| replay.add(row));
+        Some(replay)
+    }
+
     fn add(&mut self, row: &Row) {
         let (asked, up) = (row.asked(), row.up());
         self.asked += asked.len() as u64;

@@ -213,8 +213,8 @@ fn a_replay_repeats_from_its_own_record_alone() {
 #[test]
 fn a_grid_can_play_a_record() {
     let place = tempfile::tempdir().unwrap();
-    record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 8"), &[]);
-    let grid = RECORDED[..RECORDED.find("[world]").unwrap()].replace("rounds = 30", "rounds = 8")
+    record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 12"), &[]);
+    let grid = RECORDED[..RECORDED.find("[world]").unwrap()].replace("rounds = 30", "rounds = 12")
         + "[world]\ndeadline_s = 3.0\n[world.replay]\nrecord = \"recorded\"\n[grid]\nrecipes = [\"fedavg\", \"e3cs\"]\nseeds = [1, 3]\n\
            vary = { \"world.replay.impute\" = [\"own-rate\", \"answers\"] }\n";
     let file = write(place.path(), "grid.toml", &grid);
@@ -227,7 +227,7 @@ fn a_grid_can_play_a_record() {
 #[test]
 fn what_cannot_be_replayed_is_named_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
-    let recorded = record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 8"), &[]);
+    let recorded = record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 12"), &[]);
     let folder = recorded.to_str().unwrap();
     let check = |words: &[&str], expected: &str| {
         let error = fail(&[&["replay"], words].concat());
@@ -237,8 +237,8 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
         );
     };
     check(
-        &[folder, "--recipe", "e3cs", "--set", "run.rounds=9"],
-        "--set run.rounds=9: run.rounds = 9: only 8 rounds were recorded, and nobody knows who was there later; give at most 8",
+        &[folder, "--recipe", "e3cs", "--set", "run.rounds=13"],
+        "--set run.rounds=13: run.rounds = 13: only 12 rounds were recorded, and nobody knows who was there later; give at most 12",
     );
     check(
         &[folder, "--set", "data.clients=11"],

@@ -143,7 +143,7 @@ pub(crate) fn figures(summary: &Summary) -> Vec<(String, String)> {
 }
 
 /// How much of a replay is a guess.
-fn imputed(replay: &Replayed) -> String {
+pub(crate) fn imputed(replay: &Replayed) -> String {
     let Replayed { imputed_by, asked, imputed, imputed_share, asked_down } = replay;
     let share = percent(*imputed_share);
     format!(
