@@ -2,9 +2,10 @@
 
     python scripts/replay_backtest.py PROGRAM FOLDER
 
-serves experiments/replay/served.toml with each of the seeds, once with uniform selection and once with E3CS, the latter with blows of
-another seed; replays each logged run with E3CS under each rule for what the record cannot know; writes experiments/replay/backtest.csv
-and prints the tables of docs/results/replay.md. What is in FOLDER already is not run again. Only the standard library is needed.
+serves experiments/replay/served.toml with each of the seeds, once with uniform selection and once with each kind of E3CS, the latter with
+blows of another seed; replays each logged run with each kind of E3CS under each rule for what the record cannot know; writes
+experiments/replay/backtest.csv and prints the tables of docs/results/replay.md. What is in FOLDER already is not run again. Only the
+standard library is needed.
 """
 
 import csv
@@ -16,6 +17,8 @@ from pathlib import Path
 
 SEEDS = [1, 2, 3, 4, 5, 6]
 RULES = ["own-rate", "answers", "silent"]
+# The recipe asks anybody who is enrolled; the second kind only those that are up when a round begins.
+KINDS = {"e3cs": [], "e3cs-up": ['select.among="up"']}
 CLASSES = {"reliable": range(0, 4), "middling": range(4, 8), "flaky": range(8, 12)}
 # Two-sided 95 % of Student's t, by degrees of freedom.
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -28,20 +31,25 @@ def run(words):
     subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
 
 
-def served(program, folder, recipe, seed, blows):
-    out = folder / f"{recipe}-{seed}"
+def served(program, folder, kind, seed, blows):
+    out = folder / f"{kind}-{seed}"
     if not (out / "server" / "summary.json").exists():
-        changes = [f'recipe="{recipe}"', f"run.seed={seed}", f"swarm.seed={blows}"]
-        words = [word for change in changes for word in ("--set", change)]
-        run([program, "swarm", HERE / "served.toml", *words, "--out", out])
+        recipe = "e3cs" if kind in KINDS else kind
+        changes = [f'recipe="{recipe}"', f"run.seed={seed}", f"swarm.seed={blows}", *KINDS.get(kind, [])]
+        run([program, "swarm", HERE / "served.toml", *sets(changes), "--out", out])
     return out / "server"
 
 
-def replayed(program, folder, record, recipe, seed, rule):
-    out = folder / f"{record.parent.name}-{recipe}-{rule}"
+def replayed(program, folder, record, kind, seed, rule):
+    out = folder / f"{record.parent.name}-by-{kind}-{rule}"
     if not (out / "summary.json").exists():
-        run([program, "replay", record, "--recipe", recipe, "--seed", seed, "--impute", rule, "--quiet", "--out", out])
+        words = ["--recipe", "e3cs", "--seed", seed, "--impute", rule, *sets(KINDS[kind]), "--quiet", "--out", out]
+        run([program, "replay", record, *words])
     return out
+
+
+def sets(changes):
+    return [word for change in changes for word in ("--set", change)]
 
 
 def figures(folder):
@@ -84,29 +92,36 @@ def main():
     program, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     all_figures = {}
-    for seed in SEEDS:
-        log = served(program, folder, "fedavg", seed, seed)
-        all_figures["logged", seed] = figures(log)
-        real = served(program, folder, "e3cs", seed, 100 + seed)
-        all_figures["real", seed] = figures(real)
-        for rule in RULES:
-            all_figures[rule, seed] = figures(replayed(program, folder, log, "e3cs", seed, rule))
-        itself = figures(replayed(program, folder, real, "e3cs", seed, "own-rate"))
-        assert itself == all_figures["real", seed], f"the real run of seed {seed} is not its own replay"
+    for kind in KINDS:
+        for seed in SEEDS:
+            log = served(program, folder, "fedavg", seed, seed)
+            all_figures["uniform", "logged", seed] = figures(log)
+            real = served(program, folder, kind, seed, 100 + seed)
+            all_figures[kind, "real", seed] = figures(real)
+            for rule in RULES:
+                all_figures[kind, rule, seed] = figures(replayed(program, folder, log, kind, seed, rule))
+            itself = figures(replayed(program, folder, real, kind, seed, "own-rate"))
+            assert itself == all_figures[kind, "real", seed], f"the real run of seed {seed} is not its own replay"
     with open(HERE / "backtest.csv", "w", newline="") as file:
         names = list(next(iter(all_figures.values())))
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["what", "seed", *names])
-        for (what, seed), found in all_figures.items():
-            writer.writerow([what, seed, *(f"{found[name]:.4f}" for name in names)])
+        writer.writerow(["selection", "what", "seed", *names])
+        for key, found in sorted(all_figures.items()):
+            writer.writerow([*key, *(f"{found[name]:.4f}" for name in names)])
 
+    for kind in KINDS:
+        tables(kind, all_figures)
+
+
+def tables(kind, all_figures):
     def of(what, name):
-        return [all_figures[what, seed][name] for seed in SEEDS]
+        selection = "uniform" if what == "logged" else kind
+        return [all_figures[selection, what, seed][name] for seed in SEEDS]
 
-    print("\n| figure | logged (uniform) | real E3CS | " + " | ".join(RULES) + " |")
+    print(f"\n{kind}\n\n| | logged (uniform) | real | " + " | ".join(RULES) + " |")
     print("|---|---|---|" + "---|" * len(RULES))
-    for name in [*FIGURES, "imputed_share", "down_on_time"]:
-        print(f"| {name} | " + " | ".join(told(of(what, name)) for what in ["logged", "real", *RULES]) + " |")
+    for name in [*FIGURES, "down_on_time", "imputed_share"]:
+        print(f"| `{name}` | " + " | ".join(told(of(what, name)) for what in ["logged", "real", *RULES]) + " |")
     print("\n| prediction less real | " + " | ".join(RULES) + " |")
     print("|---|" + "---|" * len(RULES))
     for name in FIGURES:
@@ -114,8 +129,8 @@ def main():
         cells = []
         for rule in RULES:
             off, half = interval([one - other for one, other in zip(of(rule, name), of("real", name))])
-            cells.append(f"{off:+.3f} ± {half:.3f}" + (" (off)" if abs(off) > half else ""))
-        print(f"| {name} | " + " | ".join(cells) + " |")
+            cells.append(f"{off:+.3f} ± {half:.3f}" + (" *" if abs(off) > half else ""))
+        print(f"| `{name}` | " + " | ".join(cells) + " |")
     print("\n| on time when asked, up and free | " + " | ".join(CLASSES) + " |")
     print("|---|" + "---|" * len(CLASSES))
     for what in ["logged", "real", *RULES]:
