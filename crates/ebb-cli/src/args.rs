@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Revoke(Revoke),
     /// Make a server's run once more from the updates it kept, and compare
     Recompute(Recompute),
+    /// Play the participation of a run, served or simulated, against another recipe, in simulation
+    Replay(Replay),
     /// Try a server and its clients on this machine, in a world that kills, pauses, cuts and slows them
     Swarm(Swarm),
     /// Be a worker that trains by lines of JSON: the pattern for programs of your own
@@ -180,6 +182,39 @@ pub(crate) struct Recompute {
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) place: DataPlace,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Replay {
+    /// Folder of the run whose participation is played, finished or not
+    pub(crate) record: PathBuf,
+    /// Recipe to play against it [default: that of the run]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) recipe: Option<String>,
+    /// What comes of asking clients that were up and were not asked then
+    #[arg(long, value_enum, value_name = "RULE", default_value_t = ImputeArg::OwnRate)]
+    pub(crate) impute: ImputeArg,
+    #[command(flatten)]
+    pub(crate) changes: Changes,
+    /// Seed of everything random but who was there [default: that of the run]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u32>,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Folder for the record; must not exist [default: a new one below runs/]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// What is taken to come of asking a client that was up and was not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImputeArg {
+    /// It answers as often as it did when it was asked
+    OwnRate,
+    /// It answers, with all of the work
+    Answers,
+    /// It stays silent
+    Silent,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -201,6 +201,7 @@ impl Assembled {
         let (run, world, local) = build(registry, tree, folder, threads, |tree, task, facts| {
             let world_facts = Facts { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
             let world = World::build(&tree.table("world", world_facts), task)?;
+            check_rounds(tree, &world, facts.n_rounds)?;
             let n_clients = task.n_clients();
             Ok(Around {
                 n_clients,
@@ -380,6 +381,19 @@ impl<F: State> Assembled<F> {
             return Err(StateError::new("engine.server", "the model has another size"));
         }
         if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
+    }
+}
+
+/// Refuses more rounds than a world has.
+pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<(), CliError> {
+    match world.n_rounds() {
+        Some(recorded) if n_rounds > recorded => {
+            let message = format!(
+                "only {recorded} rounds were recorded, and nobody knows who was there later; give at most {recorded}"
+            );
+            Err(tree.error("run.rounds", message).into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -63,6 +63,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Token(token) => commands::token::run(token),
         Command::Revoke(revoke) => commands::revoke::run(revoke),
         Command::Recompute(recompute) => commands::recompute::run(registry, recompute),
+        Command::Replay(replay) => commands::replay::run(registry, replay),
         Command::Swarm(swarm) => commands::swarm::run(registry, swarm),
         Command::Worker(worker) => commands::worker::run(worker),
         Command::Certs(certs) => commands::certs::run(certs),

@@ -14,7 +14,7 @@ use ebb_train::{Stub, Task, Unjudged};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
-use crate::assemble::{RunTable, check_oracle_chances, known_tables, scheduled_rounds};
+use crate::assemble::{RunTable, check_oracle_chances, check_rounds, known_tables, scheduled_rounds};
 
 /// What is done instead of everything that is not asked for.
 const INSTEAD: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
@@ -60,6 +60,7 @@ impl Untrained {
         let task = Arc::new(Stub::new(facts.n_clients));
         let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
         let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
+        check_rounds(&tree, &world, facts.n_rounds)?;
         let mut whole = Tree::of_recipe("selection", INSTEAD);
         whole.lay_over(tree);
         let mut roles = registry.build(&whole, facts)?;

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Census, ClientId, Evaluator, Fleet, FleetError, Job, Loader, Order, Parcel, RoundNo, Saver, Score,
-    Shares, Sink, Spent, State, StateError, Update, Wait,
+    Account, Census, ClientId, Evaluator, Fleet, FleetError, Job, Loader, Order, Parcel, RoundNo, Saver,
+    Score, Shares, Sink, Spent, State, StateError, Update, Wait,
 };
 
 use crate::course::Course;
 use crate::desk::{Offer, Question, Saved};
-use crate::journal::{Entry, Roll};
+use crate::journal::{Answered, Entry, Roll};
 
 /// Clients over a network.
 pub struct NetFleet {
@@ -26,6 +26,8 @@ pub struct NetFleet {
     revoked: Option<PathBuf>,
     /// When that, and who is silent, was last looked at.
     looked_s: Cell<f64>,
+    /// How long those took that answered the last round on time, ascending by client.
+    took_s: Vec<(ClientId, f64)>,
 }
 
 /// How often the list of the revoked is looked at while a round waits.
@@ -39,6 +41,7 @@ impl NetFleet {
             could: BTreeSet::new(),
             revoked,
             looked_s: Cell::new(f64::NEG_INFINITY),
+            took_s: Vec::new(),
         }
     }
 
@@ -122,10 +125,17 @@ impl NetFleet {
         }
     }
 
+    /// Notes how long an answer took, if it is one to this round.
+    fn note_time(&mut self, answer: &Answered) {
+        let took_s = answer.took_s.filter(|_| answer.base == self.number);
+        self.took_s.extend(took_s.map(|took_s| (answer.client, took_s)));
+    }
+
     /// Plays a round that was closed before the restart.
-    fn replay(&self, took: &[u64], sink: &mut dyn Sink) -> Result<(), FleetError> {
+    fn replay(&mut self, took: &[u64], sink: &mut dyn Sink) -> Result<(), FleetError> {
         for &seq in took {
             let (answer, delta) = self.course.answer(seq)?;
+            self.note_time(&answer);
             self.course.shared.at_desk(|desk, _| desk.note_taken(answer.client, answer.base, answer.rate));
             sink.offer(answer.client, answer.update(delta))?;
         }
@@ -197,6 +207,7 @@ impl Fleet for NetFleet {
 
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
         let round = self.number;
+        self.took_s.clear();
         let shared = Arc::clone(&self.course.shared);
         shared.at_desk(|desk, _| desk.note_asked(round, orders));
         let past = self.course.recall(&format!("training round {round}"), |entry| match entry {
@@ -237,6 +248,7 @@ impl Fleet for NetFleet {
         let took = closing.answers.iter().map(|(seq, _)| *seq).collect();
         self.course.enter(&Entry::Closed { round, took, spent })?;
         for (seq, arrived) in closing.answers {
+            self.note_time(&arrived.answer);
             let update = match arrived.update {
                 Some(update) => Arc::try_unwrap(update).unwrap_or_else(|shared| Update::clone(&shared)),
                 None => arrived.answer.update(self.course.delta(seq)?),
@@ -244,6 +256,10 @@ impl Fleet for NetFleet {
             sink.offer(arrived.answer.client, update)?;
         }
         Ok(spent)
+    }
+
+    fn account(&self) -> Account {
+        Account { took_s: self.took_s.clone(), imputed: None }
     }
 }
 

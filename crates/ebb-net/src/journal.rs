@@ -46,6 +46,8 @@ pub(crate) struct Answered {
     pub(crate) loss: f32,
     pub(crate) loss_fall: f32,
     pub(crate) accuracy: Option<f32>,
+    /// Seconds from when its round was opened; `None` once that was over.
+    pub(crate) took_s: Option<f64>,
     /// What its vectors took on the wire.
     pub(crate) payload: u64,
 }
@@ -96,6 +98,7 @@ impl Entry {
                 let accuracy = answer.accuracy.unwrap_or(0.0);
                 to.f32s("figures", &[answer.rate, answer.loss, answer.loss_fall, accuracy]);
                 to.u64("has_accuracy", u64::from(answer.accuracy.is_some()));
+                to.f64s("took_s", answer.took_s.as_slice());
                 to.u64("payload", answer.payload);
             }
             Entry::Closed { round, took, spent } => {
@@ -166,6 +169,7 @@ impl Entry {
                     return Err(from.error("figures", "not four"));
                 };
                 let accuracy = (from.u64("has_accuracy")? == 1).then_some(accuracy);
+                let took_s = from.f64s("took_s")?.first().copied();
                 let payload = from.u64("payload")?;
                 Entry::Answered(Answered {
                     client,
@@ -177,6 +181,7 @@ impl Entry {
                     loss,
                     loss_fall,
                     accuracy,
+                    took_s,
                     payload,
                 })
             }
@@ -241,6 +246,7 @@ mod tests {
             loss: f32::NAN,
             loss_fall: -1.0,
             accuracy: Some(0.5),
+            took_s: Some(0.25),
             payload: 12,
         };
         vec![
@@ -254,7 +260,7 @@ mod tests {
             Entry::Probed { round: 3, probes: vec![(client(1), measured)], spent },
             Entry::Opened { round: 3 },
             Entry::Answered(Answered { loss: 0.25, ..answer.clone() }),
-            Entry::Answered(Answered { loss: 0.25, accuracy: None, ..answer }),
+            Entry::Answered(Answered { loss: 0.25, accuracy: None, took_s: None, ..answer }),
             Entry::Closed { round: 3, took: vec![5, 2], spent },
             Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: Some(40.0) },
             Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: None },

@@ -491,11 +491,13 @@ fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
     all.into_values().collect()
 }
 
-/// A line without the bytes that travelled down: what was fetched in a round in which the server is killed is not counted.
+/// A line without the bytes that travelled down, and without how long answers took: what was fetched in a round in which the server is
+/// killed is not counted, and nobody knows when an answer would have come that waited for the server.
 fn without_bytes_down(line: &str) -> serde_json::Value {
     let mut row: serde_json::Value = serde_json::from_str(line).unwrap();
     let fields = row.as_object_mut().unwrap();
     assert!(fields.remove("bytes_down").is_some() && fields.remove("bytes_total").is_some());
+    fields.remove("took_s");
     row
 }
 

@@ -70,6 +70,17 @@ pub(crate) fn up(census: &Census) -> EitherForm {
     }
 }
 
+/// Who is busy, if anybody is.
+pub(crate) fn busy(census: &Census) -> EitherForm {
+    if census.busy().count() == 0 {
+        (None, None)
+    } else if as_bits(census.busy().count(), census.len()) {
+        (None, Some(Bitset::of(census.busy())))
+    } else {
+        (Some(census.busy().iter().map(count).collect()), None)
+    }
+}
+
 /// A set of clients out of so many.
 pub(crate) fn either_form(
     clients: &mut dyn ExactSizeIterator<Item = ClientId>,

@@ -5,6 +5,7 @@
 //! | `run.json` | format, version, the facts of the run and a checksum of its settings | once, at creation |
 //! | `settings.toml` | the settings as resolved | once, at creation |
 //! | `start.safetensors` | the model it starts from, if that came from elsewhere | once, at creation |
+//! | `replayed.jsonl` | the rounds of the run that is replayed, if it replays one | once, at creation |
 //! | `rounds.jsonl` | one [`Row`] a line, one line a round | as rounds end |
 //! | `wall.jsonl` | what each round took on the clock; the only file that differs between two equal runs | as rounds end |
 //! | `checkpoint.ebb` | the state to go on from, and how long `rounds.jsonl` then was | now and then; gone at the end |
@@ -41,11 +42,11 @@ pub use error::RecordError;
 pub use friends::FriendPair;
 pub use json::{write_json, write_json_lines};
 pub use model::{read_model, write_model};
-pub use reader::{Header, Rows, RunFolder, Wall};
+pub use reader::{Header, Recorded, Rows, RunFolder, Wall};
 pub use row::{Judged, Row};
 pub use selection::{Selection, SelectionTally};
 pub use shelf::FileShelf;
-pub use summary::{Answers, ClientWeights, Diverged, Summary};
+pub use summary::{Answers, ClientWeights, Diverged, Replayed, Summary};
 pub use table::{note_names, write_csv, write_parquet};
 pub use tensorboard::{EVENTS, write_tensorboard};
 pub use writer::RunWriter;
@@ -55,6 +56,9 @@ pub const VERSION: u32 = 1;
 
 /// The file of a run folder that holds the model the run started from, if that came from elsewhere.
 pub const START_MODEL: &str = "start.safetensors";
+
+/// The file of a run folder that holds the rounds of the run that is replayed.
+pub const REPLAYED: &str = "replayed.jsonl";
 
 const RUN: &str = "run.json";
 const SETTINGS: &str = "settings.toml";

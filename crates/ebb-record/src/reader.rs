@@ -160,6 +160,45 @@ impl Iterator for Rows {
     }
 }
 
+/// The rounds of a run, as a file that can be carried elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The rows in order.
+    pub rows: Vec<Row>,
+    /// The lines that they stand in.
+    pub bytes: Vec<u8>,
+}
+
+impl Recorded {
+    /// Reads the rounds of the run in a folder, finished or not, or a file of such rounds.
+    pub fn read(place: &Path) -> Result<Self, RecordError> {
+        let path =
+            if place.is_dir() { RunFolder::open(place)?.folder().join(ROUNDS) } else { place.to_owned() };
+        let mut bytes = fs::read(&path).doing("reading", &path)?;
+        let (mut rows, mut end) = (Vec::new(), 0);
+        let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').peekable();
+        while let Some(line) = lines.next() {
+            // A last line that was cut short is left out, as where rows are read one after another.
+            let Some(whole) = line.strip_suffix(b"\n") else { break };
+            match Row::parse(whole) {
+                Ok(row) => rows.push(row),
+                Err(BadLine::NoJson(_)) if lines.peek().is_none() => break,
+                Err(BadLine::NoJson(message) | BadLine::NoRow(message)) => {
+                    return Err(RecordError::BrokenLine { file: path, line: rows.len() + 1, message });
+                }
+            }
+            end += line.len();
+        }
+        bytes.truncate(end);
+        Ok(Recorded { rows, bytes })
+    }
+
+    /// A checksum of the lines: CRC-32 in hex.
+    pub fn checksum(&self) -> String {
+        checksum(&self.bytes)
+    }
+}
+
 /// The lines of `wall.jsonl` up to the first that is not whole, each with where it ends.
 pub(crate) fn read_walls(path: &Path) -> Result<Vec<(Wall, u64)>, RecordError> {
     let bytes = match fs::read(path) {
@@ -305,6 +344,22 @@ mod tests {
             let rounds: Vec<_> = read(ROUNDS, &all[..cut]).unwrap().iter().map(|row| row.round).collect();
             assert_eq!(rounds, (0..n_whole as u32).collect::<Vec<_>>(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn recorded_rounds_are_the_whole_lines_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        let whole = lines(3).concat();
+        for (rubbish, n_rows) in [(&b""[..], 3), (b"{\"round\":3", 3), (b"\0\0\n", 3)] {
+            fs::write(&path, [&whole, rubbish].concat()).unwrap();
+            let recorded = Recorded::read(&path).unwrap();
+            assert_eq!((recorded.rows.len(), &recorded.bytes), (n_rows, &whole));
+            assert_eq!(recorded.checksum(), checksum(&whole));
+        }
+        fs::write(&path, [&lines(1)[0][..], b"{\n", &lines(3)[2]].concat()).unwrap();
+        let error = Recorded::read(&path).unwrap_err().to_string();
+        assert!(error.contains("a.jsonl:2: broken line: "), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ebb_round::{Census, ClientId, Judgement, Notes, OracleError, Outcome, Score, StandIn};
 
-use crate::clients::{Bitset, MANY_CLIENTS, count, either_form, members, n_members, stretches, up};
+use crate::clients::{Bitset, MANY_CLIENTS, busy, count, either_form, members, n_members, stretches, up};
 use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
 
 /// One round, as it stands in the record.
@@ -28,6 +28,10 @@ pub struct Row {
     up: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     up_bits: Option<Bitset>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    busy: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    busy_bits: Option<Bitset>,
     #[serde(skip_serializing_if = "Option::is_none")]
     asked: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,6 +58,16 @@ pub struct Row {
     pub chances_approximate: bool,
     /// How many steps each client did that answered in part, ascending by client.
     pub partial_steps: Vec<u32>,
+    /// Seconds from when the round was opened until each client that answered in time had, in full or in part, ascending by client;
+    /// NaN of one of which nobody knows. Empty where that is known of none, and where many clients ever enrolled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
+    pub took_s: Vec<f64>,
+    /// The rule by which outcomes were guessed, in a replay of another run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imputed_by: Option<String>,
+    /// Whose outcome was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imputed: Vec<u32>,
     /// Whose answer to an earlier round came now.
     pub late: Vec<u32>,
     /// The rounds that those answers belong to.
@@ -227,6 +241,7 @@ impl Row {
         let (whole, partial): (Vec<_>, Vec<_>) =
             returns.fresh.iter().partition(|answer| answer.update.whole());
         let (up, up_bits) = up(census);
+        let (busy, busy_bits) = busy(census);
         let set = |clients: &mut dyn ExactSizeIterator<Item = ClientId>| either_form(clients, n_clients);
         let (asked, asked_bits) = set(&mut outcome.cohort.picks.iter().map(|pick| pick.client));
         let (whole, whole_bits) = set(&mut whole.iter().map(|answer| answer.client));
@@ -241,6 +256,7 @@ impl Row {
         let so_far = outcome.spent_so_far;
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
         let cost = outcome.oracle;
+        let imputed = outcome.account.imputed.as_ref();
         let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
         let bound = |cost: OracleError, apart2: f64| cost.absent_share * cost.absent_share * apart2;
         Row {
@@ -251,6 +267,8 @@ impl Row {
             n_up: count(census.up().count()),
             up,
             up_bits,
+            busy,
+            busy_bits,
             asked,
             asked_bits,
             whole,
@@ -263,6 +281,9 @@ impl Row {
             chances,
             chances_approximate: outcome.cohort.approximate,
             partial_steps,
+            took_s: took_s(outcome, n_clients),
+            imputed_by: imputed.map(|imputed| imputed.by.to_owned()),
+            imputed: imputed.map_or_else(Vec::new, |imputed| numbers_of(&imputed.clients)),
             late: returns.late.iter().map(|answer| answer.client.number()).collect(),
             late_base: returns.late.iter().map(|answer| answer.update.base).collect(),
             refused: returns.refused.iter().map(|refused| refused.client.number()).collect(),
@@ -316,6 +337,11 @@ impl Row {
     /// The clients that could be reached, ascending.
     pub fn up(&self) -> Vec<u32> {
         members(&self.up, &self.up_bits)
+    }
+
+    /// The clients that were busy with an earlier round when this one began, up or not, ascending.
+    pub fn busy(&self) -> Vec<u32> {
+        members(&self.busy, &self.busy_bits)
     }
 
     /// The clients that were asked, ascending.
@@ -375,8 +401,19 @@ impl Row {
         }
     }
 
+    /// The clients that answered in time, ascending, and how many seconds after the round was opened, where that is known.
+    pub fn answered(&self) -> Vec<(u32, Option<f64>)> {
+        let mut clients = [self.whole(), self.partial()].concat();
+        clients.sort_unstable();
+        let took_s = |at: usize| self.took_s.get(at).copied().filter(|took_s| took_s.is_finite());
+        clients.into_iter().enumerate().map(|(at, client)| (client, took_s(at))).collect()
+    }
+
     /// The same row with every set of clients as a list, however large.
     pub(crate) fn with_lists(mut self) -> Row {
+        if let Some(bits) = self.busy_bits.take() {
+            self.busy = Some(members(&None, &Some(bits)));
+        }
         for (list, bits) in [
             (&mut self.up, &mut self.up_bits),
             (&mut self.asked, &mut self.asked_bits),
@@ -416,6 +453,9 @@ impl Row {
         if let Some((name, ..)) = forms.iter().find(|(_, list, bits)| list == bits) {
             return Err(format!("needs either `{name}` or `{name}_bits`"));
         }
+        if self.busy.is_some() && self.busy_bits.is_some() {
+            return Err("needs either `busy` or `busy_bits`".to_owned());
+        }
         let n_chances = self.chances.as_ref().map_or(self.n_asked(), Vec::len);
         let lengths = [
             ("up", n_members(&self.up, &self.up_bits), "n_up", self.n_up as usize),
@@ -428,6 +468,16 @@ impl Row {
         ];
         if let Some((name, one, beside, other)) = lengths.iter().find(|(_, one, _, other)| one != other) {
             return Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"));
+        }
+        let n_answered = self.n_whole() + self.n_partial();
+        if !self.took_s.is_empty() && self.took_s.len() != n_answered {
+            let n_times = self.took_s.len();
+            return Err(format!(
+                "`whole` and `partial` hold {n_answered} clients, but `took_s` is for {n_times}"
+            ));
+        }
+        if !self.imputed.is_empty() && self.imputed_by.is_none() {
+            return Err("`imputed` needs `imputed_by`".to_owned());
         }
         let lengths = [
             ("class_samples", self.class_samples.len(), "class_accuracy", self.class_accuracy.len()),
@@ -531,6 +581,25 @@ fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
         Some(&first) if all.iter().any(|&chance| chance != first) => (None, Some(all)),
         first => (first.copied().flatten(), None),
     }
+}
+
+/// How long each client took that answered in time, NaN where nobody knows; nothing unless it is known of one of them.
+fn took_s(outcome: &Outcome, n_clients: usize) -> Vec<f64> {
+    let fresh = &outcome.returns.fresh;
+    if n_clients > MANY_CLIENTS {
+        return Vec::new();
+    }
+    let known = &outcome.account.took_s;
+    let of = |client: ClientId| {
+        let at = known.binary_search_by_key(&client, |(one, _)| *one);
+        at.map_or(f64::NAN, |at| known[at].1)
+    };
+    let all: Vec<_> = fresh.iter().map(|answer| of(answer.client)).collect();
+    if all.iter().all(|took_s| took_s.is_nan()) { Vec::new() } else { all }
+}
+
+fn numbers_of(clients: &[ClientId]) -> Vec<u32> {
+    clients.iter().map(|client| client.number()).collect()
 }
 
 fn mean(values: impl Iterator<Item = f32>) -> Option<f32> {

@@ -50,6 +50,9 @@ pub struct Summary {
     /// How selection went; missing in records that are older than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
+    /// How much of it is a guess, in a replay of another run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replayed>,
     /// How many updates stood in for somebody who did not answer on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stand_ins: u64,
@@ -121,6 +124,40 @@ impl ClientWeights {
 impl From<&Weights> for ClientWeights {
     fn from(weights: &Weights) -> Self {
         ClientWeights { given: weights.given().to_vec(), due: weights.due().to_vec() }
+    }
+}
+
+/// How much of a replay is known from the run that is replayed, over all rounds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// The rule by which outcomes were guessed that nobody saw.
+    pub imputed_by: String,
+    /// How often a client was asked.
+    pub asked: u64,
+    /// How often its outcome was a guess.
+    pub imputed: u64,
+    /// The share of those; 0 where nobody was asked.
+    #[serde(deserialize_with = "number")]
+    pub imputed_share: f64,
+    /// How often a client was asked that could not be reached.
+    pub asked_down: u64,
+}
+
+impl Replayed {
+    /// Of these rows; `None` if they are no replay.
+    pub fn of(rows: &[Row]) -> Option<Replayed> {
+        let imputed_by = rows.iter().find_map(|row| row.imputed_by.clone())?;
+        let mut replay = Replayed { imputed_by, ..Replayed::default() };
+        rows.iter().for_each(|row| replay.add(row));
+        Some(replay)
+    }
+
+    fn add(&mut self, row: &Row) {
+        let (asked, up) = (row.asked(), row.up());
+        self.asked += asked.len() as u64;
+        self.imputed += row.imputed.len() as u64;
+        self.asked_down += asked.iter().filter(|client| up.binary_search(client).is_err()).count() as u64;
+        self.imputed_share = if self.asked == 0 { 0.0 } else { self.imputed as f64 / self.asked as f64 };
     }
 }
 
@@ -202,6 +239,7 @@ impl Tally {
             answers: Answers::default(),
             never_heard: 0,
             selection: None,
+            replay: None,
             stand_ins: 0,
             oracle_hit_share: None,
             oracle_psi: None,
@@ -235,6 +273,10 @@ impl Tally {
         so_far.answers.refused += row.refused.len() as u64;
         so_far.stand_ins += u64::from(row.n_stand_ins);
         so_far.oracle_psi = row.oracle_psi.filter(|psi| psi.is_finite());
+        if let Some(by) = &row.imputed_by {
+            let first = || Replayed { imputed_by: by.clone(), ..Replayed::default() };
+            so_far.replay.get_or_insert_with(first).add(row);
+        }
         self.oracle_hits.0 += u64::from(row.oracle_hits.unwrap_or(0));
         self.oracle_hits.1 += u64::from(row.oracle_hits_of.unwrap_or(0));
         for (&client, why) in row.refused.iter().zip(&row.refused_why) {
@@ -361,6 +403,7 @@ mod tests {
                 selections: vec![0, 4, 4, 4],
                 ..Selection::default()
             }),
+            replay: None,
             stand_ins: 5,
             oracle_hit_share: Some(0.75),
             oracle_psi: Some(0.5),
@@ -459,5 +502,24 @@ mod tests {
         assert_eq!(weights.misplaced(), 0.25);
         let fair = ClientWeights { given: vec![3.0, 6.0], due: vec![0.5, 1.0] };
         assert_eq!((fair.over_due(), fair.misplaced()), (vec![1.0, 1.0], 0.0));
+    }
+
+    #[test]
+    fn guesses_of_a_replay_are_counted() {
+        // Clients 1, 2 and 3 are asked, of which 3 is down.
+        let rows = (0..4).map(|number| {
+            let mut row = row(number, 1.0, None);
+            (row.imputed_by, row.imputed) = (Some("own-rate".to_owned()), vec![1; usize::from(number > 0)]);
+            Ok::<_, ()>(row)
+        });
+        let expected = Replayed {
+            imputed_by: "own-rate".to_owned(),
+            asked: 12,
+            imputed: 3,
+            imputed_share: 0.25,
+            asked_down: 4,
+        };
+        assert_eq!(Summary::of(rows, "rounds", None).unwrap().replay, Some(expected));
+        assert_eq!(Summary::of([Ok::<_, ()>(row(0, 1.0, None))], "rounds", None).unwrap().replay, None);
     }
 }

@@ -79,7 +79,7 @@ pub fn write_parquet(
 /// A column with a list of whole numbers a round, mostly clients, and where they are found.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
-const COUNT_LISTS: [CountList; 21] = [
+const COUNT_LISTS: [CountList; 23] = [
     ("joined", |row| expand(&row.joined)),
     ("left", |row| expand(&row.left)),
     ("up", Row::up),
@@ -101,12 +101,14 @@ const COUNT_LISTS: [CountList; 21] = [
     ("top_k", |row| row.top_k.clone()),
     ("oracle_silent", |row| row.oracle_silent.clone().unwrap_or_default()),
     ("judged", |row| row.judged.iter().map(|one| one.client).collect()),
+    ("busy", Row::busy),
+    ("imputed", |row| row.imputed.clone()),
 ];
 
 /// A column with a list of other numbers a round, and where they are found.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
-const NUMBER_LISTS: [NumberList; 7] = [
+const NUMBER_LISTS: [NumberList; 8] = [
     ("oracle_client_deciles", |row| row.oracle_client_deciles.clone()),
     ("class_accuracy", |row| row.class_accuracy.clone()),
     ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
@@ -114,12 +116,13 @@ const NUMBER_LISTS: [NumberList; 7] = [
     ("friend_similarity", |row| row.friend_similarity.clone()),
     ("note_values", |row| row.notes.values().copied().collect()),
     ("judged_figures", |row| row.judged.iter().flat_map(|one| one.figures.values().copied()).collect()),
+    ("took_s", |row| row.took_s.clone()),
 ];
 
 /// A column with a list of words a round, and where they are found.
 type WordList = (&'static str, fn(&Row) -> Vec<String>);
 
-const WORD_LISTS: [WordList; 4] = [
+const WORD_LISTS: [WordList; 5] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
     ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
@@ -129,6 +132,7 @@ const WORD_LISTS: [WordList; 4] = [
         };
         row.judged.iter().flat_map(named).collect()
     }),
+    ("imputed_by", |row| row.imputed_by.iter().cloned().collect()),
 ];
 
 /// The clients of stretches that are given by their first and last.
@@ -395,6 +399,8 @@ mod tests {
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
+        rows[1].took_s = vec![0.5, f64::NAN];
+        (rows[1].imputed_by, rows[1].imputed) = (Some("silent".to_owned()), vec![3]);
         (rows[1].refused, rows[1].refused_why) = (vec![2, 3], vec!["repeated".into(), "not-finite".into()]);
         write_parquet(rows.into_iter().map(Ok), &path).unwrap();
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
@@ -426,6 +432,10 @@ mod tests {
         check("absent", ["[3]"; 3]);
         check("late", ["[]", "[9, 0]", "[]"]);
         check("late_base", ["[]", "[2, 4]", "[]"]);
+        check("busy", ["[]"; 3]);
+        check("took_s", ["[]", "[0.5, NaN]", "[]"]);
+        check("imputed", ["[]", "[3]", "[]"]);
+        check("imputed_by", ["[]", "[\"silent\"]", "[]"]);
         check("refused", ["[]", "[2, 3]", "[]"]);
         check("refused_why", ["[]", "[\"repeated\", \"not-finite\"]", "[]"]);
         check("model", ["[0.5, NaN]", "[]", "null"]);
@@ -455,7 +465,7 @@ mod tests {
         check_last("oracle_bound_f2", "null", "1.0");
         check_last("oracle_psi", "null", "0.625");
         let metadata = reader.metadata().file_metadata();
-        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 67));
+        assert_eq!((table.len(), metadata.schema().get_fields().len()), (4, 71));
     }
 
     #[test]

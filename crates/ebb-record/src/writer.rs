@@ -13,8 +13,8 @@ use crate::error::{Doing, RecordError};
 use crate::reader::{Header, HeaderFile, Rows, Wall, read_walls};
 use crate::summary::{ClientWeights, Summary, Tally};
 use crate::{
-    CHECKPOINT, MODEL, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, note_names,
-    write_csv, write_model,
+    CHECKPOINT, MODEL, REPLAYED, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends,
+    note_names, write_csv, write_model,
 };
 
 /// A run that is being written. Only one can exist for a folder, across all processes.
@@ -38,6 +38,17 @@ impl RunWriter {
         settings: &str,
         start: Option<(&Layout, &[f32])>,
     ) -> Result<Self, RecordError> {
+        RunWriter::create_replay(folder, header, settings, start, None)
+    }
+
+    /// The same for a run that replays another, whose rounds it then carries with it.
+    pub fn create_replay(
+        folder: &Path,
+        header: &Header,
+        settings: &str,
+        start: Option<(&Layout, &[f32])>,
+        replayed: Option<&[u8]>,
+    ) -> Result<Self, RecordError> {
         let exists = || RecordError::Exists { folder: folder.to_owned() };
         if folder.symlink_metadata().is_ok() {
             return Err(exists());
@@ -49,7 +60,7 @@ impl RunWriter {
         let _stale = remove_stale(&building, folder)?;
         fs::create_dir(&building).doing("creating", &building)?;
         let lock = disk::lock(&building, folder)?;
-        let lock = fill(&building, header, settings, start)
+        let lock = fill(&building, header, settings, start, replayed)
             .and_then(|()| put_in_place(&building, folder, lock))
             .inspect_err(|_| {
                 // What is reported is why the creation failed; a leftover goes with the next attempt.
@@ -186,9 +197,13 @@ fn fill(
     header: &Header,
     settings: &str,
     start: Option<(&Layout, &[f32])>,
+    replayed: Option<&[u8]>,
 ) -> Result<(), RecordError> {
     if let Some((layout, model)) = start {
         write_model(&building.join(START_MODEL), layout, model)?;
+    }
+    if let Some(rounds) = replayed {
+        disk::write_synced(&building.join(REPLAYED), rounds)?;
     }
     disk::write_synced(&building.join(RUN), &header.to_json(settings.as_bytes()))?;
     disk::write_synced(&building.join(SETTINGS), settings.as_bytes())?;

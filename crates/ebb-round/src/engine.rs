@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::clip::{Allowed, Clip};
-use crate::fleet::{Evaluator, Fleet, FleetError, Order, Score, Spent};
+use crate::fleet::{Account, Evaluator, Fleet, FleetError, Order, Score, Spent};
 use crate::inbox::{Inbox, Owed};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
@@ -93,6 +93,8 @@ pub struct Outcome {
     pub cohort: Cohort,
     /// Who answered what.
     pub returns: Returns,
+    /// What the fleet knows of the answers beside what is in them.
+    pub account: Account,
     /// Who stood in for whom, ascending by client.
     pub stand_ins: Vec<StandIn>,
     /// Of the stand-ins that came from one client, how many came from the client's true cluster, and how many there were;
@@ -208,6 +210,7 @@ impl Engine {
             &mut inbox,
         )?; // local training
         let (returns, folded) = inbox.close(probing.elapsed_s + training.elapsed_s);
+        let account = fleet.account();
 
         let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
         contributions.extend(substitution.stand_ins(&round, &returns)); // substitution
@@ -261,6 +264,7 @@ impl Engine {
             rate,
             cohort,
             returns,
+            account,
             stand_ins: stand_ins(&contributions),
             oracle_hits,
             oracle_silent,

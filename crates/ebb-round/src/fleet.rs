@@ -39,6 +39,30 @@ pub trait Fleet: State {
     fn oracle_silent(&self, _job: &Arc<Job>, _wait: Wait) -> Option<Vec<ClientId>> {
         None
     }
+
+    /// What the fleet knows of the answers of the round that was just trained, beside what is in them.
+    fn account(&self) -> Account {
+        Account::default()
+    }
+}
+
+/// What a fleet knows of a round's answers, beside what is in them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    /// How long clients took to answer, in seconds from when the round was opened, ascending by client. Those of whom nobody knows are
+    /// missing.
+    pub took_s: Vec<(ClientId, f64)>,
+    /// Whose outcome is a guess, where a fleet plays what was recorded of another run.
+    pub imputed: Option<Imputed>,
+}
+
+/// Outcomes that nobody saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imputed {
+    /// The rule by which they were guessed.
+    pub by: &'static str,
+    /// Whose, ascending by client.
+    pub clients: Vec<ClientId>,
 }
 
 /// What one client is asked to do.

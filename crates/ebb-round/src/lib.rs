@@ -28,7 +28,8 @@ pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
 pub use engine::{Engine, Needs, Outcome, Roles, RunFacts, StandIn};
 pub use fleet::{
-    ClassScore, Evaluator, Fleet, FleetError, Measured, Order, Score, SetScore, Sink, Spent, Spread,
+    Account, ClassScore, Evaluator, Fleet, FleetError, Imputed, Measured, Order, Score, SetScore, Sink,
+    Spent, Spread,
 };
 pub use inbox::{LATE_ROUNDS, Refusal, Refused};
 pub use oracle::OracleError;

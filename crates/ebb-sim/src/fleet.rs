@@ -1,17 +1,19 @@
 //! Plays a world: takes the roll, trains whoever is there, and lets answers arrive when they would.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Amount, Bits, Census, ClientId, Fleet, FleetError, Job, LATE_ROUNDS, Loader, LocalRule, Measured, Order,
-    RoundNo, Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
+    Account, Amount, Bits, Census, ClientId, Fleet, FleetError, Imputed, Job, LATE_ROUNDS, Loader, LocalRule,
+    Measured, Order, RoundNo, Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
 };
 use ebb_train::Task;
 use ebb_train::backend::{Assignment, Backend};
 
 use crate::memory::Memories;
+use crate::replay::{Answered, Replay, Told};
 use crate::script::Reply;
 use crate::world::{AfterDeadline, WhenWaitedFor, World};
 
@@ -30,6 +32,9 @@ pub struct SimFleet {
     busy: Bits,
     memories: Memories,
     under_way: Vec<UnderWay>,
+    /// In a replay, who is at a job that it had in the record too and did not answer on time: it is busy as long as it was then.
+    following: BTreeSet<ClientId>,
+    account: Account,
 }
 
 /// An answer that will arrive in a later round.
@@ -88,6 +93,8 @@ impl SimFleet {
             busy: Bits::default(),
             memories: Memories::default(),
             under_way: Vec::new(),
+            following: BTreeSet::new(),
+            account: Account::default(),
         }
     }
 
@@ -99,6 +106,9 @@ impl SimFleet {
     /// What comes of asking a client; `None`: silence.
     fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
         let client = order.client;
+        if let Some(replay) = &self.world.replay {
+            return self.replayed(replay, order, wait);
+        }
         let up = self.up.get(client.idx());
         let when_up = !up && self.will_come_when_up(wait);
         if self.busy.get(client.idx()) || !self.reached(client, wait) && !when_up {
@@ -133,6 +143,44 @@ impl SimFleet {
         Some(Fate { steps, finish_s, late, reply })
     }
 
+    /// What the record says of asking a client, or what is guessed.
+    fn replayed(&self, replay: &Replay, order: &Order, wait: Wait) -> Option<Fate> {
+        let client = order.client;
+        let asked = order.job.work.steps(self.task.samples(client));
+        let reply = Reply::whole(client);
+        match replay.outcome(self.number, client, self.busy.get(client.idx())).0 {
+            Told::Silent => None,
+            Told::Late(number) => {
+                let finish_s = self.window_s(wait);
+                Some(Fate { steps: asked, finish_s, reply, late: Some(Arrives::In(number)) })
+            }
+            Told::Answered(Answered { steps, took_s }) => {
+                let steps = steps.map_or(asked, |steps| steps.min(asked));
+                Some(Fate { steps, finish_s: took_s, reply, late: None })
+            }
+        }
+    }
+
+    /// Notes who goes on as in the record after being asked, and whose outcome is a guess.
+    fn follow(&mut self, orders: &[Order]) {
+        let Some(replay) = &self.world.replay else { return };
+        let mut imputed = Imputed { by: replay.rule(), clients: Vec::new() };
+        for client in orders.iter().map(|order| order.client) {
+            let busy = self.busy.get(client.idx());
+            let (told, guessed) = replay.outcome(self.number, client, busy);
+            if guessed {
+                imputed.clients.push(client);
+            }
+            // Whoever is busy goes on with what it has in hand.
+            if !busy && !guessed && !matches!(told, Told::Answered(_)) {
+                self.following.insert(client);
+            } else if !busy {
+                self.following.remove(&client);
+            }
+        }
+        self.account.imputed = Some(imputed);
+    }
+
     /// The work of an order, in the unit that the world's law of work counts in.
     fn planned(&self, order: &Order) -> Work {
         let work = order.job.work;
@@ -159,6 +207,10 @@ impl SimFleet {
 
     /// How long the round is open; answers that would come after that are marked late.
     fn close(&self, orders: &[Order], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
+        let recorded_s = self.world.replay.as_ref().and_then(|replay| replay.elapsed_s(self.number, orders));
+        if let Some(recorded_s) = recorded_s {
+            return (recorded_s - (self.now_s - self.began_s)).max(0.0);
+        }
         let on_time = |fate: &&Fate| fate.late.is_none();
         let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
         // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
@@ -181,7 +233,8 @@ impl SimFleet {
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
         let window_s = if n_waited_for == 0 { self.world.deadline_s } else { self.window_s(wait) };
         match (all_answered, window_s.is_infinite()) {
-            (false, false) => window_s,
+            // Who was on time in a record may have taken longer than the deadline: a server grants some grace.
+            (false, false) => window_s.max(slowest_s),
             (false, true) if times.is_empty() => self.next_arrival_s(),
             _ => slowest_s,
         }
@@ -243,7 +296,7 @@ impl SimFleet {
     }
 }
 
-/// Nobody asks in fleets larger than this who would have answered.
+/// Nobody asks in fleets larger than this who would have answered, nor how long each took.
 const MOST_FORETOLD: usize = 4096;
 
 impl Fleet for SimFleet {
@@ -259,7 +312,12 @@ impl Fleet for SimFleet {
             enrolled.get(one.client.idx()) && (begun || one.is_remembered(number))
         });
         self.begin_when_up();
+        if let Some(replay) = &self.world.replay {
+            let enrolled = census.enrolled();
+            self.following.retain(|client| enrolled.get(client.idx()) && replay.was_busy(number, *client));
+        }
         census.set_busy(|busy| {
+            self.following.iter().for_each(|client| busy.set(client.idx(), true));
             for one in self.under_way.iter().filter(|one| self.is_busy(one)) {
                 busy.set(one.client.idx(), true);
             }
@@ -294,9 +352,13 @@ impl Fleet for SimFleet {
         });
         for (client, loss) in clients.into_iter().zip(losses) {
             let steps = job.work.steps(self.task.samples(client)).get();
+            let train_s = match &self.world.replay {
+                Some(replay) => replay.usual_s(client),
+                None => self.world.speed.train_s(client, steps),
+            };
             let measured = Measured {
                 loss,
-                train_s: self.world.speed.train_s(client, steps),
+                train_s,
                 upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
             };
             // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts,
@@ -315,6 +377,12 @@ impl Fleet for SimFleet {
     fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
         let mut fates: Vec<_> = orders.iter().map(|order| self.fate(order, wait)).collect();
         let mut elapsed_s = self.close(orders, &mut fates, wait);
+        let few = self.up.len() <= MOST_FORETOLD;
+        let on_time = orders.iter().zip(&fates).filter(|_| few).filter_map(|(order, fate)| {
+            fate.as_ref().filter(|fate| fate.late.is_none()).map(|fate| (order.client, fate.finish_s))
+        });
+        self.account = Account { took_s: on_time.collect(), imputed: None };
+        self.follow(orders);
         if let Some(round_s) = self.world.availability.round_s() {
             // The next round begins when the recording has it begin.
             elapsed_s = elapsed_s.max(round_s - (self.now_s - self.began_s));
@@ -388,7 +456,8 @@ impl Fleet for SimFleet {
 
     fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
         let others_come = wait.is_patient() && self.world.when_waited_for != WhenWaitedFor::Never;
-        if others_come || self.up.len() > MOST_FORETOLD {
+        // A guess is no oracle.
+        if others_come || self.up.len() > MOST_FORETOLD || self.world.replay.is_some() {
             return None;
         }
         let silent = |client: &ClientId| {
@@ -396,6 +465,10 @@ impl Fleet for SimFleet {
             self.fate(&order, wait).is_none_or(|fate| fate.late.is_some())
         };
         Some(self.up.iter().map(ClientId::new).filter(silent).collect())
+    }
+
+    fn account(&self) -> Account {
+        self.account.clone()
     }
 }
 
@@ -410,6 +483,9 @@ impl State for SimFleet {
             to.u64("client", u64::from(one.client.number()));
             one.update.save("update", to);
         }
+        if self.world.replay.is_some() {
+            to.u32s("following", &self.following.iter().map(|client| client.number()).collect::<Vec<_>>());
+        }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
@@ -421,6 +497,10 @@ impl State for SimFleet {
             let arrives = Arrives::load(from)?;
             let client = ClientId::new(from.u32("client")? as usize);
             self.under_way.push(UnderWay { arrives, client, update: Update::load("update", from)? });
+        }
+        if self.world.replay.is_some() {
+            let following = from.u32s("following")?;
+            self.following = following.into_iter().map(|client| ClientId::new(client as usize)).collect();
         }
         Ok(())
     }

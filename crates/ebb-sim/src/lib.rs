@@ -12,6 +12,7 @@ mod members;
 mod membership;
 mod memory;
 mod outage;
+mod replay;
 mod roll;
 mod script;
 mod speed;

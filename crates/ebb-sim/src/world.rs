@@ -1,4 +1,6 @@
-//! The `[world]` table: availability, speeds, deadline, membership, or a script.
+//! The `[world]` table: availability, speeds, deadline, membership, or a script, or the record of a run.
+
+use std::sync::Arc;
 
 use ebb_round::{Census, ClientId, RoundNo};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError, build};
@@ -12,12 +14,14 @@ use crate::link::{self, Link};
 use crate::members;
 use crate::membership::{Event, Membership};
 use crate::outage::{self, Outage};
+use crate::replay::{Replay, WasUp};
 use crate::script::{After, Reply, Script};
 use crate::speed::Speed;
+use crate::work::complete::Complete;
 use crate::work::{self, WorkLaw};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 6] = [
+pub const PARTS: [(&str, &str, &str); 7] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -48,12 +52,18 @@ pub const PARTS: [(&str, &str, &str); 6] = [
         "clients that are away from a round until another, whatever their availability says",
         "outages = [{ from = 20, until = 80, clients = [0, 1, 2, 3] }]",
     ),
+    (
+        "replay",
+        "the participation of another run, served or simulated, from its record; what it cannot know is a guess",
+        "deadline_s = 60.0\n[world.replay]\nrecord = \"/runs/served\"   # its folder, or a file of its rounds\nimpute = \"own-rate\"       # or answers, silent",
+    ),
 ];
 
 /// Everything about the clients that no method decides.
 pub struct World {
     pub(crate) availability: Box<dyn Availability>,
     pub(crate) script: Option<Script>,
+    pub(crate) replay: Option<Arc<Replay>>,
     pub(crate) membership: Membership,
     pub(crate) churn: Option<Churn>,
     pub(crate) outages: Vec<Outage>,
@@ -65,6 +75,8 @@ pub struct World {
     pub(crate) when_waited_for: WhenWaitedFor,
     pub(crate) after_deadline: AfterDeadline,
 }
+
+const AN_HOUR_S: f64 = 3600.0;
 
 /// Thirty years; beyond it virtual time would lose its seconds.
 pub(crate) const MOST_S: f64 = 1e9;
@@ -101,6 +113,16 @@ struct Table {
     after_script: Option<After>,
 }
 
+/// The same where a record says who was there and what came of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayTable {
+    /// How long a round with silent clients takes, and what methods are told.
+    deadline_s: Option<Positive>,
+    /// The same where clients are waited for.
+    patience_s: Option<Positive>,
+}
+
 /// What clients do that are down but waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -132,6 +154,24 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
 }
 
+/// How long clients are waited for: what is said, else an hour, or the deadline if that is longer.
+fn patience_s(
+    settings: &Settings<'_>,
+    deadline_s: Option<Positive>,
+    patience_s: Option<Positive>,
+) -> Result<f64, SettingsError> {
+    for (key, value_s) in [("deadline_s", deadline_s), ("patience_s", patience_s)] {
+        value_s.map_or(Ok(()), |value_s| check_seconds(settings, key, value_s.get()))?;
+    }
+    match (deadline_s.map(Positive::get), patience_s.map(Positive::get)) {
+        (Some(deadline_s), Some(patience_s)) if patience_s < deadline_s => {
+            Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"))
+        }
+        (_, Some(patience_s)) => Ok(patience_s),
+        (deadline_s, None) => Ok(deadline_s.map_or(AN_HOUR_S, |deadline_s| deadline_s.max(AN_HOUR_S))),
+    }
+}
+
 /// Whether so many seconds, which stand under this key, can be.
 pub(crate) fn check_seconds(settings: &Settings<'_>, key: &str, value_s: f64) -> Result<(), SettingsError> {
     if value_s > MOST_S {
@@ -143,6 +183,9 @@ pub(crate) fn check_seconds(settings: &Settings<'_>, key: &str, value_s: f64) ->
 impl World {
     /// Reads the `[world]` table, for the clients of this data.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
+        if settings.inner("replay").written() {
+            return World::of_record(settings);
+        }
         let table: Table = settings.parse_without(&["availability", "work", "churn", "link"])?;
         let inner = settings.inner("availability");
         let script = match &table.script {
@@ -197,9 +240,6 @@ impl World {
             }
         };
         check_seconds(settings, "step_s", table.step_s.get())?;
-        for (key, value_s) in [("deadline_s", table.deadline_s), ("patience_s", table.patience_s)] {
-            value_s.map_or(Ok(()), |value_s| check_seconds(settings, key, value_s.get()))?;
-        }
         if table.speed_spread.get() > MOST_SPREAD {
             return Err(settings.error("speed_spread", format!("give at most {MOST_SPREAD}")));
         }
@@ -212,9 +252,7 @@ impl World {
                 format!("nobody could answer: sending alone takes upload_s = {upload_s}; give more, or a faster link"),
             ));
         }
-        if deadline_s.is_finite() && table.patience_s.is_some_and(|patience| patience.get() < deadline_s) {
-            return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
-        }
+        let patience_s = patience_s(settings, table.deadline_s, table.patience_s)?;
         if let Some(round_s) = availability.round_s()
             && deadline_s.is_finite()
             && deadline_s > round_s
@@ -224,14 +262,10 @@ impl World {
             );
             return Err(settings.error("deadline_s", message));
         }
-        let an_hour_s: f64 = 3600.0;
-        let patience_s = table.patience_s.map_or_else(
-            || if deadline_s.is_finite() { an_hour_s.max(deadline_s) } else { an_hour_s },
-            Positive::get,
-        );
         Ok(World {
             availability,
             script,
+            replay: None,
             membership: match &table.members {
                 Some(file) => members::read(settings, "members", file)?,
                 None => Membership::new(table.arrivals, table.departures, settings)?,
@@ -250,6 +284,39 @@ impl World {
             when_waited_for: table.when_waited_for,
             after_deadline: table.after_deadline,
         })
+    }
+
+    /// The world that a record tells of.
+    fn of_record(settings: &Settings<'_>) -> Result<World, SettingsError> {
+        let table: ReplayTable = settings.parse_without(&["replay"])?;
+        let patience_s = patience_s(settings, table.deadline_s, table.patience_s)?;
+        let (replay, membership) = Replay::read(settings)?;
+        let replay = Arc::new(replay);
+        Ok(World {
+            availability: Box::new(WasUp(Arc::clone(&replay))),
+            script: None,
+            replay: Some(replay),
+            membership,
+            churn: None,
+            outages: Vec::new(),
+            work: Box::new(Complete {}),
+            link: Box::new(Constant { upload_s: 0.0 }),
+            speed: Speed { seed: settings.facts().seed, step_s: 0.0, spread: 0.0 },
+            deadline_s: table.deadline_s.map_or(f64::INFINITY, Positive::get),
+            patience_s,
+            when_waited_for: WhenWaitedFor::Never,
+            after_deadline: AfterDeadline::Cut,
+        })
+    }
+
+    /// The rounds of the run that is replayed, one JSON object a line, if this is a replay.
+    pub fn replayed(&self) -> Option<&[u8]> {
+        self.replay.as_ref().map(|replay| replay.bytes())
+    }
+
+    /// How many rounds can be played; `None` where that is up to the run.
+    pub fn n_rounds(&self) -> Option<u32> {
+        self.replay.as_ref().map(|replay| replay.n_rounds())
     }
 
     /// Takes the roll of a round: who joined, who left, who is up.

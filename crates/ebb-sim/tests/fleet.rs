@@ -659,3 +659,60 @@ fn rounds_begin_when_a_recording_has_them_begin() {
         "{error}"
     );
 }
+
+/// A round of a record of three clients that are all up, with these lists beside.
+fn recorded(number: RoundNo, lists: &str) -> String {
+    let joined = if number == 0 { "[[0,2]]" } else { "[]" };
+    format!(
+        "{{\"round\":{number},\"n_enrolled\":3,\"joined\":{joined},\"left\":[],\"n_up\":3,\"up\":[0,1,2],{lists},\"partial_steps\":[],\
+         \"refused\":[],\"refused_why\":[],\"rate\":0.1,\"step_norm\":1.0,\"elapsed_s\":9.0,\"virtual_s\":9.0,\"bytes_down\":0,\
+         \"bytes_up\":0,\"bytes_total\":0}}\n"
+    )
+}
+
+#[test]
+fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rounds.jsonl");
+    let none = "\"partial\":[],\"late\":[],\"late_base\":[]";
+    let rounds = [
+        // Client 1 is late by two rounds, client 2 says nothing and has its job in hand for one.
+        format!("\"asked\":[0,1,2],\"whole\":[0],\"absent\":[1,2],\"took_s\":[4.5],{none}"),
+        format!("\"busy\":[1,2],\"asked\":[],\"whole\":[],\"absent\":[],{none}"),
+        "\"busy\":[1],\"asked\":[],\"whole\":[],\"absent\":[],\"partial\":[],\"late\":[1],\"late_base\":[0]"
+            .to_owned(),
+        format!("\"asked\":[],\"whole\":[],\"absent\":[],{none}"),
+    ];
+    let lines: String = rounds.iter().zip(0..).map(|(lists, number)| recorded(number, lists)).collect();
+    std::fs::write(&file, lines).unwrap();
+    let world = format!("deadline_s = 20.0\n[world.replay]\nrecord = {file:?}\nimpute = \"answers\"");
+    let mut trial = built(&world).unwrap();
+    let heard = |answers: &[(usize, Update)]| {
+        answers.iter().map(|(client, update)| (*client, update.base)).collect::<Vec<_>>()
+    };
+    let (answers, spent) = play(&mut trial, 0, Wait::Deadline, None);
+    assert_eq!((heard(&answers), spent.elapsed_s), (vec![(0, 0)], 9.0));
+    assert_eq!(trial.fleet.account().took_s, [(ClientId::new(0), 4.5)]);
+    // Everybody is asked in every round, which the record does not know: the free are guessed to answer.
+    let expected = [
+        (vec![1, 2], vec![(0, 1)], vec![0]),
+        (vec![1], vec![(1, 0), (0, 2), (2, 2)], vec![0, 2]),
+        (vec![], vec![(0, 3), (1, 3), (2, 3)], vec![0, 1, 2]),
+    ];
+    for (number, (busy, answered, imputed)) in (1..).zip(expected) {
+        let mut state = Saver::new();
+        trial.fleet.save(&mut state);
+        let mut again = built(&world).unwrap();
+        again.fleet.load(&mut Loader::new(&state.finish())).unwrap();
+        again.census = trial.census.clone();
+        for trial in [&mut again, &mut trial] {
+            let (answers, _) = play(trial, number, Wait::Deadline, None);
+            assert_eq!(trial.census.busy().iter().collect::<Vec<_>>(), busy, "round {number}");
+            assert_eq!(heard(&answers), answered, "round {number}");
+            let guessed = trial.fleet.account().imputed.unwrap();
+            let clients: Vec<_> = guessed.clients.iter().map(|client| client.idx()).collect();
+            assert_eq!((guessed.by, clients), ("answers", imputed.clone()), "round {number}");
+        }
+    }
+    assert!(trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(), "a guess is no oracle");
+}

@@ -212,6 +212,8 @@ fn every_kind_of_world_is_compared() {
             "members" => "members = ",
             "churn" => "[world.churn]",
             "outages" => "outages = ",
+            // A record has to be made first: tests/replay.rs.
+            "replay" => continue,
             other => panic!("WORLDS may lack {other}; add it, and here by what it is known"),
         };
         assert!(WORLDS.iter().any(|world| world.contains(key)), "WORLDS lacks {part}; add it");

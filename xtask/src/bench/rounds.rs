@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ebb_methods::Registry;
 use ebb_record::{Header, Row, RunWriter};
 use ebb_round::{
-    Census, ClientId, Cohort, Engine, Fleet, FleetError, Job, Loader, Order, Probes, Report, Round, RoundNo,
-    RunFacts, Saver, Selector, Sink, Spent, State, StateError, Update, Wait,
+    Account, Census, ClientId, Cohort, Engine, Fleet, FleetError, Job, Loader, Order, Probes, Report, Round,
+    RoundNo, RunFacts, Saver, Selector, Sink, Spent, State, StateError, Update, Wait,
 };
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
@@ -335,6 +335,10 @@ impl Fleet for TimedFleet {
 
     fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
         self.inner.oracle_silent(job, wait)
+    }
+
+    fn account(&self) -> Account {
+        self.inner.account()
     }
 }
 

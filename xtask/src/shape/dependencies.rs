@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-methods", &["ebb-round", "ebb-settings"]),
     ("ebb-train", &["ebb-round", "ebb-settings"]),
     ("ebb-record", &["ebb-round"]),
-    ("ebb-sim", &["ebb-round", "ebb-settings", "ebb-train"]),
+    ("ebb-sim", &["ebb-record", "ebb-round", "ebb-settings", "ebb-train"]),
     ("ebb-net", &["ebb-round", "ebb-train"]),
     ("ebb-exec", &["ebb-round", "ebb-settings", "ebb-train"]),
     (

@@ -11,6 +11,7 @@ pub(crate) mod friends;
 pub(crate) mod join;
 pub(crate) mod list;
 pub(crate) mod recompute;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod reproduce;
 pub(crate) mod resume;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ebb_methods::Registry;
-use ebb_record::{RecordError, RunWriter, Summary};
+use ebb_record::{RecordError, Replayed, RunWriter, Summary};
 
 use crate::CliError;
 use crate::args::{How, Run};
@@ -31,11 +31,12 @@ pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
 
 /// Makes the folder of a new run.
 pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliError> {
-    Ok(RunWriter::create(
+    Ok(RunWriter::create_replay(
         folder,
         &run.header(),
         &run.resolved,
         run.start_model().map(|model| (run.layout(), model)),
+        run.fleet.world().replayed(),
     )?)
 }
 
@@ -117,6 +118,9 @@ pub(crate) fn figures(summary: &Summary) -> Vec<(String, String)> {
             count(summary.never_heard, "client")
         ),
     );
+    if let Some(replay) = &summary.replay {
+        add("imputed", imputed(replay));
+    }
     if summary.stand_ins > 0 {
         let share = summary.oracle_hit_share;
         let hits = share.map(|share| format!("; oracle: {} of the client's true cluster", percent(share)));
@@ -138,8 +142,17 @@ pub(crate) fn figures(summary: &Summary) -> Vec<(String, String)> {
     all
 }
 
+/// How much of a replay is a guess.
+pub(crate) fn imputed(replay: &Replayed) -> String {
+    let Replayed { imputed_by, asked, imputed, imputed_share, asked_down } = replay;
+    let share = percent(*imputed_share);
+    format!(
+        "{share} of what was asked: {imputed} of {asked}, guessed by {imputed_by}; {asked_down} asked while down"
+    )
+}
+
 /// Makes the first folder below `runs/` that is not taken, named after the configuration.
-fn create_anywhere(run: &Assembled, file: &Path) -> Result<RunWriter, CliError> {
+pub(crate) fn create_anywhere(run: &Assembled, file: &Path) -> Result<RunWriter, CliError> {
     let record = if file.is_dir() { Some(file) } else { file.parent() };
     let repeats = file.is_dir() || file.file_name().is_some_and(|name| name == "settings.toml");
     let name = if repeats { record.and_then(Path::file_name) } else { file.file_stem() };

@@ -5,12 +5,13 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use ebb_plot::{Lines, Series, Size, Theme};
-use ebb_record::{Row, RunFolder, SelectionTally};
+use ebb_record::{Replayed, Row, RunFolder, SelectionTally};
 
 use crate::CliError;
 use crate::args::{Against, Show};
 use crate::chart::{Curve, draw};
 use crate::commands::compare::{as_json, print_tables};
+use crate::commands::run::imputed;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
     Columns, bold, bytes, cost, count, duration, ending, figure, percent, resume_command, say, write_file,
@@ -82,6 +83,9 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     }
     print_participation(&rows)?;
     print_selection(&rows)?;
+    if let Some(replay) = Replayed::of(&rows) {
+        say(&format!("imputed: {}", imputed(&replay)))?;
+    }
     print_stand_ins(&rows)?;
     print_judged(&rows)
 }

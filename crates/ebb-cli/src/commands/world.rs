@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::CliError;
 use crate::args::WorldArgs;
-use crate::assemble::{planned, read_to_look, scheduled_rounds};
+use crate::assemble::{check_rounds, planned, read_to_look, scheduled_rounds};
 use crate::output::{Columns, bold, count, folder_for, note, say, say_files, write_file, write_picture};
 
 /// Tables on the terminal end after this many clients; the file has them all.
@@ -114,6 +114,7 @@ impl Played {
         // Fewer rounds of a world are no other world.
         facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        check_rounds(tree, &world, n_rounds)?;
         let notes = world.notes().to_vec();
         let mut roll = Roll::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) = (Participation::of(task.n_clients()), Recorder::default());

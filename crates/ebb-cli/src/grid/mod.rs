@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use ebb_methods::Registry;
-use ebb_record::{Row, RunFolder};
+use ebb_record::{Recorded, Row, RunFolder};
 use ebb_round::rng;
 use ebb_settings::{Facts, Place, Tree};
 use serde::{Deserialize, Serialize};
@@ -431,7 +431,14 @@ pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError>
 fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let start = tree.text("run.start_from").and_then(|path| std::fs::read(base.join(path)).ok());
     let start = start.map_or(0, |bytes| rng::hash(&String::from_utf8_lossy(&bytes)));
-    format!("{:016x}", rng::hash(&format!("{method}\n{}\n{start}", tree.written())))
+    let written = tree.written();
+    let Some(record) = tree.text("world.replay.record") else {
+        return format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}")));
+    };
+    // What is wrong with it is said when the cell is built.
+    let replayed = Recorded::read(&base.join(record)).map(|recorded| recorded.checksum());
+    let replayed = replayed.unwrap_or_default();
+    format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}\n{replayed}")))
 }
 
 fn repeated<T: PartialEq>(values: &[T]) -> bool {

@@ -142,6 +142,7 @@ pub(crate) struct Unread {
     packed: Bytes,
     n_params: usize,
     bounds: Bounds,
+    took_s: Option<f64>,
 }
 
 impl Unread {
@@ -151,7 +152,8 @@ impl Unread {
 
     /// Looks at the vectors.
     pub(crate) fn read(self) -> Result<Arrived, (Reason, &'static str)> {
-        let Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds } = self;
+        let Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds, took_s } =
+            self;
         if Digest::of(&packed) != digest {
             return Err(("malformed", "vectors that are not what their digest says"));
         }
@@ -167,6 +169,7 @@ impl Unread {
             loss: said.loss,
             loss_fall: said.loss_fall,
             accuracy: said.accuracy,
+            took_s,
             payload,
         };
         let flaw = flaw(n_params, &answer, &delta);
@@ -353,12 +356,17 @@ impl Desk {
     /// A client answers.
     pub(super) fn answer(&mut self, client: ClientId, said: wire::Answer, now_s: f64) {
         let round = said.round;
-        if let Err((reason, message)) = self.try_answer(client, said) {
+        if let Err((reason, message)) = self.try_answer(client, said, now_s) {
             self.misread(client, round, reason, message, now_s);
         }
     }
 
-    fn try_answer(&mut self, client: ClientId, said: wire::Answer) -> Result<(), (Reason, &'static str)> {
+    fn try_answer(
+        &mut self,
+        client: ClientId,
+        said: wire::Answer,
+        now_s: f64,
+    ) -> Result<(), (Reason, &'static str)> {
         let content = said.delta.as_ref().ok_or(("malformed", "an answer without vectors"))?;
         let digest = Digest::read(&content.digest).ok_or(("malformed", "a digest of another length"))?;
         if !same(&self.key.ticket(client, said.round), &said.ticket) {
@@ -397,7 +405,10 @@ impl Desk {
             .ok_or(("malformed", "vectors that did not come, or not whole"))?;
         self.set_fate(said.round, client, Fate::Writing);
         let (n_params, bounds) = (self.rules.layout.len(), self.rules.bounds());
-        let unread = Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds };
+        let open = self.open.as_ref().filter(|open| open.number == said.round);
+        let took_s = open.map(|open| open.elapsed_s(now_s));
+        let unread =
+            Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds, took_s };
         self.effects.push(Effect::Read(Box::new(unread)));
         Ok(())
     }

@@ -51,6 +51,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
             refused: Vec::new(),
             elapsed_s: 1.5,
         },
+        account: ebb_round::Account::default(),
         stand_ins: Vec::new(),
         oracle_hits: None,
         oracle_silent: None,
@@ -121,6 +122,35 @@ fn line(row: &Row) -> String {
 
 fn back(row: &Row) -> Row {
     Row::parse(line(row).as_bytes()).unwrap()
+}
+
+#[test]
+fn who_is_busy_how_long_answers_took_and_whose_outcome_is_a_guess() {
+    let mut census = census(4, &[1, 2]);
+    census.set_busy(|busy| [0, 2].into_iter().for_each(|idx| busy.set(idx, true)));
+    let mut outcome = outcome(0);
+    outcome.account.took_s = vec![(ClientId::new(2), 0.25)];
+    let clients = vec![ClientId::new(1)];
+    outcome.account.imputed = Some(ebb_round::Imputed { by: "silent", clients });
+    let row = Row::new(&census, &outcome, None);
+    let text = line(&row);
+    for part in [
+        r#""up":[1,2],"busy":[0,2],"asked""#,
+        r#""partial_steps":[4],"took_s":[null,0.25],"imputed_by":"silent","imputed":[1],"late""#,
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let again = back(&row);
+    assert_eq!((again.busy(), again.answered()), (vec![0, 2], vec![(1, None), (2, Some(0.25))]));
+    let wrong = |from: &str, to: &str| match Row::parse(text.replace(from, to).as_bytes()) {
+        Err(BadLine::NoRow(message)) => message,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(wrong("[null,0.25]", "[0.25]"), "`whole` and `partial` hold 2 clients, but `took_s` is for 1");
+    assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
+    // Of nobody is it known.
+    outcome.account.took_s.clear();
+    assert!(Row::new(&census, &outcome, None).took_s.is_empty());
 }
 
 #[test]

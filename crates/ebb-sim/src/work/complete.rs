@@ -18,7 +18,7 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Complete {}
+pub(crate) struct Complete {}
 
 impl WorkLaw for Complete {
     fn done(&self, _number: RoundNo, _client: ClientId, planned: NonZeroU32) -> Done {

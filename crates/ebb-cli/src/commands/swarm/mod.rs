@@ -175,8 +175,9 @@ enum Heard {
 }
 
 /// Something to be done later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Due {
+    Strike { client: u32, blow: Blow, away_s: f64 },
     StartClient(u32),
     Continue(u32),
     Mend(u32),
@@ -328,8 +329,8 @@ impl Play {
         }
         self.last = Some((round, Instant::now()));
         for client in 0..self.table.clients.get() {
-            let Some((blow, away_s)) = self.table.blow(round, client) else { continue };
-            self.strike(client, blow, away_s);
+            let Some((blow, strike_s, away_s)) = self.table.blow(round, client) else { continue };
+            self.after(strike_s, Due::Strike { client, blow, away_s });
         }
         let kills = self.server_kills.iter().filter(|&&at| at == round).count();
         for _ in 0..kills {
@@ -372,6 +373,7 @@ impl Play {
 
     fn act(&mut self, due: Due) -> Result<(), CliError> {
         match due {
+            Due::Strike { client, blow, away_s } => self.strike(client, blow, away_s),
             Due::StartClient(client) => self.start_client(client)?,
             Due::Continue(client) => {
                 if let Some(child) = &self.clients[client as usize] {

@@ -1,5 +1,6 @@
 //! The `[swarm]` table: what befalls whom, and when.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::Child;
@@ -29,6 +30,12 @@ pub(super) struct SwarmTable {
     /// To lose its connection for a while.
     #[serde(default = "never")]
     cut: Chance,
+    /// Clients with chances of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    class: Vec<Class>,
+    /// How long after a round began that befalls them, from and to.
+    #[serde(default = "at_once")]
+    strike_s: [NonNegative; 2],
     /// For how long, from and to.
     #[serde(default = "a_while")]
     away_s: [NonNegative; 2],
@@ -47,6 +54,19 @@ pub(super) struct SwarmTable {
     pub(super) ca: Option<PathBuf>,
 }
 
+/// Some clients, and the chances of each of them; those that are left out are 0.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Class {
+    clients: Vec<u32>,
+    #[serde(default = "never")]
+    kill: Chance,
+    #[serde(default = "never")]
+    pause: Chance,
+    #[serde(default = "never")]
+    cut: Chance,
+}
+
 fn one() -> u32 {
     1
 }
@@ -55,6 +75,9 @@ fn never() -> Chance {
 }
 fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
+}
+fn at_once() -> [NonNegative; 2] {
+    [zero(), zero()]
 }
 fn a_while() -> [NonNegative; 2] {
     [0.2, 2.0].map(|value| NonNegative::new(value).expect("not negative"))
@@ -75,12 +98,30 @@ impl SwarmTable {
     pub(super) fn read(tree: &Tree) -> Result<SwarmTable, CliError> {
         let settings = tree.table("swarm", Facts::default());
         let table: SwarmTable = settings.parse()?;
-        if table.kill.get() + table.pause.get() + table.cut.get() > 1.0 {
-            return Err(settings
-                .error("kill", "kill, pause and cut together are more than 1; give less")
-                .into());
+        let mut chances = vec![("kill".to_owned(), [table.kill, table.pause, table.cut])];
+        for (at, class) in table.class.iter().enumerate() {
+            chances.push((format!("class[{at}].kill"), [class.kill, class.pause, class.cut]));
+            let wrong =
+                |message: String| Err(settings.error(&format!("class[{at}].clients"), message).into());
+            if let Some(client) = class.clients.iter().find(|&&client| client >= table.clients.get()) {
+                let last = table.clients.get() - 1;
+                return wrong(format!("there is no client {client}; they are 0 to {last}"));
+            }
+            let earlier = table.class[..at].iter().flat_map(|class| &class.clients);
+            let mut seen: BTreeSet<u32> = earlier.copied().collect();
+            if let Some(client) = class.clients.iter().find(|&&client| !seen.insert(client)) {
+                return wrong(format!("client {client} is named twice; name it once"));
+            }
         }
-        for (key, [from, to]) in [("away_s", table.away_s), ("down_s", table.down_s)] {
+        for (key, chances) in chances {
+            if chances.iter().map(|chance| chance.get()).sum::<f64>() > 1.0 {
+                return Err(settings
+                    .error(&key, "kill, pause and cut together are more than 1; give less")
+                    .into());
+            }
+        }
+        let times = [("strike_s", table.strike_s), ("away_s", table.away_s), ("down_s", table.down_s)];
+        for (key, [from, to]) in times {
             if from.get() > to.get() {
                 return Err(settings.error(key, "the shortest time first, then the longest").into());
             }
@@ -88,18 +129,22 @@ impl SwarmTable {
         Ok(table)
     }
 
-    /// What befalls a client in a round, and for how long it is away.
-    pub(super) fn blow(&self, round: u32, client: u32) -> Option<(Blow, f64)> {
+    /// What befalls a client in a round, how long after its beginning, and for how long it is away.
+    pub(super) fn blow(&self, round: u32, client: u32) -> Option<(Blow, f64, f64)> {
         let mut stream =
             Stream::of_both(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
         let at = stream.unit();
-        let chances = [(self.kill, Blow::Kill), (self.pause, Blow::Pause), (self.cut, Blow::Cut)];
+        let class = self.class.iter().find(|class| class.clients.contains(&client));
+        let [kill, pause, cut] =
+            class.map_or([self.kill, self.pause, self.cut], |class| [class.kill, class.pause, class.cut]);
+        let chances = [(kill, Blow::Kill), (pause, Blow::Pause), (cut, Blow::Cut)];
         let mut sum = 0.0;
         let blow = chances.into_iter().find_map(|(chance, blow)| {
             sum += chance.get();
             (at < sum).then_some(blow)
         })?;
-        Some((blow, between(self.away_s, stream.unit())))
+        let away_s = between(self.away_s, stream.unit());
+        Some((blow, between(self.strike_s, stream.unit()), away_s))
     }
 
     /// After which rounds the server is killed.
@@ -159,11 +204,31 @@ mod tests {
             .flat_map(|round| (0..20).map(move |client| (round, client)))
             .filter_map(|(round, client)| table.blow(round, client))
             .collect();
-        let killed = blows.iter().filter(|(blow, _)| *blow == Blow::Kill).count();
+        let killed = blows.iter().filter(|(blow, ..)| *blow == Blow::Kill).count();
         assert!((540..660).contains(&killed), "{killed} of 600");
         assert!((1100..1300).contains(&blows.len()), "{}", blows.len());
-        assert!(blows.iter().all(|(_, away_s)| (0.2..2.0).contains(away_s)));
+        assert!(blows.iter().all(|(_, _, away_s)| (0.2..2.0).contains(away_s)));
         assert_eq!(table.blow(3, 7), table.blow(3, 7));
+    }
+
+    #[test]
+    fn classes_have_chances_of_their_own() {
+        let classes = "kill = 0.5\nstrike_s = [0.1, 0.3]\n[[swarm.class]]\nclients = [0, 1]\ncut = 1.0\n\
+                       [[swarm.class]]\nclients = [2]\n";
+        let plan = table(classes).unwrap();
+        let blows = |client| (0..200).filter_map(|round| plan.blow(round, client)).collect::<Vec<_>>();
+        assert!(blows(0).len() == 200 && blows(1).iter().all(|(blow, ..)| *blow == Blow::Cut));
+        assert!(blows(2).is_empty());
+        assert!((70..130).contains(&blows(3).len()), "{}", blows(3).len());
+        assert!(blows(3).iter().all(|(_, strike_s, _)| (0.1..0.3).contains(strike_s)));
+        for (text, key) in [
+            ("[[swarm.class]]\nclients = [20]", "swarm.class[0].clients"),
+            ("[[swarm.class]]\nclients = [1]\n[[swarm.class]]\nclients = [2, 1]", "swarm.class[1].clients"),
+            ("[[swarm.class]]\nclients = [1]\nkill = 0.7\ncut = 0.4", "swarm.class[0].kill"),
+        ] {
+            let error = table(text).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
     }
 
     #[test]

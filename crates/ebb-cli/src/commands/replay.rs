@@ -1,0 +1,109 @@
+//! `ebbflow replay`: the participation of a run, played against another recipe in simulation.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use ebb_methods::{Registry, registry};
+use ebb_record::{Recorded, RunFolder};
+use ebb_settings::{Place, Tree};
+
+use crate::CliError;
+use crate::args::Replay;
+use crate::assemble::{Assembled, put_seed, read_settings};
+use crate::commands::run::{create, create_anywhere, finish};
+
+/// The settings of `[local]` that are not those of one way to train.
+const COMMON: [&str; 15] = [
+    "rate",
+    "schedule",
+    "step_every",
+    "step_factor",
+    "steps",
+    "epochs",
+    "batch",
+    "momentum",
+    "nesterov",
+    "optimiser",
+    "beta1",
+    "beta2",
+    "epsilon",
+    "weight_decay",
+    "clip_norm",
+];
+
+pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
+    // A file would be taken for a configuration.
+    let record = RunFolder::open(&args.record)?;
+    let (tree, base) = read_settings(&args.record, &[], args.how.place.data.as_deref())?;
+    let mut tree = settings(registry, tree, args)?;
+    let n_rounds = Recorded::read(record.folder())?.rows.len();
+    tree.put("run.rounds", n_rounds as i64, typed(args));
+    tree.set_all(&args.changes.set)?;
+    put_seed(&mut tree, args.seed);
+    let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
+    let writer = match &args.out {
+        Some(folder) => create(&assembled, folder)?,
+        None => create_anywhere(&assembled, Path::new(&default_name(args)))?,
+    };
+    finish(&mut assembled, writer, &args.how)
+}
+
+/// What stands for everything that the command itself says.
+fn typed(args: &Replay) -> Place {
+    Place::Flag(format!("replay {}", args.record.display()))
+}
+
+/// The record's settings with its clients replaced by what is known of them, and its recipe by the one that is asked for.
+fn settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, CliError> {
+    // What the run was given for its clients: they were real, or simulated.
+    let around = if tree.has("serve") { "serve" } else { "world" };
+    let limits = tree.subtree(around);
+    ["serve", "swarm", "world"].into_iter().for_each(|table| tree.remove(table));
+    for key in ["deadline_s", "patience_s"] {
+        let number = limits.table("", ebb_settings::Facts::default()).number(key);
+        if let Some(number) = number {
+            tree.put(&format!("world.{key}"), number, typed(args));
+        }
+    }
+    tree.put("world.replay.record", args.record.display().to_string(), typed(args));
+    let rule = args.impute.to_possible_value().expect("none is hidden");
+    tree.put("world.replay.impute", rule.get_name(), Place::Flag(format!("--impute {}", rule.get_name())));
+    if let Some(recipe) = &args.recipe {
+        put_recipe(registry, &mut tree, recipe)?;
+    }
+    Ok(tree)
+}
+
+/// Takes the recipe instead of the record's methods. How clients train stays, and how many are asked where the recipe lets that be said.
+fn put_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), CliError> {
+    let flag = Place::Flag(format!("--recipe {recipe}"));
+    let cohort = tree.table("select", ebb_settings::Facts::default()).number("cohort");
+    let before = tree.text("local.kind").unwrap_or("sgd").to_owned();
+    let others = registry::ROLES.map(|(role, _)| role).into_iter().filter(|role| *role != "local");
+    others.for_each(|role| tree.remove(role));
+    tree.put("recipe", recipe, flag.clone());
+    let mut alone = Tree::default();
+    alone.put("recipe", recipe, flag.clone());
+    let alone = registry.with_recipe(alone)?;
+    let kind = |role: &str, default: &str| alone.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
+    let (selector, local) = (kind("select", "uniform"), kind("local", "sgd"));
+    if local != before {
+        // Only what every way to train knows.
+        let own: toml::Table = tree.subtree("local").written().parse().expect("it was just written");
+        let others = own.keys().filter(|key| !COMMON.contains(&key.as_str()));
+        others.for_each(|key| tree.remove(&format!("local.{key}")));
+    }
+    let takes_cohort = |method: &registry::Method| {
+        method.role == "select" && method.name == selector && method.example.contains("cohort = ")
+    };
+    if let Some(cohort) = cohort.filter(|_| registry.methods().iter().any(takes_cohort)) {
+        tree.put("select.cohort", cohort as i64, flag);
+    }
+    Ok(())
+}
+
+fn default_name(args: &Replay) -> String {
+    let name = args.record.file_name().map_or("run".into(), |name| name.to_string_lossy());
+    let recipe = args.recipe.as_deref().unwrap_or("itself");
+    format!("{name}-replayed-by-{recipe}.toml")
+}
