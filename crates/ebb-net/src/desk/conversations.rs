@@ -10,7 +10,7 @@ use prost::Message;
 use super::uploads::Sender;
 use super::*;
 use crate::damaged::damage;
-use crate::pack::pack;
+use crate::pack::{Number, pack};
 use crate::tokens::Terms;
 
 const SERVER: [u8; 16] = [9; 16];
@@ -53,8 +53,9 @@ pub(crate) fn saved() -> Saved {
 /// Holds a conversation; whether a rogue's answer was taken in it.
 pub(crate) fn hold(stream: &mut Stream) -> bool {
     let mut floor = Floor::new();
+    floor.close_or_open(stream);
     for _ in 0..10 + stream.below(30) {
-        match stream.below(12) {
+        match stream.below(16) {
             0 => floor.close_or_open(stream),
             1 => floor.time_passes(stream.unit() * 6.0),
             2 => floor.honest_answer(stream.below(HONEST as usize) as u32),
@@ -64,7 +65,8 @@ pub(crate) fn hold(stream: &mut Stream) -> bool {
             5 => floor.desk.gone(floor.a_line(stream)),
             6 => floor.enrol(stream),
             7 => floor.come(stream),
-            8 => floor.send(stream),
+            8 | 9 => floor.send(stream),
+            10 | 11 => floor.rogue_answer(stream),
             _ => floor.talk(stream),
         }
         floor.settle();
@@ -296,16 +298,7 @@ impl Floor {
         let line = self.a_line(stream);
         match stream.below(4) {
             0 => {
-                let mut parcel = Parcel::of(vec![0.5; N_PARAMS + usize::from(stream.below(8) == 0)]);
-                if stream.below(4) == 0 {
-                    parcel.side.insert("control".into(), vec![1.0; N_PARAMS]);
-                }
-                let packing = Packing { zstd: stream.below(4) == 0, ..Packing::default() };
-                let mut packed = pack(&parcel, packing).bytes.to_vec();
-                if stream.below(4) == 0 {
-                    damage(&mut packed, b"", stream);
-                }
-                let content = content(&packed);
+                let (packed, content) = update(stream);
                 let header =
                     wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
                 let Some(header) = damaged(&header, stream) else { return };
@@ -352,7 +345,33 @@ impl Floor {
         }
         let Some(said) = damaged(&wire::FromClient { message: Some(message) }, stream) else { return };
         let Some(said) = said.message else { return };
-        let forged = match (&said, self.desk.sessions.get(&line)) {
+        self.tell(line, &said);
+    }
+
+    /// A rogue does as it is told, or nearly.
+    fn rogue_answer(&mut self, stream: &mut Stream) {
+        let jobs: Vec<_> = self.jobs.iter().filter(|((line, _), _)| *line >= Line::from(HONEST)).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        let (&(line, round), job) = jobs[stream.below(jobs.len())];
+        let ticket = job.ticket.clone();
+        let (packed, content) = update(stream);
+        let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
+        let Some(header) = damaged(&header, stream) else { return };
+        if let Ok(sender) = self.desk.begin_upload(&header) {
+            let _ = self.desk.add_upload(sender, &packed, self.now_s);
+        }
+        let message = Said::Answer(answer(round, ticket, content));
+        let Some(said) = damaged(&wire::FromClient { message: Some(message) }, stream) else { return };
+        if let Some(said) = said.message {
+            self.tell(line, &said);
+        }
+    }
+
+    /// Tells the desk something. Only an answer with the ticket of its client and round is looked at.
+    fn tell(&mut self, line: Line, said: &Said) {
+        let forged = match (said, self.desk.sessions.get(&line)) {
             (Said::Answer(answer), Some(session)) => {
                 answer.ticket != key().ticket(session.client, answer.round).as_slice()
             }
@@ -446,6 +465,21 @@ fn content(packed: &[u8]) -> wire::Content {
 
 fn session(line: Line) -> Bytes {
     Bytes::copy_from_slice(&session_key(line))
+}
+
+/// Vectors that may be used, of another length or damaged, and what they are called.
+fn update(stream: &mut Stream) -> (Vec<u8>, wire::Content) {
+    let mut parcel = Parcel::of(vec![0.5; N_PARAMS + usize::from(stream.below(8) == 0)]);
+    if stream.below(4) == 0 {
+        parcel.side.insert("control".into(), vec![1.0; N_PARAMS]);
+    }
+    let number = if stream.below(4) == 0 { Number::F16 } else { Number::F32 };
+    let mut packed = pack(&parcel, Packing { zstd: stream.below(16) == 0, number }).bytes.to_vec();
+    if stream.below(2) == 0 {
+        damage(&mut packed, b"", stream);
+    }
+    let content = content(&packed);
+    (packed, content)
 }
 
 /// A message as it comes: as often as not damaged, and nothing if it cannot be read any more.

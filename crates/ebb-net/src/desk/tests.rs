@@ -692,6 +692,7 @@ fn an_upload_of_a_byte_a_second_does_not_hold_the_round_open() {
     for (second, byte) in packed.chunks(1).enumerate() {
         office.now_s = second as f64;
         office.desk.add_upload(sender, byte, office.now_s).unwrap();
+        office.say(0, Said::Heartbeat(wire::Heartbeat { steps: 0 }));
         office.desk.tick(office.now_s);
         if let Some(closing) = office.desk.close(office.now_s) {
             assert_eq!(closing.answers.len(), 1);
