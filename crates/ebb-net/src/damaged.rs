@@ -301,8 +301,9 @@ fn read_from_server(bytes: &[u8]) -> bool {
 
 const BOUNDS: Bounds = Bounds { numbers: 3000, sides: 2 };
 
-/// The vectors themselves, packed and unpacked, and what a decoder needs for as much.
-const MOST_FOR_VECTORS: i64 = 1 << 20;
+/// The vectors themselves, packed and unpacked, and what a decoder takes: a window and a block of 128 KiB each, and twelve bytes for
+/// each of the 98,047 sequences that a block can say it has.
+const MOST_FOR_VECTORS: i64 = 2 << 20;
 
 /// Vectors of several kinds: few and many numbers, alike and not, with and without others beside them.
 fn vectors() -> Vec<Parcel> {

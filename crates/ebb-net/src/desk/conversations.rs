@@ -340,7 +340,7 @@ impl Floor {
         let mut message = all.swap_remove(stream.below(all.len()));
         if let (Some(job), 0..=5) = (job, stream.below(8)) {
             let content = self.contents.get(stream.below(self.contents.len() + 1)).cloned();
-            let content = content.unwrap_or_else(|| wire::Content::default());
+            let content = content.unwrap_or_default();
             message = Said::Answer(answer(job.round, job.ticket, content));
         }
         let Some(said) = damaged(&wire::FromClient { message: Some(message) }, stream) else { return };
@@ -393,7 +393,7 @@ impl Floor {
                     assert!(self.owed.remove(&(line, settled.round)), "settled twice");
                 }
                 Effect::Say(line, Say::Refused(refused)) => {
-                    assert!(line >= Line::from(HONEST), "{refused:?}")
+                    assert!(line >= Line::from(HONEST), "{refused:?}");
                 }
                 Effect::Hang(line) => assert!(line >= Line::from(HONEST), "hung up on whoever means well"),
                 Effect::Read(unread) => self.unread.push(*unread),
