@@ -376,6 +376,11 @@ fn read_compressed(stream: &mut Stream) -> bool {
         let other = compressed.clone();
         damage(&mut compressed, &other, stream);
     }
+    if stream.below(8) == 0
+        && let Some(window) = compressed.get_mut(5)
+    {
+        *window = stream.below(256) as u8;
+    }
     let mut bytes = b"EBB1".to_vec();
     bytes.extend([number as u8, 1, 0, 0]);
     bytes.extend((claimed as u64).to_le_bytes());

@@ -332,6 +332,18 @@ mod tests {
     }
 
     #[test]
+    fn nobody_makes_the_decoder_take_memory_for_a_window_of_any_size() {
+        let whole = pack(&parcel(), Packing { number: Number::F32, zstd: true }).bytes.to_vec();
+        let frame = whole.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
+        // Two to the power of ten and as much as the upper five bits say.
+        for (log, taken) in [(17, true), (18, false), (27, false), (40, false)] {
+            let mut bytes = whole.clone();
+            bytes[frame + 5] = (log - 10) << 3;
+            assert_eq!(unpack(&bytes, BOUNDS).is_ok(), taken, "a window of 2^{log}");
+        }
+    }
+
+    #[test]
     fn bounds_say_how_large_a_packed_parcel_can_be() {
         for packing in all() {
             let parcel =

@@ -133,6 +133,14 @@ impl House {
         (end, self.outside.spawn(client::join(joining, make, until)))
     }
 
+    /// Why a client gives up.
+    fn gives_up(&self, joining: Joining) -> String {
+        let (_end, task) = self.join_as(joining);
+        let ended =
+            self.outside.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
+        ended.expect("it does not try for ever").unwrap().unwrap_err().to_string()
+    }
+
     /// Waits until the server has come so far.
     fn until(&self, reached: impl Fn(&crate::Counts) -> bool) {
         let shared = self.served.shared();
@@ -380,10 +388,7 @@ fn a_client_whose_number_is_taken_and_one_without_a_token_give_up() {
     let house = House::new(rules(), None);
     let _client = house.join(0);
     house.until(|counts| counts.connected == 1);
-    let check = |joining: Joining| {
-        let (_end, task) = house.join_as(joining);
-        house.outside.block_on(task).unwrap().unwrap_err().to_string()
-    };
+    let check = |joining: Joining| house.gives_up(joining);
     assert!(check(house.joining(0)).contains("another client has this number"));
     let without = Joining { token: None, ..house.joining(1) };
     assert!(check(without).contains("give --token"));
@@ -462,8 +467,7 @@ fn with_tls_only_those_come_in_that_trust_and_are_trusted() {
     let mut house = House::new(rules(), Some(tls));
     let with = |ca: Option<&String>, identity| Joining { ca: ca.cloned(), identity, ..house.joining(0) };
     let check = |joining: Joining, remedy: &str| {
-        let (_end, task) = house.join_as(joining);
-        let error = house.outside.block_on(task).unwrap().unwrap_err().to_string();
+        let error = house.gives_up(joining);
         assert!(error.contains(remedy), "{error}");
     };
     // None of these ever gets in, and all say what to do about it.
@@ -518,8 +522,7 @@ fn tokens_can_be_taken_back_and_clients_stay() {
     let _client = house.join(0);
     assert_eq!(house.round(0, 1).len(), 1);
     Key::void_tokens(house.folder.path()).unwrap();
-    let (_end, task) = house.join_as(house.joining(1));
-    let error = house.outside.block_on(task).unwrap().unwrap_err().to_string();
+    let error = house.gives_up(house.joining(1));
     assert!(error.contains("taken back"), "{error}");
     let key = Key::of_tokens(house.folder.path()).unwrap();
     house.token = key.token(&Terms { id: [1; 8], until_s: u64::MAX, uses: 1, numbers: true });
