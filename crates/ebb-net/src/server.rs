@@ -302,7 +302,8 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // What is under way has the store open, and whoever starts the server again needs it.
+            runtime.shutdown_timeout(FAREWELL);
         }
         self.shared.writer.close();
     }

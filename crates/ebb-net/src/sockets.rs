@@ -479,6 +479,9 @@ fn with_tls_only_those_come_in_that_trust_and_are_trusted() {
     check(with(Some(&other), Some(client.clone())), "not signed by the one given by --ca");
     let misnamed = Joining { name: Some("elsewhere".to_owned()), ..with(Some(&ca), Some(client.clone())) };
     check(misnamed, "give it by --server-name NAME");
+    check(with(Some(&ca), None), "give one: --cert FILE --key FILE");
+    let (_, _, foreign) = certificates();
+    check(with(Some(&ca), Some(foreign)), "give one that it does: --cert FILE --key FILE");
     let _client = house.join_as(with(Some(&ca), Some(client)));
     assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
     assert_eq!(house.served.counts().members, 1);

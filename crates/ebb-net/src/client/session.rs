@@ -44,6 +44,9 @@ const MOST_UNSENT: usize = 16;
 /// How long the server may take to say the first word.
 const WELCOME: Duration = Duration::from_secs(20);
 
+/// How long to listen for what a server said last.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 /// One client.
 pub(super) struct Member {
     joining: Joining,
@@ -158,7 +161,11 @@ impl Member {
         let abilities = Some(convert::say_abilities(abilities));
         say(&to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
         tracing::info!(client, samples, "connected");
-        self.stay(server, &to, &mut from, &welcome, until).await
+        match self.stay(server, &to, &mut from, &welcome, until).await {
+            // Where nothing can be sent any more, the server may have said why, and it was not read yet.
+            Err(status) => last_word(&mut from).await.ok_or(status),
+            visit => visit,
+        }
     }
 
     /// The client's number and its server's; it enrols if it has none.
@@ -480,6 +487,22 @@ fn turned_away(refused: wire::Refused) -> Visit {
         true => Visit::Hopeless(JoinError::Refused { reason, message }),
         false => Visit::Lost { why: format!("the server refused ({reason}): {message}"), was_in: false },
     }
+}
+
+/// What a server said before it hung up, if it did.
+async fn last_word(from: &mut Streaming<wire::FromServer>) -> Option<Visit> {
+    let word = async {
+        while let Ok(Some(said)) = from.message().await {
+            match said.message {
+                Some(Said::Bye(bye)) if bye.r#final => return Some(Visit::Ended(Left::Over(bye.reason))),
+                Some(Said::Refused(refused)) => return Some(turned_away(refused)),
+                _ => {}
+            }
+        }
+        None
+    };
+    // What came is there; more is not waited for.
+    tokio::time::timeout(LAST_WORD, word).await.ok().flatten()
 }
 
 /// What is sent, with what rounding took from what was sent before.
