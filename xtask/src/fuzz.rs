@@ -1,26 +1,46 @@
-//! The readers of files, on many more damaged ones than a test has time for.
+//! What reads files and messages, on many more damaged ones than a test has time for.
 
 use std::error::Error;
+
+use clap::ValueEnum;
 
 use crate::cargo;
 
 /// How much to try.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Damaged files for each of the fifteen readers
+    /// Damaged inputs for each of the readers: fifteen of files, ten of the network
     #[arg(long, default_value_t = 1_000_000)]
     inputs: u32,
+    /// Only those of files, or of the network
+    #[arg(long, value_enum)]
+    of: Option<Of>,
 }
 
-/// The readers of data sets, and those of recordings of the world.
-const TEST: &[&str] =
-    &["test", "--release", "-p", "ebb-train", "-p", "ebb-sim", "--test", "damaged", "--", "--nocapture"];
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Of {
+    Files,
+    Net,
+}
+
+impl Of {
+    /// The tests that try as many as they are told.
+    fn test(self) -> &'static [&'static str] {
+        match self {
+            // The readers of data sets, and those of recordings of the world.
+            Of::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "damaged"],
+            Of::Net => &["-p", "ebb-net", "--lib", "damaged"],
+        }
+    }
+}
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let done = cargo().args(TEST).env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?;
-    if done.success() {
-        Ok(())
-    } else {
-        Err("the readers were not all tried, or one did harm: see above".into())
+    for of in Of::value_variants().iter().filter(|&&of| args.of.is_none_or(|wanted| wanted == of)) {
+        let mut test = cargo();
+        test.args(["test", "--release"]).args(of.test()).args(["--", "--nocapture"]);
+        if !test.env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?.success() {
+            return Err("the readers were not all tried, or one did harm: see above".into());
+        }
     }
+    Ok(())
 }

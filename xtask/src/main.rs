@@ -1,5 +1,5 @@
 //! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
-//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files do to their readers, `cargo xtask valgrind` for what kernels read and write.
+//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files and messages do to their readers, `cargo xtask valgrind` for what kernels read and write.
 
 mod bench;
 mod check;
@@ -28,7 +28,7 @@ enum Command {
     Bench(bench::Args),
     /// Run everything that must be green before a commit, up to the first failure
     Check,
-    /// Try the readers of files on ten million damaged ones
+    /// Try the readers of files, and of what comes over a network, on ten million damaged ones each
     Fuzz(fuzz::Args),
     /// Write what a study found beside what was published
     Results(results::Args),

@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Join(Join),
     /// Make a token with which clients enrol at a server
     Token(Token),
-    /// Shut a client out of a server for good
+    /// Shut clients out of a server for good, or take back the tokens it gave out
     Revoke(Revoke),
     /// Make a server's run once more from the updates it kept, and compare
     Recompute(Recompute),
@@ -114,7 +114,7 @@ pub(crate) struct Serve {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Join {
-    /// Where the server is: http://host:port, or https://host:port
+    /// Where the server is: https://host:port, or http://host:port on this machine
     pub(crate) url: String,
     /// Folder in which the client keeps who it is and what it remembers
     #[arg(long, value_name = "FOLDER")]
@@ -133,6 +133,9 @@ pub(crate) struct Join {
     /// The certificate that the server's is signed by, where it is a private one (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
+    /// Use http:// beyond this machine, though everybody on the way can then read who the client is and what it sends
+    #[arg(long, conflicts_with_all = ["ca", "server_name", "cert"])]
+    pub(crate) plain: bool,
     /// The name in the server's certificate, if it is not that of the URL
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
@@ -172,8 +175,11 @@ pub(crate) struct Revoke {
     /// Folder of the server's run
     pub(crate) folder: PathBuf,
     /// Numbers of clients
-    #[arg(required = true)]
+    #[arg(required_unless_present = "tokens")]
     pub(crate) clients: Vec<u32>,
+    /// Take back all tokens that were made so far; clients that enrolled with them stay
+    #[arg(long)]
+    pub(crate) tokens: bool,
 }
 
 #[derive(Debug, ClapArgs)]

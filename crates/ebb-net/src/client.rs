@@ -1,5 +1,6 @@
 //! A client: joins a server, trains what it is told, and comes back by itself whenever it is cut off.
 
+mod endpoint;
 mod errand;
 mod home;
 mod session;
@@ -16,12 +17,13 @@ use ebb_round::{ClientId, Job, Layout, Parcel};
 use ebb_train::Tally;
 use ebb_train::backend::Trained;
 use tokio::sync::watch;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::Abilities;
-use crate::server::reasons;
 use crate::tokens::unguessable;
+use endpoint::endpoint;
 use home::Home;
+#[cfg(test)]
+pub(crate) use home::{try_file, whole_files};
 use session::{Member, Visit};
 pub use task::TaskTrainer;
 
@@ -97,15 +99,17 @@ pub type Make = Box<dyn FnMut(&Invitation) -> Result<Box<dyn Trainer>, String> +
 /// How to join a server.
 #[derive(Clone, Debug, Default)]
 pub struct Joining {
-    /// Where it is: `http://host:port`, or `https://`.
+    /// Where it is: `https://host:port`, or `http://`.
     pub url: String,
+    /// Whether `http://` will do beyond this machine, though everybody on the way can read the client's secret and what it sends.
+    pub plain: bool,
     /// What to enrol with, the first time.
     pub token: Option<String>,
     /// The number to ask for, where the token allows it.
     pub number: Option<u32>,
     /// Where the client keeps who it is and what it remembers; without, it forgets both when it ends.
     pub folder: Option<PathBuf>,
-    /// The certificate, as PEM, that the server's is signed by, if it is not one that everybody knows.
+    /// The certificate, as PEM, that the server's is signed by; without, it must be one that this machine trusts.
     pub ca: Option<String>,
     /// The name in the server's certificate, if it is not that of the URL.
     pub name: Option<String>,
@@ -224,47 +228,6 @@ fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
 }
 
-fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
-    let unusable = |error: tonic::transport::Error| {
-        JoinError::Unusable(format!(
-            "{}: {}; give http://host:port, or https://host:port",
-            joining.url,
-            reasons(&error)
-        ))
-    };
-    let mut endpoint = Endpoint::from_shared(joining.url.clone())
-        .map_err(unusable)?
-        .connect_timeout(Duration::from_secs(10))
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(2 << 20);
-    let scheme = endpoint.uri().scheme_str().map(str::to_owned);
-    match scheme.as_deref() {
-        Some("https") => {
-            let mut tls = ClientTlsConfig::new();
-            if let Some(ca) = &joining.ca {
-                tls = tls.ca_certificate(Certificate::from_pem(ca));
-            }
-            if let Some(name) = &joining.name {
-                tls = tls.domain_name(name);
-            }
-            if let Some((certificate, key)) = &joining.identity {
-                tls = tls.identity(Identity::from_pem(certificate, key));
-            }
-            endpoint = endpoint.tls_config(tls).map_err(unusable)?;
-        }
-        Some("http") => {}
-        _ => {
-            let message = format!("{}: give http://host:port, or https://host:port", joining.url);
-            return Err(JoinError::Unusable(message));
-        }
-    }
-    Ok(endpoint)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,15 +237,6 @@ mod tests {
         for _ in 0..1000 {
             let wait = jittered(Duration::from_secs(2));
             assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&wait), "{wait:?}");
-        }
-    }
-
-    #[test]
-    fn addresses_that_cannot_be_are_named() {
-        for url in ["", "host:1", "ftp://host", "http://"] {
-            let joining = Joining { url: url.to_owned(), ..Joining::default() };
-            let error = endpoint(&joining).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains("give http://host:port"), "{url}: {error}");
         }
     }
 }

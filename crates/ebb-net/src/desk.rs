@@ -278,13 +278,14 @@ impl Desk {
         }
     }
 
-    /// Makes a client a member. The member is to be written down before it is told.
+    /// Makes a client a member, if this key made its token. The member is to be written down before it is told.
     pub(crate) fn enrol(
         &mut self,
         request: &wire::EnrolRequest,
+        key: &Key,
         unix_s: u64,
     ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
-        let outcome = self.try_enrol(request, unix_s);
+        let outcome = self.try_enrol(request, key, unix_s);
         if let Err((reason, message)) = &outcome {
             self.refuse(reason, None, message);
         }
@@ -294,13 +295,12 @@ impl Desk {
     fn try_enrol(
         &mut self,
         request: &wire::EnrolRequest,
+        key: &Key,
         unix_s: u64,
     ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
-        let Some(terms) = self.key.terms(&request.token) else {
-            return Err((
-                "token",
-                "this token was not made by this server's key; ask for one made by: ebbflow token".into(),
-            ));
+        let Some(terms) = key.terms(&request.token) else {
+            let message = "this token was not made by this server's key, or was taken back; ask for one made by: ebbflow token";
+            return Err(("token", message.to_owned()));
         };
         if !(LEAST_SECRET..=64).contains(&request.secret.len()) {
             return Err(("malformed", format!("a secret has {LEAST_SECRET} to 64 bytes")));
@@ -321,8 +321,8 @@ impl Desk {
         Ok((enrolled, vec![Write::Member(member), Write::TokenUses(terms.id, uses)]))
     }
 
-    /// A client opened its stream with this. It is let in, or refused and hung up on.
-    pub(crate) fn hello(&mut self, line: Line, hello: &wire::Hello, now_s: f64) {
+    /// A client opened its stream with this. It is let in, or refused and hung up on; returns which.
+    pub(crate) fn hello(&mut self, line: Line, hello: &wire::Hello, now_s: f64) -> bool {
         match self.admit(hello) {
             Err((reason, message, last)) => {
                 let client =
@@ -339,6 +339,7 @@ impl Desk {
             }
             Ok(client) => self.welcome(line, client, hello, now_s),
         }
+        self.sessions.contains_key(&line)
     }
 
     fn admit(&self, hello: &wire::Hello) -> Result<ClientId, (Reason, String, bool)> {
@@ -695,5 +696,7 @@ fn short(text: &str) -> &str {
     &text[..end]
 }
 
+#[cfg(test)]
+pub(crate) mod conversations;
 #[cfg(test)]
 mod tests;

@@ -228,10 +228,11 @@ fn load_spent(from: &mut Loader<'_>) -> Result<Spent, StateError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn all() -> Vec<Entry> {
+    /// One of every kind.
+    pub(crate) fn all() -> Vec<Entry> {
         let client = ClientId::new;
         let spent = Spent { elapsed_s: 1.25, bytes_down: 7, bytes_up: 8 };
         let measured = Measured { loss: 0.5, train_s: 2.0, upload_s: 0.25 };

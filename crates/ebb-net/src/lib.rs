@@ -8,6 +8,8 @@ mod accept;
 pub mod client;
 mod convert;
 mod course;
+#[cfg(test)]
+mod damaged;
 mod desk;
 mod digest;
 mod fleet;
@@ -36,9 +38,10 @@ mod wire;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
-pub use server::{Counts, KEY, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
+pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};
+pub use tokens::KEY;
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u32 = 1;

@@ -19,6 +19,9 @@ const MAGIC: &[u8; 4] = b"EBB1";
 /// A head is no longer than this.
 const MOST_HEAD: usize = 4096;
 
+/// How far back Zstandard may refer at least: as far as our own compressor says, however little there is.
+const LEAST_WINDOW: u64 = 128 * 1024;
+
 /// How a number is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Number {
@@ -149,7 +152,9 @@ pub fn unpack(bytes: &[u8], bounds: Bounds) -> Result<(Parcel, u64), Unpackable>
         names.push((name, len));
     }
     let payload = rest.len() as u64;
-    let wanted = number.width() * names.iter().map(|(_, len)| len).sum::<usize>();
+    let numbers = names.iter().try_fold(0_usize, |sum, (_, len)| sum.checked_add(*len));
+    let wanted =
+        numbers.and_then(|numbers| numbers.checked_mul(number.width())).ok_or(Unpackable::TooMuch)?;
     let plain = match zstd {
         0 => Cow::Borrowed(rest),
         1 => Cow::Owned(decompress(rest, wanted)?),
@@ -218,11 +223,14 @@ fn read(bytes: &[u8], number: Number) -> Vec<f32> {
 
 /// Reads what was compressed, which must come to just so many bytes: more is not even read.
 fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, Unpackable> {
-    let mut decoder = StreamingDecoder::new(bytes).map_err(|_| Unpackable::Compressed)?;
+    // The decoder takes memory for all that may be referred to, before it has seen any of it.
+    let window = (wanted as u64).saturating_mul(2).max(LEAST_WINDOW);
+    let unreadable = |_| Unpackable::Compressed;
+    let mut decoder = StreamingDecoder::new_with_max_window_size(bytes, window).map_err(unreadable)?;
     let mut plain = Vec::new();
-    let most = wanted as u64 + 1;
+    let most = (wanted as u64).saturating_add(1);
     decoder.by_ref().take(most).read_to_end(&mut plain).map_err(|_| Unpackable::Compressed)?;
-    Ok(plain)
+    if decoder.get_ref().is_empty() { Ok(plain) } else { Err(Unpackable::Length) }
 }
 
 fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], Unpackable> {
@@ -304,10 +312,8 @@ mod tests {
             for cut in 0..bytes.len() {
                 assert!(unpack(&bytes[..cut], BOUNDS).is_err(), "{packing:?} cut at {cut}");
             }
-            if !packing.zstd {
-                let more = [&bytes[..], &[0]].concat();
-                assert_eq!(unpack(&more, BOUNDS).unwrap_err(), Unpackable::Length);
-            }
+            let more = [&bytes[..], &[0]].concat();
+            assert_eq!(unpack(&more, BOUNDS).unwrap_err(), Unpackable::Length);
         }
     }
 
@@ -323,6 +329,18 @@ mod tests {
         bytes.extend(4_u64.to_le_bytes());
         bytes.extend(bomb);
         assert_eq!(unpack(&bytes, BOUNDS).unwrap_err(), Unpackable::Length);
+    }
+
+    #[test]
+    fn nobody_makes_the_decoder_take_memory_for_a_window_of_any_size() {
+        let whole = pack(&parcel(), Packing { number: Number::F32, zstd: true }).bytes.to_vec();
+        let frame = whole.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
+        // Two to the power of ten and as much as the upper five bits say.
+        for (log, taken) in [(17, true), (18, false), (27, false), (40, false)] {
+            let mut bytes = whole.clone();
+            bytes[frame + 5] = (log - 10) << 3;
+            assert_eq!(unpack(&bytes, BOUNDS).is_ok(), taken, "a window of 2^{log}");
+        }
     }
 
     #[test]

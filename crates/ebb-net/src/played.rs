@@ -391,11 +391,12 @@ fn live(
     let next = store.next_entry().unwrap();
     let shared = Shared::new(desk, store, next, Box::new(Play(Arc::clone(theatre))));
     let terms = Terms { id: [0; 8], until_s: 1, uses: 100, numbers: true };
-    let token = Key::new(&theatre.key).token(&terms);
+    let key = Key::new(&theatre.key);
+    let token = key.token(&terms);
     for client in 0..N_CLIENTS {
         let secret = Bytes::from(vec![client as u8; 32]);
         let request = wire::EnrolRequest { token: token.clone(), secret, number: Some(client as u32) };
-        let (_, writes) = shared.at_desk(|desk, _| desk.enrol(&request, 0)).unwrap();
+        let (_, writes) = shared.at_desk(|desk, _| desk.enrol(&request, &key, 0)).unwrap();
         shared.write(writes);
         theatre.with(client, |actor| actor.line = None);
     }

@@ -18,14 +18,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::accept::accept;
+use crate::accept::{Door, EMPTY, Inside, accept};
 use crate::course::Course;
 use crate::desk::{Desk, Line, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
 use crate::shared::{Outlet, RealPace, Shared};
 use crate::store::{Store, StoreError};
-use crate::tokens::Key;
+use crate::tokens::{KEY, Key};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
@@ -71,8 +71,6 @@ pub struct Place {
     pub keep_updates: bool,
 }
 
-/// The file of a server's key.
-pub const KEY: &str = "server.key";
 /// The file of a server's members and its journal.
 pub const STORE: &str = "server.redb";
 /// The file of the numbers of clients that may not come any more.
@@ -127,6 +125,15 @@ const MORE_CONNECTIONS: usize = 1000;
 impl Served {
     /// Opens the store, and gives the fleet. It listens once the journal was played to its end.
     pub fn start(place: Place, rules: Rules) -> Result<(Served, NetFleet), ServeError> {
+        Served::start_with(place, rules, EMPTY)
+    }
+
+    /// The same, where connections on which nobody is in end after so long.
+    pub(crate) fn start_with(
+        place: Place,
+        rules: Rules,
+        empty: Duration,
+    ) -> Result<(Served, NetFleet), ServeError> {
         let key_file = place.folder.join(KEY);
         let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -166,7 +173,7 @@ impl Served {
             }
             server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
         }
-        let service = FleetServer::new(Service { shared: Arc::clone(&shared) })
+        let service = FleetServer::new(Service { shared: Arc::clone(&shared), folder: place.folder.clone() })
             .max_decoding_message_size(MOST_MESSAGE)
             .max_encoding_message_size(MOST_SAID);
         let handle = runtime.handle().clone();
@@ -180,7 +187,7 @@ impl Served {
                     // Whoever could tell is gone: so is the server.
                     let _ = ends.wait_for(|end| *end).await;
                 };
-                let incoming = accept(listener, most);
+                let incoming = accept(listener, most, empty);
                 let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
                 if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
                     shared.fail(StoreError { doing: "listening for", message: reasons(&error) });
@@ -298,7 +305,8 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // What is under way has the store open, and whoever starts the server again needs it.
+            runtime.shutdown_timeout(FAREWELL);
         }
         self.shared.writer.close();
     }
@@ -336,6 +344,8 @@ pub(crate) fn reasons(error: &dyn std::error::Error) -> String {
 
 struct Service {
     shared: Arc<Shared>,
+    /// Where the key of tokens lies.
+    folder: PathBuf,
 }
 
 /// What is said to a client goes into its stream, which ends when this is dropped; whoever listens to the client hears that.
@@ -371,9 +381,14 @@ impl Fleet for Service {
 
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
+        // Looked at every time, so that tokens that were made void are so at once.
+        let key = Key::of_tokens(&self.folder).map_err(|error| {
+            tracing::error!(%error, "cannot see which tokens are good");
+            Status::unavailable("the server cannot read its key")
+        })?;
         let (done, written) = oneshot::channel();
         let enrolled = self.shared.at_desk(|desk, _| {
-            let (enrolled, writes) = desk.enrol(request.get_ref(), unix_s)?;
+            let (enrolled, writes) = desk.enrol(request.get_ref(), &key, unix_s)?;
             // Whoever asked may be gone.
             let then = Box::new(move |result| drop(done.send(result)));
             // Before anybody else enrols, so that the disk sees uses of a token in their order.
@@ -392,6 +407,7 @@ impl Fleet for Service {
         &self,
         request: Request<Streaming<wire::FromClient>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
+        let door = door(&request);
         let mut from = request.into_inner();
         let (to, stream) = mpsc::channel(MOST_UNREAD);
         let (end, ended) = oneshot::channel();
@@ -400,7 +416,7 @@ impl Fleet for Service {
             let line = shared.connect(Box::new(ToStream(to, end)));
             let _hangs = Hangs { shared: Arc::clone(&shared), line };
             tokio::select! {
-                () = attend(&shared, line, &mut from) => {}
+                () = attend(&shared, line, &mut from, door) => {}
                 _ = ended => {}
             }
         });
@@ -411,13 +427,16 @@ impl Fleet for Service {
         &self,
         request: Request<wire::FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
+        let door = door(&request);
         let wire::FetchRequest { session, digest, offset } = request.into_inner();
         let (content, _) = self.shared.look(|desk| desk.content(&session, &digest));
         let content = content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
         let from = usize::try_from(offset).ok().filter(|&from| from <= content.len());
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
         let shared = Arc::clone(&self.shared);
+        let inside = enter(door);
         let chunks = (from..content.len()).step_by(CHUNK).map(move |at| {
+            let _ = &inside;
             let end = (at + CHUNK).min(content.len());
             shared.at_desk(|desk, now_s| desk.fetched(&session, &digest, at as u64, end as u64, now_s));
             Ok(wire::Chunk { bytes: content.slice(at..end) })
@@ -436,6 +455,7 @@ impl Fleet for Service {
         &self,
         request: Request<Streaming<wire::Part>>,
     ) -> Result<Response<wire::HeldReply>, Status> {
+        let door = door(&request);
         let mut parts = request.into_inner();
         let refuse = |reason: &'static str| {
             self.shared.at_desk(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
@@ -449,6 +469,7 @@ impl Fleet for Service {
             return Err(refuse("malformed"));
         };
         let sender = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
+        let _inside = enter(door);
         let mut held = header.offset;
         while let Some(part) = next_part(&self.shared, &mut parts).await? {
             let wire::part::Part::Bytes(bytes) = part else { return Err(refuse("malformed")) };
@@ -457,6 +478,16 @@ impl Fleet for Service {
         }
         Ok(Response::new(wire::HeldReply { bytes: held }))
     }
+}
+
+/// The door of the connection that a request came by.
+fn door<T>(request: &Request<T>) -> Option<Door> {
+    request.extensions().get::<Door>().cloned()
+}
+
+/// Somebody is in: the connection stays.
+fn enter(door: Option<Door>) -> Option<Inside> {
+    door.map(|door| door.enter())
 }
 
 async fn next_part(
@@ -476,7 +507,7 @@ async fn next_part(
 }
 
 /// Passes on what a client says, until one side ends it.
-async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClient>) {
+async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClient>, door: Option<Door>) {
     let first = match timeout(Duration::from_secs(HELLO_S), from.message()).await {
         Ok(Ok(Some(wire::FromClient { message: Some(Said::Hello(hello)) }))) => hello,
         Ok(Err(status)) => return broken(shared, line, &status),
@@ -490,7 +521,10 @@ async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClie
                 .at_desk(|desk, _| desk.refuse("silent", None, "a stream on which nothing was said"));
         }
     };
-    shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s));
+    if !shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s)) {
+        return;
+    }
+    let _inside = enter(door);
     loop {
         match from.message().await {
             Ok(Some(wire::FromClient { message: Some(said) })) => {

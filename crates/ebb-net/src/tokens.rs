@@ -29,6 +29,11 @@ pub fn unguessable<const N: usize>() -> [u8; N] {
     bytes
 }
 
+/// The file of a server's key.
+pub const KEY: &str = "server.key";
+/// The file of the key that its tokens are made by, once the first ones were made void.
+const TOKEN_KEY: &str = "tokens.key";
+
 /// The key of a server.
 pub struct Key(hmac::Key);
 
@@ -76,6 +81,17 @@ impl Key {
             Err(error) => return Err(error),
         };
         Ok(Key::new(&bytes))
+    }
+
+    /// The key that the tokens of the server in this folder are made by: its own, or the latest that made others void.
+    pub fn of_tokens(folder: &Path) -> io::Result<Key> {
+        let file = folder.join(TOKEN_KEY);
+        Key::open(&if file.try_exists()? { file } else { folder.join(KEY) })
+    }
+
+    /// Makes all tokens void that were made so far; who enrolled with them stays.
+    pub fn void_tokens(folder: &Path) -> io::Result<()> {
+        keep_private(&folder.join(TOKEN_KEY), &unguessable::<32>())
     }
 
     /// A key of these bytes.
@@ -167,10 +183,9 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Hexadecimal digits as bytes.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+    let (pairs, []) = text.as_bytes().as_chunks() else { return None };
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|digit| digit as u8);
+    pairs.iter().map(|&[high, low]| Some(16 * digit(high)? + digit(low)?)).collect()
 }
 
 #[cfg(test)]
@@ -201,6 +216,7 @@ mod tests {
         for wrong in ["", "ebb-", "ebb-zz", "ebb-é", "nothing"] {
             assert_eq!(key.terms(wrong), None, "{wrong}");
         }
+        assert_eq!(key.terms(&token.replacen("07", "+7", 1)), None);
     }
 
     #[test]
@@ -210,6 +226,21 @@ mod tests {
         assert_eq!(ticket(1, 2), ticket(1, 2));
         assert_ne!(ticket(1, 2), ticket(2, 1));
         assert_ne!(ticket(1, 2), ticket(1, 3));
+    }
+
+    #[test]
+    fn tokens_can_be_made_void_and_new_ones_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = || Key::of_tokens(folder.path()).unwrap();
+        let first = key().token(&terms());
+        assert_eq!(key().terms(&first), Some(terms()));
+        Key::void_tokens(folder.path()).unwrap();
+        let second = key().token(&terms());
+        assert_eq!((key().terms(&first), key().terms(&second)), (None, Some(terms())));
+        Key::void_tokens(folder.path()).unwrap();
+        assert_eq!((key().terms(&first), key().terms(&second)), (None, None));
+        let own = Key::open(&folder.path().join(KEY)).unwrap();
+        assert_eq!(own.terms(&first), Some(terms()), "the key of tickets is the same as before");
     }
 
     #[test]

@@ -647,3 +647,29 @@ fn commands_say_which_other_command_was_meant() {
     let error = fail(&["export", place.path().to_str().unwrap(), "--to", "x.csv"]);
     assert!(error.contains("not a run folder"), "{error}");
 }
+
+/// A secret that everybody can read is none.
+#[test]
+fn a_client_does_not_show_its_secret_to_everybody_unless_told_to() {
+    let place = tempfile::tempdir().unwrap();
+    let home = place.path().join("home").display().to_string();
+    let error = fail(&["join", "http://server.example:7700", "--home", &home, "--token", "ebb-00"]);
+    assert_eq!(
+        error.trim_end(),
+        "error: http://server.example:7700: everybody on the way could read who this client is and what it sends; use https://, or give \
+         --plain if something else protects it"
+    );
+    assert!(!Path::new(&home).exists(), "nothing was begun");
+}
+
+#[test]
+fn revoking_nothing_and_nowhere() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().display().to_string();
+    let error = fail(&["revoke", &folder, "--tokens"]);
+    assert_eq!(error.trim_end(), format!("error: {folder}: not the folder of a server's run"));
+    assert!(fail(&["revoke", &folder]).contains("<CLIENTS>"));
+    // A token makes a server's folder of it.
+    succeed(&["token", &folder]);
+    assert_eq!(succeed(&["revoke", &folder, "--tokens"]), "");
+}

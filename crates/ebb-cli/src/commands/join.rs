@@ -32,6 +32,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         ca: args.ca.as_deref().map(read).transpose()?,
         name: args.server_name.clone(),
         identity,
+        plain: args.plain,
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());

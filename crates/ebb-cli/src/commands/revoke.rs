@@ -1,8 +1,9 @@
-//! `ebbflow revoke`: shuts clients out; a server that runs notices within a second.
+//! `ebbflow revoke`: shuts clients out, which a server that runs notices within a second, and takes tokens back.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use ebb_net::tokens::Key;
 use ebb_net::{KEY, REVOKED};
 
 use crate::CliError;
@@ -14,6 +15,20 @@ pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!("{folder}: not the folder of a server's run")));
     }
+    // First, or whoever is shut out could enrol anew.
+    if args.tokens {
+        Key::void_tokens(&args.folder)
+            .map_err(|error| CliError::file("writing a key in", &args.folder, error))?;
+        note("no token that was made before is good any more; clients that enrolled stay");
+    }
+    if !args.clients.is_empty() {
+        shut_out(args)?;
+        note("shut out; the server notices within a second, or when it is started");
+    }
+    Ok(())
+}
+
+fn shut_out(args: &Revoke) -> Result<(), CliError> {
     let file = args.folder.join(REVOKED);
     let lines: String = args.clients.iter().map(|client| format!("{client}\n")).collect();
     let write = || {
@@ -21,7 +36,5 @@ pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
         to.write_all(lines.as_bytes())?;
         to.sync_all()
     };
-    write().map_err(|error| CliError::file("writing", &file, error))?;
-    note("shut out; the server notices within a second, or when it is started");
-    Ok(())
+    write().map_err(|error| CliError::file("writing", &file, error))
 }

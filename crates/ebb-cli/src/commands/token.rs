@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ebb_net::KEY;
 use ebb_net::tokens::{Key, Terms, unguessable};
 
 use crate::CliError;
@@ -10,14 +9,14 @@ use crate::args::Token;
 use crate::output::say;
 
 pub(crate) fn run(args: &Token) -> Result<(), CliError> {
-    let file = args.folder.join(KEY);
     if !args.folder.is_dir() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!(
             "{folder}: no such folder; give that of a server's run, as ebbflow serve says it"
         )));
     }
-    let key = Key::open(&file).map_err(|error| CliError::file("opening", &file, error))?;
+    let key = Key::of_tokens(&args.folder)
+        .map_err(|error| CliError::file("opening the key in", &args.folder, error))?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let terms = Terms {
         id: unguessable(),

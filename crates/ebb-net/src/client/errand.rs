@@ -79,6 +79,13 @@ impl Errand {
         Errand { wanted, stage: Stage::Fetching(Arc::default()) }
     }
 
+    /// One whose work was done before the client was started.
+    pub(super) fn answered(answer: wire::Answer, packed: Bytes) -> Errand {
+        let job = wire::Job { round: answer.round, ticket: answer.ticket.clone(), ..wire::Job::default() };
+        let stage = Stage::Answering(Box::new(Answering { answer, packed, sent_in: None }));
+        Errand { wanted: Wanted::Job(job), stage }
+    }
+
     /// The job in hand, if it is one.
     pub(super) fn in_hand(&self) -> Option<wire::InHand> {
         match &self.wanted {

@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
 use ebb_round::{Loader, Parcel, RoundNo, Saver, State, StateError};
 use ebb_train::Memory;
+use prost::Message;
 
 use super::JoinError;
 use crate::tokens::{keep_private, unguessable};
+use crate::wire;
 
 const IDENTITY: &str = "identity.ebb";
 const MEMORY: &str = "memory.ebb";
@@ -21,8 +24,11 @@ pub(super) struct Home {
     pub(super) memory: Memory,
     /// What rounding took from what was sent.
     pub(super) residue: Parcel,
-    /// The same once the answer to a round was taken.
+    /// The same if the answer to a round was taken.
     pub(super) next_residue: Option<(RoundNo, Parcel)>,
+    /// That answer and its vectors, until it is settled: after a kill it is sent again, and its fate told. Not kept where nothing
+    /// was rounded, for then nothing depends on it.
+    pub(super) answer: Option<(wire::Answer, Bytes)>,
     /// Held as long as the folder is in use.
     #[allow(dead_code, reason = "its end is what counts")]
     lock: Option<std::fs::File>,
@@ -38,6 +44,7 @@ impl Home {
             memory: Memory::default(),
             residue: Parcel::default(),
             next_residue: None,
+            answer: None,
             lock: None,
         };
         let Some(folder) = home.folder.clone() else { return Ok(home) };
@@ -88,6 +95,10 @@ impl Home {
         to.u64("is_next", u64::from(self.next_residue.is_some()));
         to.u64("round", u64::from(round));
         next.save("next_residue", &mut to);
+        if let Some((answer, packed)) = &self.answer {
+            to.bytes("answer", &answer.encode_to_vec());
+            to.bytes("packed", packed);
+        }
         self.keep(MEMORY, &to.finish())
     }
 
@@ -98,7 +109,15 @@ impl Home {
         let is_next = from.u64("is_next")? == 1;
         let next = (from.u32("round")?, Parcel::load("next_residue", &mut from)?);
         self.next_residue = is_next.then_some(next);
-        Ok(())
+        if !from.at_end() {
+            let answer = wire::Answer::decode(from.bytes("answer")?)
+                .map_err(|error| from.error("answer", error.to_string()))?;
+            self.answer = Some((answer, Bytes::copy_from_slice(from.bytes("packed")?)));
+        }
+        match from.at_end() {
+            true => Ok(()),
+            false => Err(from.error("packed", "something follows it")),
+        }
     }
 
     fn keep(&self, name: &str, bytes: &[u8]) -> Result<(), JoinError> {
@@ -108,14 +127,24 @@ impl Home {
             .map_err(|error| JoinError::Unusable(format!("{}: {error}", file.display())))
     }
 
-    /// An answer was taken: what rounding took from it is made up for by the next.
-    pub(super) fn taken(&mut self, round: RoundNo) -> Result<(), JoinError> {
-        match self.next_residue.take_if(|(of, _)| *of == round) {
-            Some((_, residue)) => {
-                self.residue = residue;
-                self.keep_memory()
-            }
-            None => Ok(()),
+    /// What became of an answer is known. If it was taken, what rounding took from it is made up for by the next.
+    pub(super) fn settled(&mut self, round: RoundNo, taken: bool) -> Result<(), JoinError> {
+        let answer = self.answer.take_if(|(answer, _)| answer.round == round);
+        let next = self.next_residue.take_if(|(of, _)| taken && *of == round);
+        let changed = answer.is_some() || next.is_some();
+        if let Some((_, residue)) = next {
+            self.residue = residue;
+        }
+        if changed { self.keep_memory() } else { Ok(()) }
+    }
+
+    /// A new job tells which answer was the last to be heard in time: one before it that the server had forgotten was heard then,
+    /// or is taken never to have been.
+    pub(super) fn heard(&mut self, heard: Option<RoundNo>) {
+        if let Some((round, residue)) = self.next_residue.take()
+            && heard == Some(round)
+        {
+            self.residue = residue;
         }
     }
 }
@@ -126,6 +155,30 @@ fn read(file: &std::path::Path) -> Result<Option<Vec<u8>>, String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{}: {error}", file.display())),
     }
+}
+
+/// Files of a client, whole: who it is, and what it remembers with an answer that was not settled.
+#[cfg(test)]
+pub(crate) fn whole_files() -> [Vec<u8>; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let mut home = Home::open(Some(folder.path().to_owned())).unwrap();
+    home.secret = [7; 32];
+    home.enrolled = Some((7, vec![1; 16]));
+    home.keep_identity().unwrap();
+    home.memory.note(3, Parcel::of(vec![1.0, 2.0]));
+    home.residue = Parcel::of(vec![0.5, 0.25]);
+    home.next_residue = Some((4, Parcel::of(vec![0.125, 0.0])));
+    let answer = wire::Answer { round: 4, ticket: vec![5; 16].into(), steps: 2, ..wire::Answer::default() };
+    home.answer = Some((answer, Bytes::from_static(b"vectors")));
+    home.keep_memory().unwrap();
+    [IDENTITY, MEMORY].map(|name| std::fs::read(folder.path().join(name)).unwrap())
+}
+
+/// Whether a file can be read: of who the client is, or of what it remembers.
+#[cfg(test)]
+pub(crate) fn try_file(is_identity: bool, bytes: &[u8]) -> bool {
+    let mut home = Home::open(None).unwrap();
+    if is_identity { home.load_identity(bytes).is_ok() } else { home.load_memory(bytes).is_ok() }
 }
 
 #[cfg(test)]
@@ -145,9 +198,9 @@ mod tests {
         home.keep_identity().unwrap();
         home.memory.note(3, Parcel::of(vec![1.0]));
         home.next_residue = Some((3, Parcel::of(vec![0.5])));
-        home.taken(2).unwrap();
+        home.settled(2, true).unwrap();
         assert_eq!(home.residue, Parcel::default());
-        home.taken(3).unwrap();
+        home.settled(3, true).unwrap();
         drop(home);
         let mut again = open();
         assert_eq!(

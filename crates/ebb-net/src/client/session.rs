@@ -12,11 +12,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
+use super::endpoint::distrust;
 use super::errand::{Answering, Came, Errand, SharedTrainer, Stage, Wanted};
 use super::home::Home;
 use super::{Invitation, JoinError, Joining, Left, Make, Until};
 use crate::digest::Digest;
-use crate::pack::{self, Bounds, Packing};
+use crate::pack::{self, Bounds, Number, Packing};
 use crate::server::{MOST_MESSAGE, MOST_SAID, reasons};
 use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
@@ -42,6 +43,9 @@ const MOST_UNSENT: usize = 16;
 
 /// How long the server may take to say the first word.
 const WELCOME: Duration = Duration::from_secs(20);
+
+/// How long to listen for what a server said last.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// One client.
 pub(super) struct Member {
@@ -84,12 +88,13 @@ enum Moved {
 
 impl Member {
     pub(super) fn new(joining: Joining, home: Home, make: Make) -> Member {
+        let errand = home.answer.clone().map(|(answer, packed)| Errand::answered(answer, packed));
         Member {
             joining,
             home,
             make,
             trainer: None,
-            errand: None,
+            errand,
             n_errands: 0,
             model: None,
             session: Bytes::new(),
@@ -104,7 +109,11 @@ impl Member {
         let mut was_in = false;
         match self.try_visit(endpoint, until, &mut was_in).await {
             Ok(visit) => visit,
-            Err(status) => Visit::Lost { why: reasons(&status), was_in },
+            // Whoever was let in before may be behind a network that answers for others, and will not always be.
+            Err(status) => match distrust(&status, &self.joining).filter(|_| self.session.is_empty()) {
+                Some(message) => Visit::Hopeless(JoinError::Unusable(message)),
+                None => Visit::Lost { why: reasons(&status), was_in },
+            },
         }
     }
 
@@ -114,7 +123,7 @@ impl Member {
         until: &mut watch::Receiver<Until>,
         was_in: &mut bool,
     ) -> Result<Visit, Status> {
-        let channel = endpoint.connect().await.map_err(|error| Status::unavailable(reasons(&error)))?;
+        let channel = endpoint.connect().await.map_err(|error| Status::from_error(Box::new(error)))?;
         let mut server = FleetClient::new(channel)
             .max_decoding_message_size(MOST_SAID)
             .max_encoding_message_size(MOST_MESSAGE);
@@ -152,7 +161,11 @@ impl Member {
         let abilities = Some(convert::say_abilities(abilities));
         say(&to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
         tracing::info!(client, samples, "connected");
-        self.stay(server, &to, &mut from, &welcome, until).await
+        match self.stay(server, &to, &mut from, &welcome, until).await {
+            // Where nothing can be sent any more, the server may have said why, and it was not read yet.
+            Err(status) => last_word(&mut from).await.ok_or(status),
+            visit => visit,
+        }
     }
 
     /// The client's number and its server's; it enrols if it has none.
@@ -324,10 +337,7 @@ impl Member {
         {
             at_work.stop();
         }
-        match settled.refused.is_empty() {
-            true => self.home.taken(settled.round),
-            false => Ok(()),
-        }
+        self.home.settled(settled.round, settled.refused.is_empty())
     }
 
     /// The transfer that the errand waits for, if it does.
@@ -372,6 +382,9 @@ impl Member {
                     Wanted::Probe(_) | Wanted::Evaluate(_) => None,
                 };
                 let memory = self.home.memory.recall(errand.wanted.round(), heard);
+                if matches!(errand.wanted, Wanted::Job(_)) {
+                    self.home.heard(heard);
+                }
                 errand.begin(&prepared.trainer, global, memory);
                 Ok(())
             }
@@ -413,20 +426,6 @@ impl Member {
                 let update = trained.update;
                 let delta = with_residue(update.delta, &self.home.residue);
                 let packed = pack::pack(&delta, self.packing);
-                let rounds = self.packing.number == pack::Number::F16;
-                if rounds {
-                    self.home.next_residue = Some((round, pack::lost(&delta, self.packing)));
-                }
-                let remembers = trained.memory.is_some();
-                if let Some(memory) = trained.memory {
-                    self.home.memory.note(round, memory);
-                }
-                // On the disk before it is sent: whoever is heard must remember.
-                if (remembers || rounds)
-                    && let Err(error) = self.home.keep_memory()
-                {
-                    return Ok(Some(Visit::Hopeless(error)));
-                }
                 let digest = Bytes::copy_from_slice(Digest::of(&packed.bytes).bytes());
                 let answer = wire::Answer {
                     round,
@@ -439,6 +438,26 @@ impl Member {
                     loss_fall: update.loss_fall,
                     accuracy: update.accuracy,
                 };
+                // What was rounded once is made up for, also by an update that is not.
+                let rounds = self.packing.number == Number::F16 || self.home.residue != Parcel::default();
+                if rounds {
+                    let residue = match self.packing.number {
+                        Number::F16 => pack::lost(&delta, self.packing),
+                        Number::F32 => Parcel::default(),
+                    };
+                    self.home.next_residue = Some((round, residue));
+                    self.home.answer = Some((answer.clone(), packed.bytes.clone()));
+                }
+                let remembers = trained.memory.is_some();
+                if let Some(memory) = trained.memory {
+                    self.home.memory.note(round, memory);
+                }
+                // On the disk before it is sent: whoever is heard must remember.
+                if (remembers || rounds)
+                    && let Err(error) = self.home.keep_memory()
+                {
+                    return Ok(Some(Visit::Hopeless(error)));
+                }
                 errand.stage =
                     Stage::Answering(Box::new(Answering { answer, packed: packed.bytes, sent_in: None }));
                 self.step_s = step_s;
@@ -464,6 +483,22 @@ fn turned_away(refused: wire::Refused) -> Visit {
         true => Visit::Hopeless(JoinError::Refused { reason, message }),
         false => Visit::Lost { why: format!("the server refused ({reason}): {message}"), was_in: false },
     }
+}
+
+/// What a server said before it hung up, if it did.
+async fn last_word(from: &mut Streaming<wire::FromServer>) -> Option<Visit> {
+    let word = async {
+        while let Ok(Some(said)) = from.message().await {
+            match said.message {
+                Some(Said::Bye(bye)) if bye.r#final => return Some(Visit::Ended(Left::Over(bye.reason))),
+                Some(Said::Refused(refused)) => return Some(turned_away(refused)),
+                _ => {}
+            }
+        }
+        None
+    };
+    // What came is there; more is not waited for.
+    tokio::time::timeout(LAST_WORD, word).await.ok().flatten()
 }
 
 /// What is sent, with what rounding took from what was sent before.
@@ -566,4 +601,189 @@ async fn send(
         server.send(tokio_stream::iter(std::iter::once(header).chain(chunks))).await?;
     }
     Ok(Moved::Up(began.elapsed().as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::Path;
+
+    use ebb_round::{Job, RoundNo, Stream, Update};
+    use ebb_train::backend::Trained;
+
+    use super::*;
+    use crate::Abilities;
+    use crate::client::{AtWork, Trainer};
+
+    /// A model of one number, by which every update would move by a tenth: no half is that.
+    struct Tenth;
+
+    impl Trainer for Tenth {
+        fn samples(&self) -> u32 {
+            1
+        }
+
+        fn abilities(&self) -> Abilities {
+            Abilities::default()
+        }
+
+        fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+            let update = Update {
+                delta: Parcel::of(vec![0.1]),
+                base: job.round,
+                rate: job.rate,
+                steps: NonZeroU32::MIN,
+                steps_asked: NonZeroU32::MIN,
+                samples: 1,
+                loss: 1.0,
+                loss_fall: 0.0,
+                accuracy: None,
+            };
+            Ok(Some(Trained { update, memory: None }))
+        }
+    }
+
+    /// What happens to a round's answer, and when the client is killed.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Taken,
+        Refused,
+        KilledAtWork,
+        KilledBeforeItWasSent,
+        KilledBeforeItWasTold,
+        KilledOnceItWasTold,
+        KilledAndRefused,
+        /// It comes back when the server has forgotten what became of it.
+        KilledForLong,
+        KilledForLongAndRefused,
+    }
+
+    const FATES: [Fate; 9] = [
+        Fate::Taken,
+        Fate::Refused,
+        Fate::KilledAtWork,
+        Fate::KilledBeforeItWasSent,
+        Fate::KilledBeforeItWasTold,
+        Fate::KilledOnceItWasTold,
+        Fate::KilledAndRefused,
+        Fate::KilledForLong,
+        Fate::KilledForLongAndRefused,
+    ];
+
+    fn start(folder: &Path, packing: Packing) -> Member {
+        let home = Home::open(Some(folder.to_owned())).unwrap();
+        let mut member = Member::new(Joining::default(), home, Box::new(|_| Err(String::new())));
+        let (samples, abilities) = (1, Abilities::default());
+        let invitation =
+            Invitation { client: ClientId::new(0), settings: String::new(), seed: 0, layout: crate::flat(1) };
+        let trainer: Box<dyn Trainer> = Box::new(Tenth);
+        let trainer = Arc::new(Mutex::new(trainer));
+        member.trainer = Some(Prepared { invitation, trainer, samples, abilities });
+        member.model = Some((Bytes::new(), Arc::new(Parcel::of(vec![0.0]))));
+        member.packing = packing;
+        member
+    }
+
+    /// What is sent for the job of a round.
+    async fn trains(member: &mut Member, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
+        let (to, _from) = mpsc::channel(16);
+        let work = wire::Work { amount: Some(wire::work::Amount::Steps(1)), batch: None };
+        let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
+        let global = Some(wire::Content::default());
+        let job = wire::Job { round, ticket, global, rate: 1.0, work: Some(work), heard, window_s: None };
+        member.take_up(Wanted::Job(job));
+        member.moved(Moved::Down, &to).await.unwrap();
+        let work = came(&mut member.errand).await;
+        assert!(member.came(work, &to).await.unwrap().is_none());
+        in_hand(member, round)
+    }
+
+    /// What it would send for a round, if it has an answer to it.
+    fn in_hand(member: &Member, round: RoundNo) -> Option<f32> {
+        let errand = member.errand.as_ref().filter(|errand| errand.wanted.round() == round)?;
+        let Stage::Answering(answering) = &errand.stage else { return None };
+        assert_eq!(errand.in_hand().unwrap().ticket, answering.answer.ticket);
+        let (parcel, _) = pack::unpack(&answering.packed, Bounds { numbers: 1, sides: 0 }).unwrap();
+        Some(parcel.model[0])
+    }
+
+    fn told(member: &mut Member, round: RoundNo, refused: &str) {
+        member.settled(&wire::Settled { round, refused: refused.to_owned() }).unwrap();
+    }
+
+    /// Plays a round for every fate: what was taken is a tenth for each, but for one rounding.
+    fn check(fates: &[Fate]) {
+        let folder = tempfile::tempdir().unwrap();
+        let half = Packing { number: Number::F16, zstd: false };
+        let again = || start(folder.path(), half);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut member = again();
+            let (mut sum, mut count, mut heard) = (0.0, 0, None);
+            for (round, &fate) in (0..).zip(fates) {
+                let mut sent = trains(&mut member, round, heard).await.unwrap();
+                match fate {
+                    Fate::KilledAtWork => {
+                        // As if it had not come to an answer: then nothing of this round is on the disk.
+                        member.home.answer = None;
+                        member.home.next_residue = None;
+                        member.home.keep_memory().unwrap();
+                        drop(member);
+                        member = again();
+                        sent = trains(&mut member, round, heard).await.unwrap();
+                    }
+                    Fate::Taken | Fate::Refused | Fate::KilledOnceItWasTold => {}
+                    _ => {
+                        drop(member);
+                        member = again();
+                        assert_eq!(in_hand(&member, round), Some(sent), "it is sent again as it was");
+                    }
+                }
+                let taken =
+                    !matches!(fate, Fate::Refused | Fate::KilledAndRefused | Fate::KilledForLongAndRefused);
+                if taken {
+                    (sum, count, heard) = (sum + f64::from(sent), count + 1, Some(round));
+                }
+                let forgotten = matches!(fate, Fate::KilledForLong | Fate::KilledForLongAndRefused);
+                told(&mut member, round, if forgotten || !taken { "other-round" } else { "" });
+                if fate == Fate::KilledOnceItWasTold {
+                    drop(member);
+                    member = again();
+                }
+                assert!(member.errand.is_none());
+                let wanted = 0.1 * f64::from(count);
+                assert!(
+                    (sum - wanted).abs() < 1e-4,
+                    "{sum} instead of {wanted} after {:?}",
+                    &fates[..=round as usize]
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn what_rounding_takes_is_made_up_for_once_whenever_the_client_is_killed() {
+        for fate in FATES {
+            check(&[fate; 30]);
+        }
+        let mut stream = Stream::of_run(7, "kills");
+        let fates: Vec<_> = (0..100).map(|_| FATES[stream.below(FATES.len())]).collect();
+        check(&fates);
+    }
+
+    #[test]
+    fn an_update_that_is_not_rounded_makes_up_for_it_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut member = start(folder.path(), Packing { number: Number::F16, zstd: false });
+            let first = trains(&mut member, 0, None).await.unwrap();
+            told(&mut member, 0, "");
+            member.packing = Packing::default();
+            let second = trains(&mut member, 1, Some(0)).await.unwrap();
+            assert!((f64::from(first) + f64::from(second) - 0.2).abs() < 1e-7);
+            told(&mut member, 1, "");
+            assert_eq!(trains(&mut member, 2, Some(1)).await, Some(0.1));
+        });
+    }
 }

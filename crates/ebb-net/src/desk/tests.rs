@@ -64,7 +64,7 @@ impl Office {
         let terms = Terms { id: [0; 8], until_s: 1000, uses: 100, numbers: true };
         let token = Key::new(&[1; 32]).token(&terms);
         let request = wire::EnrolRequest { token, secret: secret(client), number: Some(client) };
-        let (enrolled, writes) = self.desk.enrol(&request, 500).unwrap();
+        let (enrolled, writes) = self.desk.enrol(&request, &key(), 500).unwrap();
         assert_eq!(enrolled.client, client);
         self.writes.extend(writes);
     }
@@ -180,6 +180,11 @@ impl Office {
     fn counted(&self, reason: &str, count: u64) {
         assert_eq!(self.desk.refused().get(reason).copied().unwrap_or(0), count, "{:?}", self.desk.refused());
     }
+}
+
+/// The server's.
+fn key() -> Key {
+    Key::new(&[1; 32])
 }
 
 fn secret(client: u32) -> Bytes {
@@ -604,12 +609,12 @@ fn enrolment_asks_for_a_token_of_this_server() {
     let request = |token: String| wire::EnrolRequest { token, secret: secret(1), number: None };
     let terms = Terms { id: [0; 8], until_s: 1000, uses: 1, numbers: false };
     let foreign = Key::new(&[2; 32]).token(&terms);
-    assert_eq!(office.desk.enrol(&request(foreign), 500).unwrap_err().0, "token");
+    assert_eq!(office.desk.enrol(&request(foreign), &key(), 500).unwrap_err().0, "token");
     let good = Key::new(&[1; 32]).token(&terms);
-    assert_eq!(office.desk.enrol(&request(good.clone()), 1001).unwrap_err().0, "token");
+    assert_eq!(office.desk.enrol(&request(good.clone()), &key(), 1001).unwrap_err().0, "token");
     let short = wire::EnrolRequest { secret: Bytes::from_static(b"short"), ..request(good.clone()) };
-    assert_eq!(office.desk.enrol(&short, 500).unwrap_err().0, "malformed");
-    let (enrolled, writes) = office.desk.enrol(&request(good), 500).unwrap();
+    assert_eq!(office.desk.enrol(&short, &key(), 500).unwrap_err().0, "malformed");
+    let (enrolled, writes) = office.desk.enrol(&request(good), &key(), 500).unwrap();
     assert_eq!((enrolled.client, writes.len()), (0, 2));
     office.counted("token", 2);
 }
@@ -670,4 +675,37 @@ fn who_was_asked_survives() {
     again.answer(0, 0, vec![1.0, 0.0]);
     assert_eq!(again.settled(), [(1, ""), (0, "")]);
     again.counted("repeated", 1);
+}
+
+#[test]
+fn an_upload_of_a_byte_a_second_does_not_hold_the_round_open() {
+    let mut office = Office::with(rules(), 2);
+    office.open(0, &[0, 1], Wait::Deadline);
+    office.answer(0, 0, vec![1.0, 0.0]);
+    let packed = pack(&Parcel::of(vec![2.0, 0.0]), Packing::default()).bytes;
+    let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
+    let content = wire::Content { digest, bytes: packed.len() as u64 };
+    let header = wire::Header { session: office.session(1), content: Some(content.clone()), offset: 0 };
+    let sender = office.desk.begin_upload(&header).unwrap();
+    // The deadline is at ten seconds, and two of grace are for those that can send what they have.
+    let mut closed_s = None;
+    for (second, byte) in packed.chunks(1).enumerate() {
+        office.now_s = second as f64;
+        office.desk.add_upload(sender, byte, office.now_s).unwrap();
+        office.say(0, Said::Heartbeat(wire::Heartbeat { steps: 0 }));
+        office.desk.tick(office.now_s);
+        if let Some(closing) = office.desk.close(office.now_s) {
+            assert_eq!(closing.answers.len(), 1);
+            closed_s = Some(office.now_s);
+        }
+    }
+    assert_eq!(closed_s, Some(12.0));
+    // It was heard all the while, and what it has to say in the end is late.
+    office.open(1, &[0], Wait::Deadline);
+    office.say(1, Said::Answer(answer(0, &key().ticket(id(1), 0), content)));
+    office.answer(0, 1, vec![1.0, 0.0]);
+    let closing = office.desk.close(office.now_s).unwrap();
+    let answers: Vec<_> =
+        closing.answers.iter().map(|(_, one)| (one.answer.client, one.answer.base)).collect();
+    assert_eq!(answers, [(id(1), 0), (id(0), 1)]);
 }

@@ -412,15 +412,16 @@ impl Play {
 
     /// A token for all clients, once the server has its key.
     fn make_token(&mut self) -> Result<String, CliError> {
-        let file = self.field.out.join("server").join(KEY);
-        while !file.exists() {
+        let folder = self.field.out.join("server");
+        while !folder.join(KEY).exists() {
             let server = self.server.as_mut().expect("it was just started");
             if !matches!(server.try_wait(), Ok(None)) {
                 return Err(self.server_failed());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let key = Key::open(&file).map_err(|error| CliError::file("opening", &file, error))?;
+        let key =
+            Key::of_tokens(&folder).map_err(|error| CliError::file("opening the key in", &folder, error))?;
         let terms =
             Terms { id: unguessable(), until_s: u64::MAX, uses: self.table.clients.get(), numbers: true };
         Ok(key.token(&terms))

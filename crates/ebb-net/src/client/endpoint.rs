@@ -1,0 +1,165 @@
+//! Where a server is, how it is trusted, and what to do where it is not.
+
+use std::error::Error;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rustls::{AlertDescription, CertificateError};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
+
+use super::{JoinError, Joining};
+use crate::server::reasons;
+
+/// How to connect to the server.
+pub(super) fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
+    let url = &joining.url;
+    let unusable = |message: &str| JoinError::Unusable(format!("{url}: {message}"));
+    let form = "give https://host:port, or http://host:port";
+    let endpoint = Endpoint::from_shared(url.clone())
+        .map_err(|error| unusable(&format!("{}; {form}", reasons(&error))))?
+        .connect_timeout(Duration::from_secs(10))
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(2 << 20);
+    match endpoint.uri().scheme_str() {
+        Some("https") => {
+            let mut tls = match &joining.ca {
+                Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
+                None => ClientTlsConfig::new().with_enabled_roots(),
+            };
+            if let Some(name) = &joining.name {
+                tls = tls.domain_name(name);
+            }
+            if let Some((certificate, key)) = &joining.identity {
+                tls = tls.identity(Identity::from_pem(certificate, key));
+            }
+            endpoint.tls_config(tls).map_err(|error| {
+                let remedy = match joining.ca {
+                    Some(_) => "look at the certificates given",
+                    None => "give the certificate that the server's is signed by: --ca FILE",
+                };
+                unusable(&format!("{}; {remedy}", reasons(&error)))
+            })
+        }
+        Some("http") if joining.plain || is_here(endpoint.uri()) => Ok(endpoint),
+        Some("http") => Err(unusable(
+            "everybody on the way could read who this client is and what it sends; use https://, or give --plain if something else \
+             protects it",
+        )),
+        _ => Err(unusable(form)),
+    }
+}
+
+/// Whether an address is of this machine.
+fn is_here(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// What to do about certificates that will not do, if it is for them that there is no connection: asking again would not help.
+pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Option<String> {
+    let wrong = tls_error(error)?;
+    let (what, remedy) = match wrong {
+        rustls::Error::InvalidCertificate(certificate) => match certificate {
+            // It may be renewed any time, and so may the clock be set.
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => return None,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => (
+                "the server's certificate is for another name",
+                "use a name that is in it, or give it by --server-name NAME",
+            ),
+            _ if joining.ca.is_none() => (
+                "the server's certificate is not trusted by this machine",
+                "give the one that it is signed by: --ca FILE",
+            ),
+            _ => (
+                "the server's certificate is not signed by the one given by --ca",
+                "give the one that it is signed by",
+            ),
+        },
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            ("the server asks clients for a certificate", "give one: --cert FILE --key FILE")
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError,
+        ) => (
+            "the server does not trust this client's certificate",
+            "give one that it does: --cert FILE --key FILE",
+        ),
+        _ => return None,
+    };
+    Some(format!("{}: {what} ({wrong}); {remedy}", joining.url))
+}
+
+/// What went wrong with TLS, if that is at the bottom of an error.
+fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        // An I/O error hides what it was made from: its source is that one's.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match inner {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(url: &str, plain: bool) -> Result<(), String> {
+        let joining = Joining { url: url.to_owned(), plain, ..Joining::default() };
+        endpoint(&joining).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_are_named() {
+        for url in ["", "host:1", "ftp://host", "http://"] {
+            let error = check(url, true).unwrap_err();
+            assert!(error.contains("give https://host:port"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn secrets_go_plainly_beyond_this_machine_only_if_told_to() {
+        for here in ["http://localhost:1", "http://127.0.0.1:1", "http://127.9.9.9:1", "http://[::1]:1"] {
+            assert_eq!(check(here, false), Ok(()));
+        }
+        for there in
+            ["http://example.org:1", "http://10.0.0.1:1", "http://localhost.example.org:1", "http://[::2]:1"]
+        {
+            assert!(check(there, false).unwrap_err().contains("--plain"), "{there}");
+            assert_eq!(check(there, true), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_found_however_deep_it_lies() {
+        let check = |error: rustls::Error, ca: bool| {
+            let joining = Joining { ca: ca.then(String::new), ..Joining::default() };
+            distrust(&io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error)), &joining)
+        };
+        let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        assert!(check(unknown(), false).unwrap().contains("give the one that it is signed by: --ca FILE"));
+        assert!(check(unknown(), true).unwrap().contains("not signed by the one given"));
+        let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
+        assert!(check(name, true).unwrap().contains("--server-name"));
+        let required = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+        assert!(check(required, true).unwrap().contains("--cert FILE --key FILE"));
+        // These may mend themselves.
+        assert_eq!(check(rustls::Error::InvalidCertificate(CertificateError::Expired), true), None);
+        assert_eq!(check(rustls::Error::HandshakeNotComplete, true), None);
+        assert_eq!(distrust(&io::Error::other("refused"), &Joining::default()), None);
+    }
+}
