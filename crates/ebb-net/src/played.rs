@@ -10,7 +10,7 @@ use ebb_record::Row;
 use ebb_round::{
     ClientId, Engine, Fleet, FleetError, Job, Loader, LocalRule, RoundNo, RunFacts, Saver, State,
 };
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::{Assignment, Threads, train_while};
 use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
@@ -116,8 +116,11 @@ fn round(run: &mut Run, fleet: &mut dyn Fleet) -> Result<String, FleetError> {
 }
 
 fn simulated(recipe: &str) -> Vec<String> {
-    let tree = settings(recipe);
-    let mut run = assemble(&tree);
+    simulated_in(&settings(recipe))
+}
+
+fn simulated_in(tree: &Tree) -> Vec<String> {
+    let mut run = assemble(tree);
     let facts = Facts { seed: 1, n_clients: N_CLIENTS, ..Facts::default() };
     let world = World::build(&tree.table("world", facts), run.task.as_ref()).unwrap();
     let threads = Box::new(Threads::new(NonZeroUsize::MIN));
@@ -535,6 +538,52 @@ fn a_server_that_is_killed_again_and_again_comes_to_the_same_end() {
     for recipe in ["scaffold", "mifa", "scheme-c"] {
         for every in [1, 4, 100] {
             check(recipe, &[5, 0, 7, 3, 11, 1, 2, 20], every);
+        }
+    }
+}
+
+/// What a row says of who took part, and of what came of it.
+const REPLAYED: [&str; 18] = [
+    "n_enrolled",
+    "joined",
+    "left",
+    "up",
+    "busy",
+    "asked",
+    "chance",
+    "whole",
+    "partial",
+    "partial_steps",
+    "took_s",
+    "absent",
+    "late",
+    "late_base",
+    "step_norm",
+    "loss",
+    "elapsed_s",
+    "model",
+];
+
+#[test]
+fn the_record_of_a_server_is_its_own_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    for recipe in ["full", "dropout", "stale-update", "fl-fdms", "scheme-c", "scaffold", "mifa", "fedawe"] {
+        let served = networked(recipe, &[], 3);
+        let file = folder.path().join(format!("{recipe}.jsonl"));
+        std::fs::write(&file, served.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        let mut tree = settings(recipe);
+        tree.remove("world");
+        let flag = || Place::Flag("here".to_owned());
+        tree.put("world.deadline_s", DEADLINE_S, flag());
+        tree.put("world.patience_s", 100.0, flag());
+        tree.put("world.replay.record", file.display().to_string(), flag());
+        for (line, again) in served.iter().zip(simulated_in(&tree)) {
+            let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+            let (row, again) = (read(line), read(&again));
+            for key in REPLAYED {
+                assert_eq!(again.get(key), row.get(key), "{recipe}: {key} of round {}", row["round"]);
+            }
+            assert_eq!((again.get("imputed"), &again["imputed_by"]), (None, &"own-rate".into()));
         }
     }
 }
