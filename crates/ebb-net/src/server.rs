@@ -206,9 +206,8 @@ impl Served {
         ClientJudge::new(self.course.clone(), every, n_rounds)
     }
 
-    /// Listens, though nobody waits for clients yet.
-    #[cfg(test)]
-    pub(crate) fn go_live(&self) -> Result<(), FleetError> {
+    /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
+    pub fn go_live(&self) -> Result<(), FleetError> {
         self.course.go_live()
     }
 

@@ -26,6 +26,9 @@ const VERSION: u32 = 1;
 /// At most so many bytes of vectors go to the disk at once.
 const MOST_AT_ONCE: usize = 64 << 20;
 
+/// So many bytes of the file are kept in memory at most: what is written is rarely read again.
+const CACHE: usize = 64 << 20;
+
 /// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreError {
@@ -75,7 +78,7 @@ pub struct Store {
 impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
-        Store::with(Database::create(file).doing("opening")?)
+        Store::with(Database::builder().set_cache_size(CACHE).create(file).doing("opening")?)
     }
 
     /// One that lasts as long as it is held.

@@ -220,6 +220,7 @@ impl Desk {
         now_s: f64,
         before_s: f64,
     ) {
+        tracing::debug!(round = number, asked = orders.len(), "opened");
         self.note_asked(number, orders);
         self.progress.0 = number;
         self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
@@ -317,6 +318,7 @@ impl Desk {
         } else {
             self.kept_bytes += size;
         }
+        tracing::debug!(round = arrived.answer.base, client = arrived.answer.client.number(), "answered");
         self.waiting.insert(seq, arrived);
     }
 
