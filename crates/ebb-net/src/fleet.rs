@@ -218,6 +218,7 @@ impl Fleet for NetFleet {
             desk.open(round, orders, &offers, wait, now_s, before_s.unwrap_or(0.0));
             desk.rules().deadline_s.min(desk.rules().patience_s)
         });
+        self.course.tidy();
         // After a restart the round goes on with what is left of its time, as far as that was written down.
         let mut noted_s = before_s.unwrap_or(0.0);
         let closing = loop {
