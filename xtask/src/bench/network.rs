@@ -11,6 +11,7 @@ mod flower;
 mod log;
 mod server;
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -175,7 +176,8 @@ struct Load {
     /// From a deadline until a client read the next round's first job, and until all that were asked had theirs.
     first_ms: Spread,
     last_ms: Spread,
-    n_lost: usize,
+    /// How often clients were cut off or not let in, by reason.
+    lost: BTreeMap<String, usize>,
 }
 
 fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
@@ -203,6 +205,10 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
         first_ms.push(1e3 * (first_s - deadline_s));
         last_ms.push(1e3 * (last_s - deadline_s));
     }
+    let mut lost = BTreeMap::new();
+    for (why, count) in told.iter().flat_map(|told| &told.lost) {
+        *lost.entry(why.clone()).or_default() += count;
+    }
     let mean = |of: fn(&Played) -> f64| played.iter().map(of).sum::<f64>() / played.len() as f64;
     Ok(Load {
         connected_s: all_s - began_s,
@@ -214,7 +220,7 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
             .ok_or("the system does not say a process's memory")?,
         first_ms: Spread::of(first_ms),
         last_ms: Spread::of(last_ms),
-        n_lost: told.iter().map(|told| told.n_lost).sum(),
+        lost,
     })
 }
 
@@ -300,7 +306,8 @@ impl Figures {
                 plan.deadline_s,
                 plan.timed_rounds
             );
-            println!("  all connected after {:.2} s, then {} times cut off", load.connected_s, load.n_lost);
+            println!("  all connected after {:.2} s", load.connected_s);
+            load.lost.iter().for_each(|(why, count)| println!("    {count} times {why}"));
             println!(
                 "  {:.3} rounds/s; asked {:.0}, answered {:.0}, the last after {} s",
                 load.rounds_per_s, load.n_asked, load.n_answered, load.answered_s
@@ -360,7 +367,7 @@ impl Figures {
                 "clients": self.plan.n_clients, "deadline_s": self.plan.deadline_s,
                 "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
                 "answered_s": load.answered_s.json(), "asked": load.n_asked, "answered": load.n_answered,
-                "server_bytes": load.server_bytes, "lost": load.n_lost,
+                "server_bytes": load.server_bytes, "lost": load.lost,
                 "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
             })
         });

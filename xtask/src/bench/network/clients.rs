@@ -46,8 +46,8 @@ pub(super) struct Connected {
 pub(super) struct Told {
     /// When jobs came, by round.
     pub(super) asked: BTreeMap<u32, Seen>,
-    /// How often a client was cut off, or not let in.
-    pub(super) n_lost: usize,
+    /// How often a client was cut off or not let in, by reason.
+    pub(super) lost: BTreeMap<String, usize>,
 }
 
 /// Connects all clients and stays; says what it saw whenever it is told anything.
@@ -65,11 +65,10 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
         let make = make(MadeUp { n_params: plan.n_params, silent_s, log: log.clone() });
         runtime.spawn(join(joining, make, until.clone()));
     }
-    let all = log.wait("connected", 0, plan.n_clients as usize, PATIENCE)?;
-    say(&Connected { began_s, all_s: all.last_s })?;
+    let all_s = log.wait("connected", plan.n_clients as usize, PATIENCE)?;
+    say(&Connected { began_s, all_s })?;
     for _ in commands {
-        let n_lost = log.seen("not connected", 0).map_or(0, |seen| seen.count);
-        say(&Told { asked: log.all("asked"), n_lost })?;
+        say(&Told { asked: log.all("asked"), lost: log.counts("not connected") })?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(super) fn now_s() -> f64 {
     now.tv_sec as f64 + 1e-9 * now.tv_nsec as f64
 }
 
-/// When something was said of a round, and how often.
+/// When something was said of a round or a client, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) first_s: f64,
@@ -26,7 +26,7 @@ pub(super) struct Seen {
     pub(super) count: usize,
 }
 
-/// By what is said, and the round it is about; 0, if it is about none.
+/// By what is said, and the round or the client it is about; 0, if it is about none.
 type Heard = BTreeMap<String, BTreeMap<u32, Seen>>;
 
 /// What some modules log, with its times; the words themselves are the program's own.
@@ -49,29 +49,30 @@ impl Log {
         self.lock().get(said)?.get(&round).copied()
     }
 
-    /// When this was said, by round.
+    /// When this was said, by round or client.
     pub(super) fn all(&self, said: &str) -> BTreeMap<u32, Seen> {
         self.lock().get(said).cloned().unwrap_or_default()
     }
 
-    /// Waits until this was said so often of a round; when that was.
-    pub(super) fn wait(
-        &self,
-        said: &str,
-        round: u32,
-        count: usize,
-        patience: Duration,
-    ) -> Result<Seen, String> {
+    /// What was said that begins like this, and how often.
+    pub(super) fn counts(&self, beginning: &str) -> BTreeMap<String, usize> {
+        let heard = self.lock();
+        let begin = heard.iter().filter(|(said, _)| said.starts_with(beginning));
+        begin.map(|(said, of)| (said.clone(), of.values().map(|seen| seen.count).sum())).collect()
+    }
+
+    /// Waits until this was said of so many; when it was first said of the last of them.
+    pub(super) fn wait(&self, said: &str, of_so_many: usize, patience: Duration) -> Result<f64, String> {
         let began = Instant::now();
         let mut heard = self.lock();
         loop {
-            let seen = heard.get(said).and_then(|rounds| rounds.get(&round)).copied();
-            if let Some(seen) = seen.filter(|seen| seen.count >= count) {
-                return Ok(seen);
+            let of = heard.get(said);
+            if let Some(of) = of.filter(|of| of.len() >= of_so_many) {
+                return Ok(of.values().map(|seen| seen.first_s).fold(0.0, f64::max));
             }
             let left = patience.checked_sub(began.elapsed()).ok_or_else(|| {
-                let times = seen.map_or(0, |seen| seen.count);
-                format!("\"{said}\" was heard {times} times in {patience:?}, not {count}")
+                let found = of.map_or(0, BTreeMap::len);
+                format!("\"{said}\" was heard of {found} in {patience:?}, not of {of_so_many}")
             })?;
             let waited = self.inner.1.wait_timeout(heard, left);
             heard = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -83,11 +84,11 @@ impl Log {
         self.lock().remove(said);
     }
 
-    fn note(&self, said: String, round: u32) {
+    fn note(&self, said: String, of: u32) {
         let now_s = now_s();
         let mut heard = self.lock();
         let seen = Seen { first_s: now_s, last_s: now_s, count: 0 };
-        let seen = heard.entry(said).or_default().entry(round).or_insert(seen);
+        let seen = heard.entry(said).or_default().entry(of).or_insert(seen);
         seen.last_s = now_s;
         seen.count += 1;
         drop(heard);
@@ -111,7 +112,7 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut words = Words::default();
         event.record(&mut words);
-        self.note(words.said, words.round);
+        self.note(words.said + &words.why, words.of);
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
@@ -126,7 +127,8 @@ impl Subscriber for Log {
 #[derive(Default)]
 struct Words {
     said: String,
-    round: u32,
+    why: String,
+    of: u32,
 }
 
 impl Visit for Words {
@@ -136,9 +138,16 @@ impl Visit for Words {
         }
     }
 
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "why" {
+            self.why = format!(": {value}");
+        }
+    }
+
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "round" {
-            self.round = u32::try_from(value).unwrap_or(u32::MAX);
+        // Where a round is named, a client may be, too.
+        if field.name() == "round" || field.name() == "client" && self.of == 0 {
+            self.of = u32::try_from(value).unwrap_or(u32::MAX);
         }
     }
 }
@@ -154,7 +163,10 @@ mod tests {
             for round in [3_u32, 4, 3] {
                 tracing::debug!(target: "here", round, more = true, "asked");
             }
-            tracing::info!(target: "here", "connected");
+            for client in [7_u32, 8, 7] {
+                tracing::info!(target: "here", client, "connected");
+            }
+            tracing::info!(target: "here", why = "hung up", "lost");
             tracing::info!(target: "there", "asked");
             tracing::trace!(target: "here", "connected");
         });
@@ -164,9 +176,10 @@ mod tests {
         );
         let seen = log.seen("asked", 3).unwrap();
         assert!(seen.first_s <= seen.last_s && seen.last_s <= now_s());
-        assert_eq!(log.wait("connected", 0, 1, Duration::ZERO).unwrap().count, 1);
-        assert!(log.wait("connected", 0, 2, Duration::ZERO).unwrap_err().contains("heard 1 times"));
+        assert!(log.wait("connected", 2, Duration::ZERO).unwrap() <= now_s());
+        assert!(log.wait("connected", 3, Duration::ZERO).unwrap_err().contains("heard of 2"));
+        assert_eq!(log.counts("lost"), BTreeMap::from([("lost: hung up".to_owned(), 1)]));
         log.forget("connected");
-        assert_eq!(log.seen("connected", 0), None);
+        assert_eq!(log.seen("connected", 7), None);
     }
 }
