@@ -162,7 +162,8 @@ impl Fleet for NetFleet {
             up.clear();
             roll.up.iter().for_each(|client| up.set(client.idx(), true));
         });
-        self.could = roll.up.iter().filter(|client| !roll.busy.contains(client)).copied().collect();
+        let busy: BTreeSet<_> = roll.busy.iter().collect();
+        self.could = roll.up.iter().filter(|client| !busy.contains(client)).copied().collect();
         census.set_busy(|busy| roll.busy.iter().for_each(|client| busy.set(client.idx(), true)));
         Ok(())
     }

@@ -122,9 +122,8 @@ struct MadeUp {
     log: Log,
 }
 
-/// So long before a round's time is over a silent client begins to look whether it is told so, and then so often.
-const EARLY_S: f64 = 0.05;
-const OFTEN: Duration = Duration::from_millis(10);
+/// When a round's time is over, a silent client looks so often whether it is told so.
+const OFTEN: Duration = Duration::from_millis(5);
 
 impl Trainer for MadeUp {
     fn samples(&self) -> u32 {
@@ -137,9 +136,9 @@ impl Trainer for MadeUp {
 
     fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
         if let Some(silent_s) = self.silent_s {
-            // Hundreds of threads that look often would take the time that the server needs.
+            // It looks only then: hundreds of threads that look often would take the time that the server needs.
             let asked_s = self.log.seen("asked", job.round).map_or_else(now_s, |seen| seen.first_s);
-            let asleep_s = asked_s + silent_s - EARLY_S - now_s();
+            let asleep_s = asked_s + silent_s - now_s();
             std::thread::sleep(Duration::from_secs_f64(asleep_s.max(0.0)));
             let began = Instant::now();
             while !at_work.is_stopped() && began.elapsed() < PATIENCE {
