@@ -8,7 +8,7 @@ use ebb_round::{FleetError, Loader, Parcel, Saver, StateError};
 use crate::journal::{Answered, Entry};
 use crate::pack;
 use crate::shared::Shared;
-use crate::store::Write;
+use crate::store::Prune;
 
 /// What is called once the journal was played to its end: clients can come.
 pub(crate) type Live = Box<dyn FnOnce() -> Result<(), String> + Send>;
@@ -35,6 +35,8 @@ struct State {
     from: u64,
     /// What the last two checkpoints need: from which entry on, and which before it.
     needed: Option<(u64, Vec<u64>)>,
+    /// What neither of them needs, until it is thrown away.
+    rubbish: Option<Prune>,
     live: Option<Live>,
 }
 
@@ -165,7 +167,7 @@ impl Course {
         Ok(())
     }
 
-    /// What a checkpoint needs to know; what only the checkpoint before the last needed is thrown away.
+    /// What a checkpoint needs to know; what only the checkpoint before the last needed can be thrown away.
     pub(crate) fn save(&self, to: &mut Saver) {
         let mut state = self.lock();
         let waiting = self.shared.look(|desk| desk.waiting()).0;
@@ -179,8 +181,14 @@ impl Course {
         let needed = (state.from, before);
         let last = state.needed.replace(needed);
         if let Some((below, but)) = last.filter(|_| !self.keep) {
-            self.shared.write(vec![Write::Prune { below, but }]);
+            state.rubbish = Some(Prune { below, but });
         }
+    }
+
+    /// Throws away what is not needed any more. Not between rounds, where clients would wait for it.
+    pub(crate) fn tidy(&self) {
+        let rubbish = self.lock().rubbish.take();
+        rubbish.into_iter().for_each(|rubbish| self.shared.prune(rubbish));
     }
 
     pub(crate) fn load(&self, from: &mut Loader<'_>) -> Result<(), StateError> {

@@ -172,7 +172,8 @@ impl Fleet for NetFleet {
             up.clear();
             roll.up.iter().for_each(|client| up.set(client.idx(), true));
         });
-        self.could = roll.up.iter().filter(|client| !roll.busy.contains(client)).copied().collect();
+        let busy: BTreeSet<_> = roll.busy.iter().collect();
+        self.could = roll.up.iter().filter(|client| !busy.contains(client)).copied().collect();
         census.set_busy(|busy| roll.busy.iter().for_each(|client| busy.set(client.idx(), true)));
         Ok(())
     }
@@ -229,6 +230,7 @@ impl Fleet for NetFleet {
             desk.open(round, orders, &offers, wait, now_s, before_s.unwrap_or(0.0));
             desk.rules().deadline_s.min(desk.rules().patience_s)
         });
+        self.course.tidy();
         // After a restart the round goes on with what is left of its time, as far as that was written down.
         let mut noted_s = before_s.unwrap_or(0.0);
         let closing = loop {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebb_round::FleetError;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -119,6 +119,9 @@ pub struct Served {
 /// How long clients have to hear that the run is over.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// So many callers may wait until they are taken, if the system allows as many.
+const MOST_CALLING: u32 = 4096;
+
 /// So many more connections than clients: some are on their way out, some in, some are strangers.
 const MORE_CONNECTIONS: usize = 1000;
 
@@ -143,19 +146,18 @@ impl Served {
         let most = rules.most_clients as usize + MORE_CONNECTIONS;
         let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
-        let listener = std::net::TcpListener::bind(place.listen)
-            .map_err(|error| ServeError::Listen(place.listen, error))?;
         let listening = |error| ServeError::Listen(place.listen, error);
+        let listener = {
+            let _inside = runtime.enter();
+            listen(place.listen).map_err(listening)?
+        };
         let address = listener.local_addr().map_err(listening)?;
-        listener.set_nonblocking(true).map_err(listening)?;
         let metrics = match place.metrics {
             None => None,
             Some(address) => {
                 let listening = |error| ServeError::Listen(address, error);
-                let listener = std::net::TcpListener::bind(address).map_err(listening)?;
-                listener.set_nonblocking(true).map_err(listening)?;
                 let _inside = runtime.enter();
-                let listener = TcpListener::from_std(listener).map_err(listening)?;
+                let listener = listen(address).map_err(listening)?;
                 let at = listener.local_addr().map_err(listening)?;
                 runtime.spawn(crate::metrics::answer(listener, Arc::clone(&shared)));
                 Some(at)
@@ -181,7 +183,6 @@ impl Served {
         let ended = Arc::downgrade(&shared);
         let live = Box::new(move || {
             let _inside = handle.enter();
-            let listener = TcpListener::from_std(listener).map_err(|error| error.to_string())?;
             handle.spawn(async move {
                 let told = async move {
                     // Whoever could tell is gone: so is the server.
@@ -216,9 +217,8 @@ impl Served {
         ClientJudge::new(self.course.clone(), every, n_rounds)
     }
 
-    /// Listens, though nobody waits for clients yet.
-    #[cfg(test)]
-    pub(crate) fn go_live(&self) -> Result<(), FleetError> {
+    /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
+    pub fn go_live(&self) -> Result<(), FleetError> {
         self.course.go_live()
     }
 
@@ -325,6 +325,16 @@ fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Res
     let next = store.next_entry().map_err(failed)?;
     let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
     Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
+}
+
+/// Listens, with room for a whole fleet that calls at once: those that find none are reset by the system.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // So that a server that is started again need not wait for the connections of the last one to be forgotten.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(MOST_CALLING)
 }
 
 /// An error and what it comes from.

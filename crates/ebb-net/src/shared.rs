@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::desk::{Arrived, Desk, Effect, Line, Unread};
 use crate::journal::Entry;
-use crate::store::{Store, StoreError, Write, Writer};
+use crate::store::{Prune, Store, StoreError, Then, Write, Writer};
 use crate::wire::from_server::Message as Say;
 
 /// The clock, and what is done until something happens. Only trials with real clients use real time.
@@ -170,15 +170,21 @@ impl Shared {
 
     /// Writes something that nobody waits for; a disk that fails stops the run.
     pub(crate) fn write(&self, writes: Vec<Write>) {
+        self.writer.write(writes, self.or_fail());
+    }
+
+    /// Throws entries of the journal away, by and by.
+    pub(crate) fn prune(&self, prune: Prune) {
+        self.writer.prune(prune, self.or_fail());
+    }
+
+    fn or_fail(&self) -> Then {
         let me = self.me.clone();
-        self.writer.write(
-            writes,
-            Box::new(move |result| {
-                if let (Err(error), Some(shared)) = (result, me.upgrade()) {
-                    shared.fail(error);
-                }
-            }),
-        );
+        Box::new(move |result| {
+            if let (Err(error), Some(shared)) = (result, me.upgrade()) {
+                shared.fail(error);
+            }
+        })
     }
 
     fn enter(&self, mut arrived: Arrived) {

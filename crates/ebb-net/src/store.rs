@@ -1,8 +1,10 @@
 //! What a server must not forget, in one file: its members, the uses of its tokens, and the journal.
 //!
 //! One thread writes. What comes in while a transaction is on its way to the disk shares the next one, so that a
-//! thousand answers do not cost a thousand waits for the disk.
+//! thousand answers do not cost a thousand waits for the disk. What is thrown away goes piece by piece, so that nobody waits long
+//! for that either.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::members::Member;
 
@@ -25,6 +27,13 @@ const VERSION: u32 = 1;
 
 /// At most so many bytes of vectors go to the disk at once.
 const MOST_AT_ONCE: usize = 64 << 20;
+
+/// At most so many entries, and about so many bytes, are thrown away in one transaction.
+const MOST_PRUNED: usize = 256;
+const MOST_PRUNED_BYTES: usize = 16 << 20;
+
+/// So many bytes of the file are kept in memory at most: what is written is rarely read again.
+const CACHE: usize = 64 << 20;
 
 /// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +71,13 @@ pub(crate) enum Write {
     TokenUses([u8; 8], u32),
     /// The next entry of the journal, and the vectors that belong to it.
     Entry { seq: u64, head: Vec<u8>, vectors: Option<Bytes> },
-    /// Entries below a number are not needed any more, but for some.
-    Prune { below: u64, but: Vec<u64> },
+}
+
+/// Entries below a number are not needed any more, but for some, which ascend.
+#[derive(Clone, Debug)]
+pub(crate) struct Prune {
+    pub(crate) below: u64,
+    pub(crate) but: Vec<u64>,
 }
 
 /// The file.
@@ -75,7 +89,7 @@ pub struct Store {
 impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
-        Store::with(Database::create(file).doing("opening")?)
+        Store::with(Database::builder().set_cache_size(CACHE).create(file).doing("opening")?)
     }
 
     /// One that lasts as long as it is held.
@@ -181,8 +195,9 @@ impl Store {
         Ok(table.get(seq).doing("reading")?.map(|bytes| bytes.value().to_vec()))
     }
 
-    /// Writes all of it, or nothing; on return it is on the disk.
-    fn commit(&self, writes: &[Write]) -> Result<(), StoreError> {
+    /// Writes all of it, or nothing, and throws a piece away; on return that is on the disk. Whether nothing is left to be thrown
+    /// away.
+    fn commit(&self, writes: &[Write], prune: Option<&Prune>) -> Result<bool, StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         // So that opening it after a kill does not read all of it.
         begin.set_quick_repair(true);
@@ -204,17 +219,37 @@ impl Store {
                         table.insert(seq, vectors.as_ref()).doing("writing")?;
                     }
                 }
-                Write::Prune { below, but } => {
-                    let gone = |seq: u64| but.binary_search(&seq).is_err();
-                    let mut table = begin.open_table(JOURNAL).doing("writing")?;
-                    table.retain_in(..*below, |seq, _| !gone(seq)).doing("writing")?;
-                    let mut table = begin.open_table(VECTORS).doing("writing")?;
-                    table.retain_in(..*below, |seq, _| !gone(seq)).doing("writing")?;
-                }
             }
         }
-        begin.commit().doing("writing")
+        let all_gone = prune.map_or(Ok(true), |prune| prune_some(&begin, prune))?;
+        begin.commit().doing("writing")?;
+        Ok(all_gone)
     }
+}
+
+/// Throws a piece away; whether nothing is left.
+fn prune_some(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreError> {
+    let mut journal = begin.open_table(JOURNAL).doing("writing")?;
+    let mut vectors = begin.open_table(VECTORS).doing("writing")?;
+    let mut gone = Vec::new();
+    for row in journal.range(..prune.below).doing("reading")? {
+        let seq = row.doing("reading")?.0.value();
+        if prune.but.binary_search(&seq).is_err() {
+            gone.push(seq);
+        }
+        if gone.len() > MOST_PRUNED {
+            break;
+        }
+    }
+    let mut bytes = 0;
+    for (at, &seq) in gone.iter().enumerate() {
+        if at == MOST_PRUNED || bytes >= MOST_PRUNED_BYTES {
+            return Ok(false);
+        }
+        journal.remove(seq).doing("writing")?;
+        bytes += vectors.remove(seq).doing("writing")?.map_or(0, |removed| removed.value().len());
+    }
+    Ok(true)
 }
 
 /// What is called once something was written, or could not be.
@@ -228,8 +263,22 @@ pub(crate) struct Writer {
 
 struct Queue {
     /// `None` once it is closed.
-    to: Option<Sender<(Vec<Write>, Then)>>,
+    to: Option<Sender<Handed>>,
     next: u64,
+}
+
+/// What is handed to the thread.
+enum Handed {
+    Writes(Vec<Write>, Then),
+    Prune(Prune, Then),
+}
+
+impl Handed {
+    fn then(self) -> Then {
+        match self {
+            Handed::Writes(_, then) | Handed::Prune(_, then) => then,
+        }
+    }
 }
 
 impl Writer {
@@ -242,7 +291,12 @@ impl Writer {
 
     /// Hands something over to be written.
     pub(crate) fn write(&self, writes: Vec<Write>, then: Then) {
-        self.lock().send(writes, then);
+        self.lock().send(Handed::Writes(writes, then));
+    }
+
+    /// Has entries thrown away, by and by.
+    pub(crate) fn prune(&self, prune: Prune, then: Then) {
+        self.lock().send(Handed::Prune(prune, then));
     }
 
     /// Hands over the next entry of the journal, whose number is returned; the order of numbers is that of writing.
@@ -255,7 +309,8 @@ impl Writer {
         let mut queue = self.lock();
         let seq = queue.next;
         queue.next += 1;
-        queue.send(vec![Write::Entry { seq, head, vectors }], Box::new(move |result| then(seq, result)));
+        let writes = vec![Write::Entry { seq, head, vectors }];
+        queue.send(Handed::Writes(writes, Box::new(move |result| then(seq, result))));
         seq
     }
 
@@ -305,14 +360,14 @@ impl Drop for Writer {
 }
 
 impl Queue {
-    fn send(&self, writes: Vec<Write>, then: Then) {
+    fn send(&self, handed: Handed) {
         let refused = match &self.to {
-            None => Some(then),
-            Some(to) => to.send((writes, then)).err().map(|back| back.0.1),
+            None => Some(handed),
+            Some(to) => to.send(handed).err().map(|back| back.0),
         };
         // Not from here: whoever hands over may hold what the answer needs.
-        if let Some(then) = refused {
-            std::thread::spawn(move || then(Err(closed())));
+        if let Some(handed) = refused {
+            std::thread::spawn(move || handed.then()(Err(closed())));
         }
     }
 }
@@ -321,19 +376,35 @@ fn closed() -> StoreError {
     StoreError { doing: "writing", message: "it is closed".to_owned() }
 }
 
-fn write_all(store: &Store, from: &Receiver<(Vec<Write>, Then)>) {
-    while let Ok((mut writes, then)) = from.recv() {
-        let mut thens = vec![then];
-        let mut size: usize = writes.iter().map(size_of).sum();
-        while size < MOST_AT_ONCE
-            && let Ok((more, then)) = from.try_recv()
-        {
-            size += more.iter().map(size_of).sum::<usize>();
-            writes.extend(more);
-            thens.push(then);
+/// Writes until nobody hands anything over any more and everything is written.
+fn write_all(store: &Store, from: &Receiver<Handed>) {
+    let mut prunes: VecDeque<(Prune, Then)> = VecDeque::new();
+    loop {
+        let (mut writes, mut thens, mut size) = (Vec::new(), Vec::new(), 0);
+        // Only where there is nothing to be thrown away is there time to wait.
+        let mut next = if prunes.is_empty() { from.recv().ok() } else { from.try_recv().ok() };
+        while let Some(handed) = next {
+            match handed {
+                Handed::Writes(more, then) => {
+                    size += more.iter().map(size_of).sum::<usize>();
+                    writes.extend(more);
+                    thens.push(then);
+                }
+                Handed::Prune(prune, then) => prunes.push_back((prune, then)),
+            }
+            next = if size < MOST_AT_ONCE { from.try_recv().ok() } else { None };
         }
-        let result = store.commit(&writes);
+        if thens.is_empty() && prunes.is_empty() {
+            return;
+        }
+        let result = store.commit(&writes, prunes.front().map(|(prune, _)| prune));
         drop(writes);
+        if result != Ok(false)
+            && let Some((_, then)) = prunes.pop_front()
+        {
+            then(result.clone().map(|_| ()));
+        }
+        let result = result.map(|_| ());
         thens.into_iter().for_each(|then| then(result.clone()));
     }
 }
@@ -384,12 +455,36 @@ mod tests {
         for at in 0..10_u8 {
             writer.enter(vec![at], Some(Bytes::from(vec![at])), |_, result| result.unwrap());
         }
-        writer.write(vec![Write::Prune { below: 7, but: vec![2, 5] }], Box::new(|result| result.unwrap()));
+        writer.prune(Prune { below: 7, but: vec![2, 5] }, Box::new(|result| result.unwrap()));
         writer.close();
         let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
         assert_eq!(left, [2, 5, 7, 8, 9]);
         assert_eq!(store.vectors(3).unwrap(), None);
         assert_eq!(store.vectors(5).unwrap(), Some(vec![5]));
+    }
+
+    #[test]
+    fn what_is_thrown_away_goes_piece_by_piece_and_nobody_waits_for_all_of_it() {
+        let (_folder, store) = store();
+        let n_entries = 3 * MOST_PRUNED as u64;
+        let entry = |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
+        store.commit(&(0..n_entries).map(entry).collect::<Vec<_>>(), None).unwrap();
+        let prune = Prune { below: n_entries - 1, but: vec![0] };
+        assert_eq!(store.commit(&[entry(n_entries)], Some(&prune)), Ok(false));
+        assert_eq!(store.entries(0).unwrap().len(), 2 * MOST_PRUNED + 1);
+        assert_eq!(store.commit(&[], Some(&prune)), Ok(false));
+        assert_eq!(store.commit(&[], Some(&prune)), Ok(true));
+        let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
+        assert_eq!(left, [0, n_entries - 1, n_entries]);
+        assert_eq!(store.vectors(1).unwrap(), None);
+        // Large ones count by their size.
+        let large =
+            |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; MOST_PRUNED_BYTES])) };
+        store.commit(&[large(n_entries + 1), large(n_entries + 2)], None).unwrap();
+        let prune = Prune { below: u64::MAX, but: vec![0, n_entries - 1, n_entries] };
+        assert_eq!(store.commit(&[], Some(&prune)), Ok(false));
+        assert_eq!(store.commit(&[], Some(&prune)), Ok(true));
+        assert_eq!(store.entries(0).unwrap().len(), 3);
     }
 
     #[test]

@@ -45,7 +45,16 @@ impl fmt::Display for Machine {
 
 /// A figure of this process's memory, such as `VmRSS` or `VmHWM`, where the system says so.
 pub(super) fn memory_bytes(figure: &str) -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    memory_in("/proc/self/status", figure)
+}
+
+/// The same of another process.
+pub(super) fn memory_bytes_of(process: u32, figure: &str) -> Option<f64> {
+    memory_in(&format!("/proc/{process}/status"), figure)
+}
+
+fn memory_in(file: &str, figure: &str) -> Option<f64> {
+    let status = std::fs::read_to_string(file).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;
     let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024.0)

@@ -3,6 +3,7 @@
 mod data;
 mod friends;
 mod machine;
+mod network;
 mod null;
 mod report;
 mod rounds;
@@ -47,9 +48,16 @@ enum What {
     Selection(selection::Args),
     /// Writing a report on many runs
     Report(report::Args),
+    /// Thousands of clients at one server, and rounds beside Flower's
+    Network(network::Args),
+    #[command(hide = true)]
+    NetworkPart(network::PartArgs),
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if let Some(What::NetworkPart(part)) = &args.what {
+        return network::run_part(part);
+    }
     let machine = Machine::look();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     println!("{machine}");
@@ -106,6 +114,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 "{}",
                 json!({ "machine": machine.json(), "threads": threads, "report": figures.json() })
             );
+        }
+        return Ok(());
+    }
+    if let Some(What::Network(asked)) = &args.what {
+        let figures = network::measure(asked)?;
+        figures.print();
+        if args.json {
+            println!("{}", json!({ "machine": machine.json(), "network": figures.json() }));
         }
         return Ok(());
     }

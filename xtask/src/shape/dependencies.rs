@@ -56,6 +56,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "ebb-cli",
             "ebb-methods",
+            "ebb-net",
             "ebb-papers",
             "ebb-record",
             "ebb-round",

@@ -108,6 +108,8 @@ pub(super) struct Open {
     waited_for: BTreeSet<ClientId>,
     counts: FateCounts,
     stopped: bool,
+    /// One that could still send half-done work when that was last looked at.
+    hope: Option<ClientId>,
 }
 
 /// How many of a round's jobs came to what.
@@ -223,6 +225,7 @@ impl Desk {
         now_s: f64,
         before_s: f64,
     ) {
+        tracing::debug!(round = number, asked = orders.len(), "opened");
         self.note_asked(number, orders);
         self.progress.0 = number;
         self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
@@ -246,8 +249,17 @@ impl Desk {
         for client in jobs.keys() {
             counts.add(self.fate(number, *client), waited_for.contains(client), 1);
         }
-        self.open =
-            Some(Open { number, wait, opened_s: now_s, before_s, jobs, waited_for, counts, stopped: false });
+        self.open = Some(Open {
+            number,
+            wait,
+            opened_s: now_s,
+            before_s,
+            jobs,
+            waited_for,
+            counts,
+            stopped: false,
+            hope: None,
+        });
         for order in orders {
             self.hand_out(order.client, now_s);
         }
@@ -320,6 +332,7 @@ impl Desk {
         } else {
             self.kept_bytes += size;
         }
+        tracing::debug!(round = arrived.answer.base, client = arrived.answer.client.number(), "answered");
         self.waiting.insert(seq, arrived);
     }
 
@@ -471,15 +484,25 @@ impl Desk {
         if !open.stopped {
             self.stop();
         }
-        let open = self.open.as_ref().expect("it is open");
-        let can_still = |client: &ClientId| {
-            let line = self.by_client.get(client);
-            let partial = line.is_some_and(|line| self.sessions[line].abilities.partial);
-            partial && self.fate(open.number, *client) == Some(Fate::Owed)
-        };
-        let in_grace = elapsed_s < window_s + grace_s && open.waited_for.iter().any(can_still);
+        let in_grace = elapsed_s < window_s + grace_s && self.can_hope();
         let in_writing = writing > 0 && elapsed_s < window_s + grace_s + WRITING_S;
         !in_grace && !in_writing
+    }
+
+    /// Whether anybody who is waited for can still send half-done work.
+    fn can_hope(&mut self) -> bool {
+        let Some(open) = &self.open else { return false };
+        let can_still = |client: &&ClientId| {
+            let line = self.by_client.get(client);
+            let partial = line.is_some_and(|line| self.sessions[line].abilities.partial);
+            partial && self.fate(open.number, **client) == Some(Fate::Owed)
+        };
+        // This is asked whenever one of hundreds says that it has nothing: the search goes on where it ended.
+        let from = open.hope.unwrap_or(ClientId::new(0));
+        let hope = open.waited_for.range(from..).find(can_still);
+        let hope = hope.or_else(|| open.waited_for.range(..from).find(can_still)).copied();
+        self.open.as_mut().expect("it is open").hope = hope;
+        hope.is_some()
     }
 
     fn grace_s(&self) -> f64 {

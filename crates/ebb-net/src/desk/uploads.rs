@@ -103,6 +103,10 @@ impl Desk {
             self.uploads.drop_of(client);
             return Err("oversized");
         }
+        if upload.bytes.is_empty() {
+            // At once: growing would copy what is there again and again.
+            upload.bytes.reserve(upload.size as usize);
+        }
         upload.bytes.extend_from_slice(bytes);
         Ok(upload.bytes.len() as u64)
     }

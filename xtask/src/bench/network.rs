@@ -1,0 +1,390 @@
+//! The network: thousands of clients at one server, from joining to the first job, and rounds beside Flower's.
+//!
+//! Server and clients are processes of this machine, and speak over loopback. The server is the one that ships, with its journal on
+//! the disk; clients are the library's, with a local step that does nothing. Moments of different processes are compared by the
+//! clock that they share: a round's deadline is when the server handed out its jobs, and so many seconds; a job has come when the
+//! client read its message, before it fetches the model.
+
+mod child;
+mod clients;
+mod flower;
+mod log;
+mod server;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::machine::memory_bytes_of;
+use super::{Judge, Spread, grouped};
+use child::Child;
+use clients::{Connected, Told};
+use flower::Flower;
+use server::{Open, Played};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Only these parts; all if none is named
+    parts: Vec<Trial>,
+    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    #[arg(long)]
+    quick: bool,
+    /// A Python that has flwr: also Flower's own deployment, on the same work
+    #[arg(long)]
+    flower: Option<PathBuf>,
+    /// With how many clients; its memory grows with each
+    #[arg(long, num_args = 1.., default_values_t = [2, 10], requires = "flower")]
+    flower_clients: Vec<u32>,
+    /// Of how many rounds
+    #[arg(long, default_value_t = 5, requires = "flower")]
+    flower_rounds: u32,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Trial {
+    /// Thousands of clients, half of those asked silent
+    Load,
+    /// From joining to the first job
+    Join,
+    /// Rounds of a few clients
+    Rounds,
+}
+
+/// What a process of a trial is.
+#[derive(Debug, Serialize, Deserialize)]
+enum Part {
+    Server(server::Plan),
+    Clients(clients::Plan),
+    /// One client that comes and goes.
+    Guest(Open, usize),
+}
+
+/// A process of a trial, as this program starts it.
+#[derive(Debug, clap::Args)]
+pub(super) struct PartArgs {
+    part: String,
+}
+
+pub(super) fn run_part(args: &PartArgs) -> Result<(), Box<dyn Error>> {
+    match serde_json::from_str(&args.part)? {
+        Part::Server(plan) => server::run(&plan),
+        Part::Clients(plan) => clients::run(&plan),
+        Part::Guest(open, n_params) => clients::come_and_go(&open, n_params),
+    }
+}
+
+/// Sizes.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    n_params: usize,
+    n_clients: usize,
+    n_processes: usize,
+    cohort: usize,
+    deadline_s: f64,
+    warm_up_rounds: u32,
+    timed_rounds: u32,
+    checkpoint_every: u32,
+    joins: usize,
+    few: &'static [usize],
+    few_rounds: u32,
+}
+
+const FULL: Plan = Plan {
+    n_params: 100_000,
+    n_clients: 10_000,
+    n_processes: 4,
+    cohort: 1000,
+    deadline_s: 4.0,
+    warm_up_rounds: 2,
+    timed_rounds: 14,
+    checkpoint_every: 5,
+    joins: 20,
+    few: &[2, 10, 50],
+    few_rounds: 50,
+};
+
+const QUICK: Plan = Plan {
+    n_params: 1000,
+    n_clients: 200,
+    n_processes: 2,
+    cohort: 40,
+    deadline_s: 0.5,
+    warm_up_rounds: 1,
+    timed_rounds: 3,
+    checkpoint_every: 2,
+    joins: 3,
+    few: &[2, 4],
+    few_rounds: 5,
+};
+
+/// Aims: bytes of the server, milliseconds from a deadline to the next job and from joining to the first, times as fast as Flower.
+const MOST_BYTES: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
+const MOST_TURN_MS: f64 = 200.0;
+const MOST_JOIN_MS: f64 = 50.0;
+const LEAST_RATIO: f64 = 20.0;
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Figures {
+    plan: Plan,
+    judge: Judge,
+    load: Option<Load>,
+    joins: Option<Joins>,
+    rounds: Vec<Few>,
+    flower: Vec<Flower>,
+}
+
+pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+    let plan = if args.quick { QUICK } else { FULL };
+    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+    let wanted = |trial| args.parts.is_empty() || args.parts.contains(&trial);
+    // Beside the program, for the system's folder for temporary files may lie in memory.
+    let program = std::env::current_exe()?;
+    let place = tempfile::tempdir_in(program.parent().unwrap_or(Path::new(".")))?;
+    let place = place.path();
+    let joins = if wanted(Trial::Join) { Some(joins(&plan, place)?) } else { None };
+    let mut rounds = Vec::new();
+    if wanted(Trial::Rounds) {
+        for &n_clients in plan.few {
+            rounds.push(few(&plan, n_clients, place)?);
+        }
+    }
+    let flower = match &args.flower {
+        Some(python) => flower::run(python, &args.flower_clients, args.flower_rounds, plan.n_params)?,
+        None => Vec::new(),
+    };
+    let load = if wanted(Trial::Load) { Some(load(&plan, place)?) } else { None };
+    Ok(Figures { plan, judge, load, joins, rounds, flower })
+}
+
+/// Thousands of clients, half of them silent.
+#[derive(Debug)]
+struct Load {
+    connected_s: f64,
+    rounds_per_s: f64,
+    /// Until the last of a round's answers was in the journal.
+    answered_s: Spread,
+    n_asked: f64,
+    n_answered: f64,
+    server_bytes: f64,
+    /// From a deadline until a client read the next round's first job, and until all that were asked had theirs.
+    first_ms: Spread,
+    last_ms: Spread,
+    /// How often clients were cut off or not let in, by reason.
+    lost: BTreeMap<String, usize>,
+}
+
+fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.n_clients, plan.cohort, plan.cohort, place.join("load"))?;
+    let each = plan.n_clients / plan.n_processes;
+    let start = |at: usize| {
+        let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
+        let silent_s = Some(plan.deadline_s);
+        let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, silent_s };
+        Child::start("clients", &Part::Clients(clients))
+    };
+    let mut all = (0..plan.n_processes).map(start).collect::<Result<Vec<_>, _>>()?;
+    let connected = all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
+    let began_s = connected.iter().map(|one| one.began_s).fold(f64::INFINITY, f64::min);
+    let all_s = connected.iter().map(|one| one.all_s).fold(0.0, f64::max);
+    server.ask::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
+    let played: Vec<Played> = server.ask(&format!("play {}", plan.timed_rounds))?;
+    let told = all.iter_mut().map(|one| one.ask("tell")).collect::<Result<Vec<Told>, _>>()?;
+    let (mut first_ms, mut last_ms) = (Vec::new(), Vec::new());
+    for (before, next) in played.iter().zip(&played[1..]) {
+        let asked = told.iter().filter_map(|told| told.asked.get(&next.number));
+        let first_s = asked.clone().map(|seen| seen.first_s).fold(f64::INFINITY, f64::min);
+        let last_s = asked.map(|seen| seen.last_s).fold(0.0, f64::max);
+        let deadline_s = before.opened_s + plan.deadline_s;
+        first_ms.push(1e3 * (first_s - deadline_s));
+        last_ms.push(1e3 * (last_s - deadline_s));
+    }
+    let mut lost = BTreeMap::new();
+    for (why, count) in told.iter().flat_map(|told| &told.lost) {
+        *lost.entry(why.clone()).or_default() += count;
+    }
+    let mean = |of: fn(&Played) -> f64| played.iter().map(of).sum::<f64>() / played.len() as f64;
+    Ok(Load {
+        connected_s: all_s - began_s,
+        rounds_per_s: 1.0 / mean(|one| one.took_s),
+        answered_s: Spread::of(played.iter().filter_map(|one| one.answered_after_s)),
+        n_asked: mean(|one| one.n_asked as f64),
+        n_answered: mean(|one| one.n_answered as f64),
+        server_bytes: memory_bytes_of(server.id(), "VmHWM")
+            .ok_or("the system does not say a process's memory")?,
+        first_ms: Spread::of(first_ms),
+        last_ms: Spread::of(last_ms),
+        lost,
+    })
+}
+
+/// From joining to the first job, milliseconds.
+#[derive(Debug)]
+struct Joins {
+    /// By a client that enrols first.
+    first_ms: Spread,
+    /// By one that was there before.
+    again_ms: Spread,
+}
+
+/// How long to wait until a server waits for clients, too.
+const SETTLE: Duration = Duration::from_millis(100);
+
+fn joins(plan: &Plan, place: &Path) -> Result<Joins, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.joins, 1, 1, place.join("joins"))?;
+    let mut guest = Child::start("client", &Part::Guest(open, plan.n_params))?;
+    let (mut first_ms, mut again_ms) = (Vec::new(), Vec::new());
+    for at in 0..plan.joins {
+        let folder = place.join(format!("guest-{at}"));
+        for to in [&mut first_ms, &mut again_ms] {
+            server.tell("play 1")?;
+            std::thread::sleep(SETTLE);
+            to.push(guest.ask(&folder.display().to_string())?);
+            server.hear::<Vec<Played>>()?;
+            guest.hear::<String>()?;
+        }
+    }
+    Ok(Joins { first_ms: Spread::of(first_ms), again_ms: Spread::of(again_ms) })
+}
+
+/// Rounds of a few clients that all answer, each a process.
+#[derive(Debug)]
+struct Few {
+    n_clients: usize,
+    round_ms: Spread,
+}
+
+fn few(plan: &Plan, n_clients: usize, place: &Path) -> Result<Few, Box<dyn Error>> {
+    let folder = place.join(format!("few-{n_clients}"));
+    let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, folder)?;
+    let start = |first: usize| {
+        let (open, first, n_params) = (open.clone(), first as u32, plan.n_params);
+        let clients = clients::Plan { open, first, n_clients: 1, n_params, silent_s: None };
+        Child::start("client", &Part::Clients(clients))
+    };
+    let all = (0..n_clients).map(start).collect::<Result<Vec<_>, _>>()?;
+    all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
+    server.ask::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
+    let played: Vec<Played> = server.ask(&format!("play {}", plan.few_rounds))?;
+    if let Some(one) = played.iter().find(|one| one.n_answered != n_clients) {
+        return Err(format!("{} of {n_clients} answered in round {}", one.n_answered, one.number).into());
+    }
+    Ok(Few { n_clients, round_ms: Spread::of(played.iter().map(|one| 1e3 * one.took_s)) })
+}
+
+/// Starts a server that listens.
+fn serve(
+    plan: &Plan,
+    n_clients: usize,
+    cohort: usize,
+    least_up: usize,
+    folder: PathBuf,
+) -> Result<(Child, Open), Box<dyn Error>> {
+    let &Plan { n_params, deadline_s, checkpoint_every, .. } = plan;
+    let part = server::Plan { folder, n_clients, cohort, least_up, n_params, deadline_s, checkpoint_every };
+    let server = Child::start("server", &Part::Server(part))?;
+    let open = server.hear()?;
+    Ok((server, open))
+}
+
+impl Figures {
+    pub(super) fn print(&self) {
+        let Figures { plan, judge, .. } = self;
+        println!("a model of {} parameters, over loopback, the journal on disk", grouped(plan.n_params));
+        if let Some(load) = &self.load {
+            println!(
+                "{} clients in {} processes, {} asked a round, every other one silent, deadline {} s, {} rounds",
+                grouped(plan.n_clients),
+                plan.n_processes,
+                grouped(plan.cohort),
+                plan.deadline_s,
+                plan.timed_rounds
+            );
+            println!("  all connected after {:.2} s", load.connected_s);
+            load.lost.iter().for_each(|(why, count)| println!("    {count} times {why}"));
+            println!(
+                "  {:.3} rounds/s; asked {:.0}, answered {:.0}, the last after {} s",
+                load.rounds_per_s, load.n_asked, load.n_answered, load.answered_s
+            );
+            let (bytes, most) = (load.server_bytes, MOST_BYTES);
+            println!(
+                "  the server held {:.0} MiB at most: {}",
+                bytes / 1048576.0,
+                self.at_most(bytes / 1048576.0, most / 1048576.0)
+            );
+            println!(
+                "  deadline to the next round's first job, ms: {}: at its highest {}",
+                load.first_ms,
+                self.at_most(load.first_ms.high, MOST_TURN_MS)
+            );
+            println!("  deadline to the last of its jobs, ms: {}", load.last_ms);
+        }
+        if let Some(joins) = &self.joins {
+            println!("one client at a server that waits for one, {} times", plan.joins);
+            for (what, ms) in [("enrolled before", joins.again_ms), ("enrols first", joins.first_ms)] {
+                println!("  join to first job, {what}, ms: {ms}: {}", self.at_most(ms.median, MOST_JOIN_MS));
+            }
+        }
+        if !self.rounds.is_empty() {
+            println!("rounds with an empty local step, each client a process, {} rounds", plan.few_rounds);
+        }
+        for few in &self.rounds {
+            println!("  {} clients, ms a round: {}", few.n_clients, few.round_ms);
+        }
+        for flower in &self.flower {
+            let round_ms = flower.round_s.map_or_else(|| "none".to_owned(), |round_s| round_s.to_string());
+            println!("  {} clients, {}, s a round: {round_ms}", flower.n_clients, flower.peer);
+            if let Some(ratio) = self.ratio(flower) {
+                println!("    {ratio:.0} times ours: {}", judge.verdict(ratio, LEAST_RATIO));
+            }
+        }
+    }
+
+    /// What to say of a figure that should be at most so much.
+    fn at_most(&self, figure: f64, most: f64) -> String {
+        match self.judge {
+            Judge::ByAim if figure <= most => format!("meets the aim of at most {most}"),
+            Judge::ByAim => format!("above the aim of at most {most}"),
+            Judge::Never => self.judge.verdict(figure, most),
+        }
+    }
+
+    /// How many times as long as ours Flower's rounds take.
+    fn ratio(&self, flower: &Flower) -> Option<f64> {
+        let ours = self.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
+        Some(1e3 * flower.round_s?.median / ours.round_ms.median)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let load = self.load.as_ref().map(|load| {
+            json!({
+                "clients": self.plan.n_clients, "deadline_s": self.plan.deadline_s,
+                "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
+                "answered_s": load.answered_s.json(), "asked": load.n_asked, "answered": load.n_answered,
+                "server_bytes": load.server_bytes, "lost": load.lost,
+                "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
+            })
+        });
+        let joins = self.joins.as_ref().map(
+            |joins| json!({ "enrols_first_ms": joins.first_ms.json(), "enrolled_before_ms": joins.again_ms.json() }),
+        );
+        let few = |few: &Few| json!({ "clients": few.n_clients, "round_ms": few.round_ms.json() });
+        let flower = |flower: &Flower| {
+            json!({
+                "peer": flower.peer, "clients": flower.n_clients,
+                "round_s": flower.round_s.map(|round_s| round_s.json()), "ratio": self.ratio(flower),
+            })
+        };
+        json!({
+            "params": self.plan.n_params, "load": load, "joins": joins,
+            "rounds": self.rounds.iter().map(few).collect::<Vec<_>>(),
+            "flower": self.flower.iter().map(flower).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! The processes of a trial: this program again, told what to be by one argument, and then by lines.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Part;
+
+/// Whoever says nothing for so long hangs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A process that was started, and ends with this.
+pub(super) struct Child {
+    name: &'static str,
+    process: std::process::Child,
+    to: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Child {
+    /// Starts this program again as a part of the trial.
+    pub(super) fn start(name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "network-part", &serde_json::to_string(part)?]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let to = process.stdin.take().expect("it is piped");
+        let from = BufReader::new(process.stdout.take().expect("it is piped"));
+        let (sender, lines) = channel();
+        // Ends with the process.
+        std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Ok(Child { name, process, to, lines })
+    }
+
+    /// Tells it something.
+    pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
+        writeln!(self.to, "{line}").map_err(|error| format!("the {} is gone: {error}", self.name))
+    }
+
+    /// The next thing it says.
+    pub(super) fn hear<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let line = self.lines.recv_timeout(PATIENCE);
+        let line = line.map_err(|error| format!("the {} said nothing more: {error}", self.name))?;
+        serde_json::from_str(&line).map_err(|error| format!("the {} said {line}: {error}", self.name))
+    }
+
+    /// Tells it something, and hears what it says to that.
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, line: &str) -> Result<T, String> {
+        self.tell(line)?;
+        self.hear()
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What whoever started this process tells it, line by line. When that one is gone, this process ends.
+pub(super) fn told() -> Receiver<String> {
+    let (to, from) = channel();
+    std::thread::spawn(move || {
+        let lines = std::io::stdin().lines().map_while(Result::ok);
+        for line in lines {
+            if to.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    from
+}
+
+/// Says something to whoever started this process.
+pub(super) fn say(what: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    let mut to = std::io::stdout().lock();
+    writeln!(to, "{}", serde_json::to_string(what)?)?;
+    Ok(to.flush()?)
+}
+
+/// Lets this process hold so many connections, or says why it cannot.
+pub(super) fn open_files(needed: u64) -> Result<(), String> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < needed) {
+        let most = limit.maximum.unwrap_or(0);
+        return Err(format!(
+            "a process needs {needed} open files here and may have {most}; raise the hard limit (ulimit -Hn)"
+        ));
+    }
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
+        .map_err(|error| format!("raising the limit of open files to {needed}: {error}"))
+}

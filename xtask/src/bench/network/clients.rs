@@ -1,0 +1,154 @@
+//! The clients of a trial: real ones, thousands in a process, that answer at once with a made-up update, or not at all.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ebb_net::Abilities;
+use ebb_net::client::{AtWork, Joining, Make, Trainer, Until, join};
+use ebb_round::{Job, Parcel};
+use ebb_train::backend::Trained;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::child::{PATIENCE, open_files, say, told};
+use super::log::{Log, Seen, now_s};
+use super::server::Open;
+use crate::bench::null;
+
+/// Which modules say when a client is connected, cut off and asked.
+const TARGETS: &[&str] = &["ebb_net::client", "ebb_net::client::session"];
+
+/// What a process with clients is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) open: Open,
+    /// The number of its first client.
+    pub(super) first: u32,
+    pub(super) n_clients: u32,
+    pub(super) n_params: usize,
+    /// If given, clients of odd numbers do not answer before the round's time is over, which is so long.
+    pub(super) silent_s: Option<f64>,
+}
+
+/// Everybody is connected: since when, and when the first one began.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Connected {
+    pub(super) began_s: f64,
+    pub(super) all_s: f64,
+}
+
+/// What the clients heard and did so far.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Told {
+    /// When jobs came, by round.
+    pub(super) asked: BTreeMap<u32, Seen>,
+    /// How often a client was cut off or not let in, by reason.
+    pub(super) lost: BTreeMap<String, usize>,
+}
+
+/// Connects all clients and stays; says what it saw whenever it is told anything.
+pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
+    open_files(u64::from(plan.n_clients) + 100)?;
+    let log = Log::listen(TARGETS)?;
+    let commands = told();
+    let runtime = Runtime::new()?;
+    let began_s = now_s();
+    // Whoever drops this end tells the clients nothing any more.
+    let (_end, until) = watch::channel(Until::Over);
+    for number in plan.first..plan.first + plan.n_clients {
+        let silent_s = plan.silent_s.filter(|_| number % 2 == 1);
+        let joining = joining(&plan.open, Some(number), None);
+        let make = make(MadeUp { n_params: plan.n_params, silent_s, log: log.clone() });
+        runtime.spawn(join(joining, make, until.clone()));
+    }
+    let all_s = log.wait("connected", plan.n_clients as usize, PATIENCE)?;
+    say(&Connected { began_s, all_s })?;
+    for _ in commands {
+        say(&Told { asked: log.all("asked"), lost: log.counts("not connected") })?;
+    }
+    Ok(())
+}
+
+/// Joins with a client that lives in a folder whenever it is told one, says after how many milliseconds the first job came, and
+/// leaves before it joins again.
+pub(super) fn come_and_go(open: &Open, n_params: usize) -> Result<(), Box<dyn Error>> {
+    let log = Log::listen(TARGETS)?;
+    let commands = told();
+    let runtime = Runtime::new()?;
+    for folder in commands {
+        log.forget("asked");
+        let (end, until) = watch::channel(Until::Over);
+        let joining = joining(open, None, Some(folder.into()));
+        let make = make(MadeUp { n_params, silent_s: None, log: log.clone() });
+        let began_s = now_s();
+        let client = runtime.spawn(join(joining, make, until));
+        let first_s = loop {
+            if let Some(seen) = log.all("asked").values().next() {
+                break seen.first_s;
+            }
+            if now_s() - began_s > PATIENCE.as_secs_f64() {
+                return Err("a client that joined was not asked".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        say(&(1e3 * (first_s - began_s)))?;
+        // Its answer is to be taken first: the round waits for it.
+        std::thread::sleep(Duration::from_millis(100));
+        end.send_replace(Until::Stopped);
+        runtime.block_on(client)??;
+        say(&"gone")?;
+    }
+    Ok(())
+}
+
+fn joining(open: &Open, number: Option<u32>, folder: Option<PathBuf>) -> Joining {
+    let (url, token) = (open.url.clone(), Some(open.token.clone()));
+    Joining { url, token, number, folder, ..Joining::default() }
+}
+
+fn make(made_up: MadeUp) -> Make {
+    Box::new(move |_| Ok(Box::new(made_up.clone()) as Box<dyn Trainer>))
+}
+
+/// A local step that does nothing: the same update for every job.
+#[derive(Clone)]
+struct MadeUp {
+    n_params: usize,
+    silent_s: Option<f64>,
+    log: Log,
+}
+
+/// When a round's time is over, a silent client looks so often whether it is told so.
+const OFTEN: Duration = Duration::from_millis(5);
+
+impl Trainer for MadeUp {
+    fn samples(&self) -> u32 {
+        1
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { partial: true, ..Abilities::default() }
+    }
+
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
+        if let Some(silent_s) = self.silent_s {
+            // It looks only then: hundreds of threads that look often would take the time that the server needs.
+            let asked_s = self.log.seen("asked", job.round).map_or_else(now_s, |seen| seen.first_s);
+            let asleep_s = asked_s + silent_s - now_s();
+            std::thread::sleep(Duration::from_secs_f64(asleep_s.max(0.0)));
+            let began = Instant::now();
+            while !at_work.is_stopped() && began.elapsed() < PATIENCE {
+                std::thread::sleep(OFTEN);
+            }
+            return Ok(None);
+        }
+        let mut update = null::update(vec![1e-3; self.n_params]);
+        update.base = job.round;
+        update.rate = job.rate;
+        Ok(Some(Trained { update, memory: None }))
+    }
+}

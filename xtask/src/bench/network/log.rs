@@ -1,0 +1,185 @@
+//! What the network's own log says, and when: by a clock that all processes of a machine share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Seconds since the machine was started, in every process the same.
+pub(super) fn now_s() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 + 1e-9 * now.tv_nsec as f64
+}
+
+/// When something was said of a round or a client, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) first_s: f64,
+    pub(super) last_s: f64,
+    pub(super) count: usize,
+}
+
+/// By what is said, and the round or the client it is about; 0, if it is about none.
+type Heard = BTreeMap<String, BTreeMap<u32, Seen>>;
+
+/// What some modules log, with its times; the words themselves are the program's own.
+#[derive(Clone)]
+pub(super) struct Log {
+    targets: &'static [&'static str],
+    inner: Arc<(Mutex<Heard>, Condvar)>,
+}
+
+impl Log {
+    /// Listens to these modules from now on, as the only one in this process.
+    pub(super) fn listen(targets: &'static [&'static str]) -> Result<Log, String> {
+        let log = Log { targets, inner: Arc::default() };
+        tracing::subscriber::set_global_default(log.clone()).map_err(|error| error.to_string())?;
+        Ok(log)
+    }
+
+    /// When this was said of a round.
+    pub(super) fn seen(&self, said: &str, round: u32) -> Option<Seen> {
+        self.lock().get(said)?.get(&round).copied()
+    }
+
+    /// When this was said, by round or client.
+    pub(super) fn all(&self, said: &str) -> BTreeMap<u32, Seen> {
+        self.lock().get(said).cloned().unwrap_or_default()
+    }
+
+    /// What was said that begins like this, and how often.
+    pub(super) fn counts(&self, beginning: &str) -> BTreeMap<String, usize> {
+        let heard = self.lock();
+        let begin = heard.iter().filter(|(said, _)| said.starts_with(beginning));
+        begin.map(|(said, of)| (said.clone(), of.values().map(|seen| seen.count).sum())).collect()
+    }
+
+    /// Waits until this was said of so many; when it was first said of the last of them.
+    pub(super) fn wait(&self, said: &str, of_so_many: usize, patience: Duration) -> Result<f64, String> {
+        let began = Instant::now();
+        let mut heard = self.lock();
+        loop {
+            let of = heard.get(said);
+            if let Some(of) = of.filter(|of| of.len() >= of_so_many) {
+                return Ok(of.values().map(|seen| seen.first_s).fold(0.0, f64::max));
+            }
+            let left = patience.checked_sub(began.elapsed()).ok_or_else(|| {
+                let found = of.map_or(0, BTreeMap::len);
+                format!("\"{said}\" was heard of {found} in {patience:?}, not of {of_so_many}")
+            })?;
+            let waited = self.inner.1.wait_timeout(heard, left);
+            heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Forgets how often this was said.
+    pub(super) fn forget(&self, said: &str) {
+        self.lock().remove(said);
+    }
+
+    fn note(&self, said: String, of: u32) {
+        let now_s = now_s();
+        let mut heard = self.lock();
+        let seen = Seen { first_s: now_s, last_s: now_s, count: 0 };
+        let seen = heard.entry(said).or_default().entry(of).or_insert(seen);
+        seen.last_s = now_s;
+        seen.count += 1;
+        drop(heard);
+        self.inner.1.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && self.targets.contains(&metadata.target())
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::DEBUG)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut words = Words::default();
+        event.record(&mut words);
+        self.note(words.said + &words.why, words.of);
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+    fn enter(&self, _span: &Id) {}
+    fn exit(&self, _span: &Id) {}
+}
+
+#[derive(Default)]
+struct Words {
+    said: String,
+    why: String,
+    of: u32,
+}
+
+impl Visit for Words {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.said = format!("{value:?}");
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "why" {
+            self.why = format!(": {value}");
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        // Where a round is named, a client may be, too.
+        if field.name() == "round" || field.name() == "client" && self.of == 0 {
+            self.of = u32::try_from(value).unwrap_or(u32::MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_noted_by_round_and_only_of_those_listened_to() {
+        let log = Log { targets: &["here"], inner: Arc::default() };
+        tracing::subscriber::with_default(log.clone(), || {
+            for round in [3_u32, 4, 3] {
+                tracing::debug!(target: "here", round, more = true, "asked");
+            }
+            for client in [7_u32, 8, 7] {
+                tracing::info!(target: "here", client, "connected");
+            }
+            tracing::info!(target: "here", why = "hung up", "lost");
+            tracing::info!(target: "there", "asked");
+            tracing::trace!(target: "here", "connected");
+        });
+        assert_eq!(
+            log.all("asked").iter().map(|(round, seen)| (*round, seen.count)).collect::<Vec<_>>(),
+            [(3, 2), (4, 1)]
+        );
+        let seen = log.seen("asked", 3).unwrap();
+        assert!(seen.first_s <= seen.last_s && seen.last_s <= now_s());
+        assert!(log.wait("connected", 2, Duration::ZERO).unwrap() <= now_s());
+        assert!(log.wait("connected", 3, Duration::ZERO).unwrap_err().contains("heard of 2"));
+        assert_eq!(log.counts("lost"), BTreeMap::from([("lost: hung up".to_owned(), 1)]));
+        log.forget("connected");
+        assert_eq!(log.seen("connected", 7), None);
+    }
+}

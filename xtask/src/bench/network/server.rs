@@ -1,0 +1,173 @@
+//! The server of a trial: a real one with its engine, recipe, journal and record, which plays rounds when it is told to.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use ebb_methods::Registry;
+use ebb_net::pack::Packing;
+use ebb_net::tokens::{Key, Terms};
+use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
+use ebb_record::{FileShelf, Header, Row, RunWriter};
+use ebb_round::{Engine, RunFacts, Saver, State};
+use ebb_settings::{Facts, Tree};
+use ebb_train::{Stub, Task, Unjudged};
+use serde::{Deserialize, Serialize};
+
+use super::child::{open_files, say, told};
+use super::log::Log;
+
+const SEED: u64 = 1;
+
+/// What a server is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// Not there yet.
+    pub(super) folder: PathBuf,
+    pub(super) n_clients: usize,
+    pub(super) cohort: usize,
+    /// A round begins once so many have nothing to do.
+    pub(super) least_up: usize,
+    pub(super) n_params: usize,
+    pub(super) deadline_s: f64,
+    pub(super) checkpoint_every: u32,
+}
+
+/// Where it is, and what to enrol with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Open {
+    pub(super) url: String,
+    pub(super) token: String,
+}
+
+/// A round that was played.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Played {
+    pub(super) number: u32,
+    /// With its line of the record, and a checkpoint if one was due.
+    pub(super) took_s: f64,
+    /// When its jobs were handed out, by the clock that processes share.
+    pub(super) opened_s: f64,
+    /// How long after that its last answer was in the journal, if there was one.
+    pub(super) answered_after_s: Option<f64>,
+    pub(super) n_asked: usize,
+    pub(super) n_answered: usize,
+}
+
+/// Serves until whoever started it is gone: `play 5` plays five rounds and says how they went.
+pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
+    // The store, the record and what the runtime needs come on top of the connections.
+    open_files(plan.n_clients as u64 + 200)?;
+    let log = Log::listen(&["ebb_net::desk::rounds"])?;
+    let commands = told();
+    let mut house = House::new(plan)?;
+    say(&house.open(plan)?)?;
+    for command in commands {
+        let n_rounds = command.strip_prefix("play ").and_then(|count| count.parse::<u32>().ok());
+        let n_rounds = n_rounds.ok_or_else(|| format!("told {command:?}, which is nothing to do"))?;
+        let mut played = Vec::new();
+        for _ in 0..n_rounds {
+            played.push(house.round(&log)?);
+        }
+        say(&played)?;
+    }
+    Ok(())
+}
+
+struct House {
+    served: Served,
+    fleet: NetFleet,
+    engine: Engine,
+    writer: RunWriter,
+    checkpoint_every: u32,
+}
+
+impl House {
+    fn new(plan: &Plan) -> Result<House, Box<dyn Error>> {
+        let &Plan { n_clients, cohort, n_params, deadline_s, .. } = plan;
+        let text =
+            format!("recipe = \"fedavg\"\n[select]\ncohort = {cohort}\n[local]\nrate = 0.1\nsteps = 1\n");
+        let registry = Registry::standard();
+        let tree = registry.with_recipe(Tree::parse(&text, "bench")?)?;
+        let task = Stub::sized(n_clients, n_params);
+        let mut roles = registry.build(&tree, Facts { seed: SEED, n_clients, n_rounds: u32::MAX })?;
+        roles.server.start_from(task.initial());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let facts = RunFacts { seed: SEED, deadline_s, threads, ..RunFacts::default() };
+        let mut engine = Engine::new(roles, facts);
+        let header = Header {
+            program: "bench".to_owned(),
+            seed: SEED,
+            kernels: ebb_train::kernels().to_owned(),
+            recipe: Some("fedavg".to_owned()),
+            n_params,
+        };
+        let writer = RunWriter::create(&plan.folder, &header, &tree.resolved(), None)?;
+        engine.lend(Box::new(FileShelf::new(&plan.folder)));
+        let place = Place {
+            folder: plan.folder.clone(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tls: None,
+            metrics: None,
+            keep_updates: false,
+        };
+        let (served, fleet) = Served::start(place, rules(plan))?;
+        served.go_live()?;
+        Ok(House { served, fleet, engine, writer, checkpoint_every: plan.checkpoint_every })
+    }
+
+    fn open(&self, plan: &Plan) -> Result<Open, Box<dyn Error>> {
+        let key = Key::open(&plan.folder.join(KEY))?;
+        let token = key.token(&Terms { id: [0; 8], until_s: u64::MAX, uses: u32::MAX, numbers: true });
+        Ok(Open { url: format!("http://{}", self.served.address()), token })
+    }
+
+    /// A round, driven as the command line does it.
+    fn round(&mut self, log: &Log) -> Result<Played, Box<dyn Error>> {
+        let began = Instant::now();
+        let outcome = self.engine.round(&mut self.fleet, &mut Unjudged)?;
+        let row = Row::new(self.engine.census(), &outcome, None);
+        self.writer.append(&row)?;
+        self.writer.wall(outcome.number, began.elapsed().as_secs_f64())?;
+        if self.engine.next().is_multiple_of(self.checkpoint_every) {
+            let mut saver = Saver::new();
+            saver.section("engine", |to| self.engine.save(to));
+            saver.section("fleet", |to| self.fleet.save(to));
+            self.writer.checkpoint(&saver.finish())?;
+        }
+        let number = outcome.number;
+        let opened = log.seen("opened", number).ok_or("a round was played that was never opened")?;
+        let answered = log.seen("answered", number);
+        Ok(Played {
+            number,
+            took_s: began.elapsed().as_secs_f64(),
+            opened_s: opened.first_s,
+            answered_after_s: answered.map(|seen| seen.last_s - opened.first_s),
+            n_asked: outcome.cohort.picks.len(),
+            n_answered: row.n_whole(),
+        })
+    }
+}
+
+/// What the command line takes where a configuration says nothing, but for the deadline.
+fn rules(plan: &Plan) -> Rules {
+    Rules {
+        deadline_s: plan.deadline_s,
+        patience_s: plan.deadline_s.max(3600.0),
+        grace_s: 2.0,
+        after_deadline: AfterDeadline::Cut,
+        quorum: 0,
+        least_up: plan.least_up,
+        heartbeat_s: 5.0,
+        most_clients: 100_000,
+        memory_bytes: 1 << 29,
+        needs: Abilities::default(),
+        layout: Stub::sized(plan.n_clients, plan.n_params).layout().clone(),
+        most_sides: 2,
+        down: Packing::default(),
+        up: Packing::default(),
+        settings: String::new(),
+        seed: SEED,
+    }
+}
