@@ -376,10 +376,11 @@ fn read_compressed(stream: &mut Stream) -> bool {
         let other = compressed.clone();
         damage(&mut compressed, &other, stream);
     }
-    if stream.below(8) == 0
-        && let Some(window) = compressed.get_mut(5)
-    {
-        *window = stream.below(256) as u8;
+    match stream.below(8) {
+        // Another window.
+        0 => compressed.iter_mut().skip(5).take(1).for_each(|byte| *byte = stream.below(256) as u8),
+        1 => compressed = bomb(stream.below(256) as u8, stream.below(64)),
+        _ => {}
     }
     let mut bytes = b"EBB1".to_vec();
     bytes.extend([number as u8, 1, 0, 0]);
@@ -387,6 +388,17 @@ fn read_compressed(stream: &mut Stream) -> bool {
     bytes.extend(compressed);
     count_anew();
     read_parcel(&bytes)
+}
+
+/// So many blocks of one byte 131,072 times, in four bytes each, that can be referred to as far back as a window's descriptor says.
+pub(crate) fn bomb(window: u8, n_blocks: usize) -> Vec<u8> {
+    let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, window];
+    for block in 0..n_blocks {
+        let header = u32::from(block + 1 == n_blocks) | 1 << 1 | (1 << 17) << 3;
+        bytes.extend(&header.to_le_bytes()[..3]);
+        bytes.push(7);
+    }
+    bytes
 }
 
 fn key() -> Key {

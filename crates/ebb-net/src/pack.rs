@@ -223,7 +223,8 @@ fn read(bytes: &[u8], number: Number) -> Vec<f32> {
 
 /// Reads what was compressed, which must come to just so many bytes: more is not even read.
 fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, Unpackable> {
-    // The decoder takes memory for all that may be referred to, before it has seen any of it.
+    // The decoder holds all that may still be referred to, and gives out only what is beyond it: a few kilobytes could stand for
+    // as much as the sender says.
     let window = (wanted as u64).saturating_mul(2).max(LEAST_WINDOW);
     let unreadable = |_| Unpackable::Compressed;
     let mut decoder = StreamingDecoder::new_with_max_window_size(bytes, window).map_err(unreadable)?;
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_the_decoder_take_memory_for_a_window_of_any_size() {
+    fn nobody_makes_the_decoder_hold_a_window_of_any_size() {
         let whole = pack(&parcel(), Packing { number: Number::F32, zstd: true }).bytes.to_vec();
         let frame = whole.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
         // Two to the power of ten and as much as the upper five bits say.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::CertificateError;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
 use super::{JoinError, Joining};
@@ -60,7 +60,7 @@ fn is_here(uri: &Uri) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// What to do about certificates that will not do, if it is for them that there is no connection: asking again would not help.
+/// What to do about a server's certificate that will not do, if it is for that that there is no connection: asking again would not help.
 pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Option<String> {
     let wrong = tls_error(error)?;
     let (what, remedy) = match wrong {
@@ -83,15 +83,6 @@ pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Opti
                 "give the one that it is signed by",
             ),
         },
-        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            ("the server asks clients for a certificate", "give one: --cert FILE --key FILE")
-        }
-        rustls::Error::AlertReceived(
-            AlertDescription::UnknownCA | AlertDescription::BadCertificate | AlertDescription::DecryptError,
-        ) => (
-            "the server does not trust this client's certificate",
-            "give one that it does: --cert FILE --key FILE",
-        ),
         _ => return None,
     };
     Some(format!("{}: {what} ({wrong}); {remedy}", joining.url))
@@ -155,8 +146,6 @@ mod tests {
         assert!(check(unknown(), true).unwrap().contains("not signed by the one given"));
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         assert!(check(name, true).unwrap().contains("--server-name"));
-        let required = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
-        assert!(check(required, true).unwrap().contains("--cert FILE --key FILE"));
         // These may mend themselves.
         assert_eq!(check(rustls::Error::InvalidCertificate(CertificateError::Expired), true), None);
         assert_eq!(check(rustls::Error::HandshakeNotComplete, true), None);

@@ -355,7 +355,12 @@ impl Floor {
             return;
         }
         let (&(line, round), job) = jobs[stream.below(jobs.len())];
-        let ticket = job.ticket.clone();
+        let ticket = match stream.below(8) {
+            0 => job.ticket.slice(..stream.below(16)),
+            1 => jobs[stream.below(jobs.len())].1.ticket.clone(),
+            2 => Bytes::copy_from_slice(&stream.next_u64().to_le_bytes().repeat(2)),
+            _ => job.ticket.clone(),
+        };
         let (packed, content) = update(stream);
         let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
         let Some(header) = damaged(&header, stream) else { return };
