@@ -59,8 +59,10 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Updates that wait to be added to the sum together: one pass over the sum serves all of them.
+/// Updates that wait to be added to the sum together: one pass over the sum serves all of them. Of small ones, so many as have
+/// about so many numbers: starting threads for a few would take longer than adding them.
 const FOLD_TOGETHER: usize = 16;
+const FOLD_NUMBERS: usize = 1 << 23;
 
 /// For how many rounds an answer may still come.
 pub const LATE_ROUNDS: u32 = 32;
@@ -183,7 +185,8 @@ impl Sink for Inbox<'_> {
             fold.total += weight;
             fold.waiting.push((delta, weight));
             fold.weights.push((client, weight * answer.update.done()));
-            if fold.waiting.len() == FOLD_TOGETHER {
+            let numbers = fold.waiting.len() * fold.sum.len();
+            if fold.waiting.len() >= FOLD_TOGETHER && numbers >= FOLD_NUMBERS {
                 fold.flush(self.round.threads);
             }
         }
