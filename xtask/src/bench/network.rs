@@ -385,6 +385,7 @@ impl Figures {
                 "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
                 "answered_s": load.answered_s.json(), "asked": load.n_asked, "answered": load.n_answered,
                 "server_bytes": load.server_bytes, "lost": load.lost,
+                "parts_ms": PARTS.iter().zip(load.parts_ms).map(|(name, part)| json!([name, part.json()])).collect::<Vec<_>>(),
                 "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
             })
         });
