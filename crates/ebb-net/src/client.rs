@@ -9,8 +9,8 @@ mod task;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ebb_round::{ClientId, Job, Layout, Parcel};
@@ -58,6 +58,8 @@ pub trait Trainer: Send {
 pub struct AtWork {
     steps: AtomicU32,
     stopped: AtomicBool,
+    /// Whoever waits for that.
+    waits: (Mutex<()>, Condvar),
 }
 
 impl AtWork {
@@ -71,12 +73,24 @@ impl AtWork {
         self.stopped.load(Ordering::Relaxed)
     }
 
+    /// Waits until the time is over, at most so long: for trainers whose work is done elsewhere. Whether it is over.
+    pub fn wait(&self, at_most: Duration) -> bool {
+        let (lock, told) = &self.waits;
+        let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whatever woke it, it looks for itself.
+        drop(told.wait_timeout_while(lock, at_most, |()| !self.is_stopped()));
+        self.is_stopped()
+    }
+
     pub(crate) fn steps(&self) -> u32 {
         self.steps.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stop(&self) {
+        // Under the lock, so that nobody begins to wait in between.
+        let _lock = self.waits.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.stopped.store(true, Ordering::Relaxed);
+        self.waits.1.notify_all();
     }
 }
 
@@ -231,6 +245,19 @@ fn jittered(wait: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_waits_for_the_end_is_told() {
+        let at_work = Arc::new(AtWork::default());
+        assert!(!at_work.wait(Duration::ZERO));
+        let waiting = std::thread::spawn({
+            let at_work = Arc::clone(&at_work);
+            move || at_work.wait(Duration::from_secs(3600))
+        });
+        at_work.stop();
+        assert!(waiting.join().unwrap());
+        assert!(at_work.wait(Duration::from_secs(3600)), "also those that come later");
+    }
 
     #[test]
     fn waits_are_between_half_and_whole() {

@@ -59,8 +59,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Updates that wait to be added to the sum together: one pass over the sum serves all of them.
+/// Updates that wait to be added to the sum together: one pass over the sum serves all of them. Of small ones, as many as have
+/// about so many numbers, for starting threads for a few would take longer than adding them; but no more than can wait anywhere.
 const FOLD_TOGETHER: usize = 16;
+const FOLD_NUMBERS: usize = 1 << 23;
+const FOLD_MOST: usize = 1024;
 
 /// For how many rounds an answer may still come.
 pub const LATE_ROUNDS: u32 = 32;
@@ -183,7 +186,8 @@ impl Sink for Inbox<'_> {
             fold.total += weight;
             fold.waiting.push((delta, weight));
             fold.weights.push((client, weight * answer.update.done()));
-            if fold.waiting.len() == FOLD_TOGETHER {
+            let together = (FOLD_NUMBERS / fold.sum.len().max(1)).clamp(FOLD_TOGETHER, FOLD_MOST);
+            if fold.waiting.len() >= together {
                 fold.flush(self.round.threads);
             }
         }

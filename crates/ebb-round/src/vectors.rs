@@ -28,9 +28,13 @@ pub fn add_weighted(sum: &mut [f64], terms: &[(&[f32], f64)], threads: usize) {
     }
     let per_thread = sum.len().div_ceil(threads).next_multiple_of(BLOCK);
     std::thread::scope(|scope| {
-        for (at, part) in sum.chunks_mut(per_thread).enumerate() {
+        let mut parts = sum.chunks_mut(per_thread).enumerate();
+        let first = parts.next();
+        for (at, part) in parts {
             scope.spawn(move || add_range(part, terms, at * per_thread));
         }
+        // This thread is there already.
+        first.into_iter().for_each(|(_, part)| add_range(part, terms, 0));
     });
 }
 

@@ -100,7 +100,7 @@ const FULL: Plan = Plan {
     n_clients: 10_000,
     n_processes: 4,
     cohort: 1000,
-    deadline_s: 4.0,
+    deadline_s: 3.0,
     warm_up_rounds: 2,
     timed_rounds: 14,
     checkpoint_every: 5,
@@ -163,6 +163,15 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
     Ok(Figures { plan, judge, load, joins, rounds, flower })
 }
 
+/// What happens between a deadline and the next round's first job.
+const PARTS: [&str; 5] = [
+    "those at work stop",
+    "the sum, the journal",
+    "record, checkpoint",
+    "roll, selection, jobs",
+    "the first job's way",
+];
+
 /// Thousands of clients, half of them silent.
 #[derive(Debug)]
 struct Load {
@@ -176,6 +185,8 @@ struct Load {
     /// From a deadline until a client read the next round's first job, and until all that were asked had theirs.
     first_ms: Spread,
     last_ms: Spread,
+    /// The same to the first job, part by part.
+    parts_ms: [Spread; PARTS.len()],
     /// How often clients were cut off or not let in, by reason.
     lost: BTreeMap<String, usize>,
 }
@@ -185,8 +196,7 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
     let each = plan.n_clients / plan.n_processes;
     let start = |at: usize| {
         let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
-        let silent_s = Some(plan.deadline_s);
-        let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, silent_s };
+        let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent: true };
         Child::start("clients", &Part::Clients(clients))
     };
     let mut all = (0..plan.n_processes).map(start).collect::<Result<Vec<_>, _>>()?;
@@ -196,7 +206,7 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
     server.ask::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
     let played: Vec<Played> = server.ask(&format!("play {}", plan.timed_rounds))?;
     let told = all.iter_mut().map(|one| one.ask("tell")).collect::<Result<Vec<Told>, _>>()?;
-    let (mut first_ms, mut last_ms) = (Vec::new(), Vec::new());
+    let (mut first_ms, mut last_ms, mut parts_ms) = (Vec::new(), Vec::new(), Vec::new());
     for (before, next) in played.iter().zip(&played[1..]) {
         let asked = told.iter().filter_map(|told| told.asked.get(&next.number));
         let first_s = asked.clone().map(|seen| seen.first_s).fold(f64::INFINITY, f64::min);
@@ -204,6 +214,9 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
         let deadline_s = before.opened_s + plan.deadline_s;
         first_ms.push(1e3 * (first_s - deadline_s));
         last_ms.push(1e3 * (last_s - deadline_s));
+        let times_s =
+            [deadline_s, before.closed_s, before.moved_s, before.recorded_s, next.opened_s, first_s];
+        parts_ms.push(times_s.windows(2).map(|pair| 1e3 * (pair[1] - pair[0])).collect::<Vec<_>>());
     }
     let mut lost = BTreeMap::new();
     for (why, count) in told.iter().flat_map(|told| &told.lost) {
@@ -220,6 +233,7 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
             .ok_or("the system does not say a process's memory")?,
         first_ms: Spread::of(first_ms),
         last_ms: Spread::of(last_ms),
+        parts_ms: std::array::from_fn(|at| Spread::of(parts_ms.iter().map(|parts| parts[at]))),
         lost,
     })
 }
@@ -265,7 +279,7 @@ fn few(plan: &Plan, n_clients: usize, place: &Path) -> Result<Few, Box<dyn Error
     let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, folder)?;
     let start = |first: usize| {
         let (open, first, n_params) = (open.clone(), first as u32, plan.n_params);
-        let clients = clients::Plan { open, first, n_clients: 1, n_params, silent_s: None };
+        let clients = clients::Plan { open, first, n_clients: 1, n_params, half_silent: false };
         Child::start("client", &Part::Clients(clients))
     };
     let all = (0..n_clients).map(start).collect::<Result<Vec<_>, _>>()?;
@@ -323,6 +337,9 @@ impl Figures {
                 load.first_ms,
                 self.at_most(load.first_ms.high, MOST_TURN_MS)
             );
+            for (name, part_ms) in PARTS.iter().zip(load.parts_ms) {
+                println!("    {name:<22}{part_ms}");
+            }
             println!("  deadline to the last of its jobs, ms: {}", load.last_ms);
         }
         if let Some(joins) = &self.joins {
@@ -368,6 +385,7 @@ impl Figures {
                 "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
                 "answered_s": load.answered_s.json(), "asked": load.n_asked, "answered": load.n_answered,
                 "server_bytes": load.server_bytes, "lost": load.lost,
+                "parts_ms": PARTS.iter().zip(load.parts_ms).map(|(name, part)| json!([name, part.json()])).collect::<Vec<_>>(),
                 "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
             })
         });

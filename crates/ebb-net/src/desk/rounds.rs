@@ -463,6 +463,7 @@ impl Desk {
         answers.sort_by_key(|(_, one)| one.answer.client);
         late.sort_by_key(|(_, one)| (one.answer.client, one.answer.base));
         late.append(&mut answers);
+        tracing::debug!(round = open.number, answers = late.len(), "closed");
         let bytes_up = late.iter().map(|(_, one)| one.answer.payload).sum();
         let spent = Spent { elapsed_s, bytes_down: std::mem::take(&mut self.fetched), bytes_up };
         Some(Closing { answers: late, spent })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ebb_net::Abilities;
 use ebb_net::client::{AtWork, Joining, Make, Trainer, Until, join};
@@ -30,8 +30,8 @@ pub(super) struct Plan {
     pub(super) first: u32,
     pub(super) n_clients: u32,
     pub(super) n_params: usize,
-    /// If given, clients of odd numbers do not answer before the round's time is over, which is so long.
-    pub(super) silent_s: Option<f64>,
+    /// Whether clients of odd numbers take their jobs, and do nothing until the round's time is over.
+    pub(super) half_silent: bool,
 }
 
 /// Everybody is connected: since when, and when the first one began.
@@ -60,9 +60,8 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     // Whoever drops this end tells the clients nothing any more.
     let (_end, until) = watch::channel(Until::Over);
     for number in plan.first..plan.first + plan.n_clients {
-        let silent_s = plan.silent_s.filter(|_| number % 2 == 1);
         let joining = joining(&plan.open, Some(number), None);
-        let make = make(MadeUp { n_params: plan.n_params, silent_s, log: log.clone() });
+        let make = make(MadeUp { n_params: plan.n_params, silent: plan.half_silent && number % 2 == 1 });
         runtime.spawn(join(joining, make, until.clone()));
     }
     let all_s = log.wait("connected", plan.n_clients as usize, PATIENCE)?;
@@ -83,7 +82,7 @@ pub(super) fn come_and_go(open: &Open, n_params: usize) -> Result<(), Box<dyn Er
         log.forget("asked");
         let (end, until) = watch::channel(Until::Over);
         let joining = joining(open, None, Some(folder.into()));
-        let make = make(MadeUp { n_params, silent_s: None, log: log.clone() });
+        let make = make(MadeUp { n_params, silent: false });
         let began_s = now_s();
         let client = runtime.spawn(join(joining, make, until));
         let first_s = loop {
@@ -118,12 +117,9 @@ fn make(made_up: MadeUp) -> Make {
 #[derive(Clone)]
 struct MadeUp {
     n_params: usize,
-    silent_s: Option<f64>,
-    log: Log,
+    /// Whether it does nothing until it is stopped.
+    silent: bool,
 }
-
-/// When a round's time is over, a silent client looks so often whether it is told so.
-const OFTEN: Duration = Duration::from_millis(5);
 
 impl Trainer for MadeUp {
     fn samples(&self) -> u32 {
@@ -135,15 +131,8 @@ impl Trainer for MadeUp {
     }
 
     fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
-        if let Some(silent_s) = self.silent_s {
-            // It looks only then: hundreds of threads that look often would take the time that the server needs.
-            let asked_s = self.log.seen("asked", job.round).map_or_else(now_s, |seen| seen.first_s);
-            let asleep_s = asked_s + silent_s - now_s();
-            std::thread::sleep(Duration::from_secs_f64(asleep_s.max(0.0)));
-            let began = Instant::now();
-            while !at_work.is_stopped() && began.elapsed() < PATIENCE {
-                std::thread::sleep(OFTEN);
-            }
+        if self.silent {
+            at_work.wait(PATIENCE);
             return Ok(None);
         }
         let mut update = null::update(vec![1e-3; self.n_params]);

@@ -16,7 +16,7 @@ use ebb_train::{Stub, Task, Unjudged};
 use serde::{Deserialize, Serialize};
 
 use super::child::{open_files, say, told};
-use super::log::Log;
+use super::log::{Log, now_s};
 
 const SEED: u64 = 1;
 
@@ -49,7 +49,11 @@ pub(super) struct Played {
     pub(super) took_s: f64,
     /// When its jobs were handed out, by the clock that processes share.
     pub(super) opened_s: f64,
-    /// How long after that its last answer was in the journal, if there was one.
+    /// When it was closed, when the model had moved, and when the record and a checkpoint were written.
+    pub(super) closed_s: f64,
+    pub(super) moved_s: f64,
+    pub(super) recorded_s: f64,
+    /// How long after it was opened its last answer was in the journal, if there was one.
     pub(super) answered_after_s: Option<f64>,
     pub(super) n_asked: usize,
     pub(super) n_answered: usize,
@@ -127,6 +131,7 @@ impl House {
     fn round(&mut self, log: &Log) -> Result<Played, Box<dyn Error>> {
         let began = Instant::now();
         let outcome = self.engine.round(&mut self.fleet, &mut Unjudged)?;
+        let moved_s = now_s();
         let row = Row::new(self.engine.census(), &outcome, None);
         self.writer.append(&row)?;
         self.writer.wall(outcome.number, began.elapsed().as_secs_f64())?;
@@ -138,11 +143,15 @@ impl House {
         }
         let number = outcome.number;
         let opened = log.seen("opened", number).ok_or("a round was played that was never opened")?;
+        let closed = log.seen("closed", number).ok_or("a round was played that was never closed")?;
         let answered = log.seen("answered", number);
         Ok(Played {
             number,
             took_s: began.elapsed().as_secs_f64(),
             opened_s: opened.first_s,
+            closed_s: closed.first_s,
+            moved_s,
+            recorded_s: now_s(),
             answered_after_s: answered.map(|seen| seen.last_s - opened.first_s),
             n_asked: outcome.cohort.picks.len(),
             n_answered: row.n_whole(),
