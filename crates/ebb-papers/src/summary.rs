@@ -65,7 +65,8 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
     }
     page.push_str(
         "\nMore of each study, and why some claims do not come out: [friends](fdms.md), [selection](e3cs.md), [half-done work](flex-schemes.md),
-[newcomers](flex-arrivals.md), [leavers](flex-departures.md), [snapshots](fast.md); no paper's, but ours: [twelve recipes on four worlds](field.md).\n",
+[newcomers](flex-arrivals.md), [leavers](flex-departures.md), [snapshots](fast.md); no paper's, but ours: [twelve recipes on four worlds](field.md),
+[four recipes over a network](network.md), [replays of real runs](replay.md).\n",
     );
     page
 }
