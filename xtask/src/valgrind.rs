@@ -11,8 +11,9 @@ use crate::cargo;
 const RUNNER: &str =
     r#"target."cfg(unix)".runner = ["valgrind", "-q", "--error-exitcode=1", "--redzone-size=4096"]"#;
 
-/// Kernels are compiled as they ship.
-const TESTS: &[&str] = &["test", "--release", "-p", "ebb-train", "--lib", "--config", RUNNER, "--"];
+/// Kernels are compiled as they ship; xtask, which has no library, lends its features, so that nothing is built once more.
+const TESTS: &[&str] =
+    &["test", "--release", "-p", "ebb-train", "-p", "xtask", "--lib", "--config", RUNNER, "--"];
 
 /// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
 /// shapes are among those of the named networks. The named networks take as long as all the rest, so they go beside them.

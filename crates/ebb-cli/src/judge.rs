@@ -32,7 +32,10 @@ impl Judge {
         shares: &Shares,
     ) -> Result<Option<Score>, FleetError> {
         match self {
-            Judge::Here(here) => Ok(Some(here.judge_now(&model.model, census, shares))),
+            Judge::Here(here) => {
+                let score = here.judge_now(&model.model, census, shares);
+                self.check().map(|()| Some(score))
+            }
             Judge::Clients(clients) => clients.judge(number, model, census),
         }
     }
@@ -40,7 +43,9 @@ impl Judge {
     /// Whether judging failed for good in the last round.
     pub(crate) fn check(&mut self) -> Result<(), FleetError> {
         match self {
-            Judge::Here(_) => Ok(()),
+            Judge::Here(here) => here.failed().map_or(Ok(()), |message| {
+                Err(FleetError::Failed { doing: "judging the model".to_owned(), message })
+            }),
             Judge::Clients(clients) => clients.failed().map_or(Ok(()), Err),
         }
     }

@@ -44,6 +44,8 @@ pub(crate) struct ServeTable {
     /// How many clients can enrol.
     #[serde(default = "many")]
     most_clients: NonZeroU32,
+    /// How many samples a client may say that it has; any number, without.
+    most_samples: Option<NonZeroU32>,
     /// Answers to the open round are held in memory up to so many bytes; the others wait in the journal.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
@@ -179,6 +181,7 @@ impl ServeTable {
             least_up: self.least_up.get(),
             heartbeat_s: self.heartbeat_s.get(),
             most_clients: self.most_clients.get(),
+            most_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
             memory_bytes: self.memory_bytes,
             needs: Abilities {
                 sides: needs.memory,

@@ -284,6 +284,10 @@ impl Task for External {
     fn failed(&self) -> Option<String> {
         self.pool.failed()
     }
+
+    fn interrupt(&self) {
+        self.pool.interrupt();
+    }
 }
 
 /// A client at work in a worker.

@@ -2,13 +2,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::protocol::{Ask, Reply};
 
 /// A process that trains.
 pub(crate) struct Worker {
-    child: Child,
+    child: Arc<Mutex<Child>>,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -30,7 +30,7 @@ impl Worker {
             command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
         let to = child.stdin.take().expect("it is piped");
         let from = BufReader::new(child.stdout.take().expect("it is piped"));
-        Ok(Worker { child, to, from })
+        Ok(Worker { child: Arc::new(Mutex::new(child)), to, from })
     }
 
     /// Asks, and waits for the reply.
@@ -59,10 +59,22 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        kill(&mut child);
+        let _ = child.wait();
     }
+}
+
+/// Ends a worker and whatever it started, unless it has ended by itself.
+fn kill(child: &mut Child) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        return;
+    }
+    #[cfg(unix)]
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.kill();
 }
 
 /// Up to so many workers, started when they are needed.
@@ -74,6 +86,8 @@ pub(crate) struct Pool {
 
 struct State {
     free: Vec<Worker>,
+    /// Those that somebody has.
+    hired: Vec<Weak<Mutex<Child>>>,
     /// How many more may be started.
     more: usize,
     failed: Option<String>,
@@ -81,7 +95,7 @@ struct State {
 
 impl Pool {
     pub(crate) fn new(command: Vec<String>, workers: usize) -> Pool {
-        let state = State { free: Vec::new(), more: workers, failed: None };
+        let state = State { free: Vec::new(), hired: Vec::new(), more: workers, failed: None };
         Pool { command, state: Mutex::new(state), freed: Condvar::new() }
     }
 
@@ -90,14 +104,20 @@ impl Pool {
         let mut state = self.lock();
         loop {
             if let Some(worker) = state.free.pop() {
+                state.hire(&worker);
                 return Ok(Hired { pool: self, worker: Some(worker) });
             }
             if state.more > 0 {
                 state.more -= 1;
                 drop(state);
                 let worker = Worker::start(&self.command);
-                if worker.is_err() {
-                    self.lock().more += 1;
+                match &worker {
+                    Ok(worker) => self.lock().hire(worker),
+                    Err(_) => {
+                        self.lock().more += 1;
+                        // Whoever waits tries for itself.
+                        self.freed.notify_one();
+                    }
                 }
                 return Ok(Hired { pool: self, worker: Some(worker?) });
             }
@@ -110,6 +130,14 @@ impl Pool {
         self.lock().failed.get_or_insert(why);
     }
 
+    /// Ends those that are at work: whoever waits for one hears that it ended.
+    pub(crate) fn interrupt(&self) {
+        let hired: Vec<_> = self.lock().hired.iter().filter_map(Weak::upgrade).collect();
+        for child in hired {
+            kill(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
     /// What failed since the last time this was asked.
     pub(crate) fn failed(&self) -> Option<String> {
         self.lock().failed.take()
@@ -117,6 +145,19 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn hire(&mut self, worker: &Worker) {
+        self.hired.retain(|child| child.strong_count() > 0);
+        self.hired.push(Arc::downgrade(&worker.child));
+    }
+
+    fn put_back(&mut self, worker: Worker) {
+        let child = Arc::as_ptr(&worker.child);
+        self.hired.retain(|hired| hired.as_ptr() != child);
+        self.free.push(worker);
     }
 }
 
@@ -143,10 +184,56 @@ impl Drop for Hired<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         match self.worker.take() {
-            Some(worker) => state.free.push(worker),
+            Some(worker) => state.put_back(worker),
             None => state.more += 1,
         }
         drop(state);
         self.pool.freed.notify_one();
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_cannot_be_started() {
+        let pool = Pool::new(vec!["no-such-program-anywhere".to_owned()], 1);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..50).for_each(|_| assert!(pool.take().is_err())));
+            }
+        });
+    }
+
+    #[test]
+    fn a_worker_that_hangs_is_ended_with_all_it_started_and_another_takes_its_place() {
+        // The one it starts keeps the pipe open. It says so before it hangs, so that there is no doubt when.
+        let pool = Pool::new(shell("read ask; echo '{}'; read ask; sleep 3600 & wait"), 1);
+        let ask = Ask::Describe { client: 0 };
+        let mut hired = pool.take().unwrap();
+        hired.ask(&ask).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| hired.ask(&ask).map(drop));
+            pool.interrupt();
+            assert!(asked.join().unwrap().unwrap_err().contains("ended without a reply"));
+        });
+        drop(hired);
+        pool.take().unwrap().ask(&ask).unwrap();
+    }
+
+    #[test]
+    fn whoever_has_no_work_is_left_alone() {
+        let pool = Pool::new(shell("while read ask; do echo '{}'; done"), 1);
+        let ask = Ask::Describe { client: 0 };
+        pool.take().unwrap().ask(&ask).unwrap();
+        let before = pool.lock().free[0].child.lock().unwrap().id();
+        pool.interrupt();
+        pool.take().unwrap().ask(&ask).unwrap();
+        assert_eq!(pool.lock().free[0].child.lock().unwrap().id(), before);
     }
 }

@@ -51,7 +51,15 @@ pub trait Trainer: Send {
     fn evaluate(&mut self, _model: &[f32]) -> Result<Tally, String> {
         Err("this client keeps no samples to judge models".to_owned())
     }
+
+    /// What ends work that does not end by itself a minute after its time was over; it is called from another thread.
+    fn interrupter(&self) -> Option<Interrupter> {
+        None
+    }
 }
+
+/// What makes a trainer give up what it is at.
+pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
 /// A client at work, as it is seen from outside.
 #[derive(Debug, Default)]
@@ -60,6 +68,8 @@ pub struct AtWork {
     stopped: AtomicBool,
     /// Whoever waits for that.
     waits: (Mutex<()>, Condvar),
+    /// Whether the trainer has returned.
+    over: AtomicBool,
 }
 
 impl AtWork {
@@ -80,6 +90,15 @@ impl AtWork {
         // Whatever woke it, it looks for itself.
         drop(told.wait_timeout_while(lock, at_most, |()| !self.is_stopped()));
         self.is_stopped()
+    }
+
+    /// Whether the trainer has returned.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Release);
     }
 
     pub(crate) fn steps(&self) -> u32 {

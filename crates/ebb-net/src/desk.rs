@@ -5,7 +5,7 @@ mod rounds;
 mod survey;
 mod uploads;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -88,6 +88,8 @@ pub struct Rules {
     pub heartbeat_s: f64,
     /// How many clients there can be at most.
     pub most_clients: u32,
+    /// How many samples a client may say that it has.
+    pub most_samples: u32,
     /// Answers to the open round are held in memory up to so many bytes; the others are read from the journal.
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
@@ -149,6 +151,8 @@ struct Session {
     /// Whether it can take jobs.
     ready: bool,
     abilities: Abilities,
+    /// The number of its last fetching.
+    fetching: u64,
 }
 
 /// Everything the server knows of its clients.
@@ -185,6 +189,8 @@ pub(crate) struct Desk {
     back_by_s: f64,
     /// Why there is nothing more to do, once the run is over.
     over: Option<String>,
+    /// Who has heard that.
+    told: BTreeSet<ClientId>,
     effects: Vec<Effect>,
 }
 
@@ -230,6 +236,7 @@ impl Desk {
             stirred: false,
             back_by_s: f64::NEG_INFINITY,
             over: None,
+            told: BTreeSet::new(),
             effects: Vec::new(),
         }
     }
@@ -332,7 +339,8 @@ impl Desk {
                 self.effects.push(Effect::Say(line, Say::Refused(refused)));
                 self.effects.push(Effect::Hang(line));
             }
-            Ok(_) if self.over.is_some() => {
+            Ok(client) if self.over.is_some() => {
+                self.told.insert(client);
                 let reason = self.over.clone().expect("it is");
                 self.effects.push(Effect::Say(line, Say::Bye(wire::Bye { reason, r#final: true })));
                 self.effects.push(Effect::Hang(line));
@@ -351,13 +359,12 @@ impl Desk {
             return Err(("version", message, true));
         }
         if hello.server.as_ref() != self.server {
-            let message =
-                "this credential was given by another server; enrol anew with a token of this one".to_owned();
-            return Err(("unknown", message, true));
+            let message = "this client is another server's; join with another --home and a token of this one";
+            return Err(("unknown", message.to_owned(), true));
         }
         let Some(member) = self.members.proven(hello.client, &hello.secret) else {
-            let message = "nobody enrolled with this number and secret; enrol with a token".to_owned();
-            return Err(("unknown", message, true));
+            let message = "nobody enrolled with this number and secret; join with another --home and a token";
+            return Err(("unknown", message.to_owned(), true));
         };
         if member.revoked {
             return Err(("revoked", "this client may not come any more".to_owned(), true));
@@ -379,7 +386,8 @@ impl Desk {
             self.forget(old);
         }
         let key = unguessable();
-        let session = Session { client, key, heard_s: now_s, ready: false, abilities: Abilities::default() };
+        let abilities = Abilities::default();
+        let session = Session { client, key, heard_s: now_s, ready: false, abilities, fetching: 0 };
         self.sessions.insert(line, session);
         self.by_client.insert(client, line);
         self.by_key.insert(key, line);
@@ -408,7 +416,13 @@ impl Desk {
             let message = format!("the server's recipe needs of every client: {}", missing.join(", "));
             return self.expel(line, "unable", &message, true);
         }
-        let samples = said.samples;
+        let (samples, most) = (said.samples, self.rules.most_samples);
+        if samples > most {
+            let message = format!(
+                "{samples} samples are more than the server believes; it may raise serve.most_samples ({most})"
+            );
+            return self.expel(line, "unable", &message, true);
+        }
         let changed = self.members.change(client, |member| {
             member.samples = Some(samples);
             member.left = false;
@@ -545,10 +559,16 @@ impl Desk {
         let bye = wire::Bye { reason: reason.to_owned(), r#final: true };
         let lines: Vec<_> = self.sessions.keys().copied().collect();
         for line in lines {
+            self.told.insert(self.sessions[&line].client);
             self.effects.push(Effect::Say(line, Say::Bye(bye.clone())));
             self.effects.push(Effect::Hang(line));
             self.forget(line);
         }
+    }
+
+    /// Whether all members have heard that the run is over.
+    pub(crate) fn all_told(&self) -> bool {
+        self.members.iter().filter(|member| member.is_in()).all(|member| self.told.contains(&member.client))
     }
 
     /// Lets go of those that were not heard for too long.
@@ -619,6 +639,18 @@ impl Desk {
         })
     }
 
+    /// How many are connected and ready, and how many of these are still at an earlier job.
+    pub(crate) fn up_and_busy(&self) -> (usize, usize) {
+        let ready = self.sessions.values().filter(|session| session.ready);
+        let busy = ready.clone().filter(|session| self.hands.contains_key(&session.client));
+        (ready.count(), busy.count())
+    }
+
+    /// Whether anybody that is connected can judge models.
+    pub(crate) fn some_judge(&self) -> bool {
+        self.sessions.values().any(|session| session.abilities.evaluate)
+    }
+
     /// A client that sends or fetches is there, though its heartbeats may be held up by just that.
     fn heard(&mut self, client: ClientId, now_s: f64) {
         if let Some(session) = self.by_client.get(&client).and_then(|line| self.sessions.get_mut(line)) {
@@ -632,10 +664,19 @@ impl Desk {
         Some(self.sessions[line].client)
     }
 
-    /// A model by its digest, for a client that is connected.
-    pub(crate) fn content(&self, session: &[u8], digest: &[u8]) -> Option<Bytes> {
-        self.of_session(session)?;
-        Some(self.contents.get(&Digest::read(digest)?)?.bytes.clone())
+    /// A model by its digest, for a client that is connected, and the number of this fetching: a client fetches one at a time.
+    pub(crate) fn content(&mut self, session: &[u8], digest: &[u8]) -> Option<(Bytes, u64)> {
+        let line = *self.by_key.get(<&[u8; 16]>::try_from(session).ok()?)?;
+        let bytes = self.contents.get(&Digest::read(digest)?)?.bytes.clone();
+        let session = self.sessions.get_mut(&line)?;
+        session.fetching += 1;
+        Some((bytes, session.fetching))
+    }
+
+    /// Whether a client is still at this fetching.
+    pub(crate) fn fetches(&self, session: &[u8], fetching: u64) -> bool {
+        let line = <&[u8; 16]>::try_from(session).ok().and_then(|key| self.by_key.get(key));
+        line.is_some_and(|line| self.sessions[line].fetching == fetching)
     }
 
     /// So much of a model was sent, from one offset to another.

@@ -33,6 +33,9 @@ pub struct NetFleet {
 /// How often the list of the revoked is looked at while a round waits.
 const LOOK_S: f64 = 1.0;
 
+/// How often it is said that a round cannot begin.
+const SAY_S: f64 = 60.0;
+
 impl NetFleet {
     pub(crate) fn new(course: Course, revoked: Option<PathBuf>) -> NetFleet {
         NetFleet {
@@ -87,9 +90,22 @@ impl NetFleet {
     /// Takes the roll from those that are connected, once there are enough.
     fn take_roll(&self, census: &Census) -> Result<Roll, FleetError> {
         self.revoke();
+        let shared = &self.course.shared;
+        let mut said_s = shared.pace.now_s();
         loop {
-            let shared = &self.course.shared;
             let now_s = shared.pace.now_s();
+            if now_s >= said_s + SAY_S {
+                said_s = now_s;
+                let ((up, busy), _) = shared.look(|desk| desk.up_and_busy());
+                let wanted = shared.look(|desk| desk.rules().least_up).0;
+                tracing::warn!(
+                    round = self.number,
+                    up,
+                    busy,
+                    wanted,
+                    "waiting for clients that are up and not at an earlier job"
+                );
+            }
             let (roll, seen) = shared.look(|desk| desk.roll(self.number, census, now_s));
             if let Some(roll) = roll {
                 return Ok(roll);
@@ -316,6 +332,12 @@ impl ClientJudge {
                 let (found, _) = self.fleet.ask(&clients, Question::Evaluate(number, model))?;
                 let all = found.evaluated.values();
                 let samples = all.clone().map(|(samples, _, _)| samples).sum();
+                if samples == 0.0 && !self.fleet.course.shared.look(|desk| desk.some_judge()).0 {
+                    tracing::warn!(
+                        round = number,
+                        "no client that is connected keeps samples to judge models, so nobody judges; give data.split.held_out, or held_out where a worker describes itself"
+                    );
+                }
                 let loss = all.clone().map(|(_, loss, _)| loss).sum();
                 let hits = all.map(|(_, _, hits)| *hits).sum::<Option<f64>>().filter(|_| samples > 0.0);
                 self.fleet.course.enter(&Entry::Judged { round: number, samples, loss, hits })?;

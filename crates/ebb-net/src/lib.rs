@@ -49,6 +49,10 @@ pub const VERSION: u32 = 1;
 /// Vectors travel in pieces of so many bytes.
 const CHUNK: usize = 64 * 1024;
 
+/// How much of an update travels in one message. A transfer stands still if not even one came for a while, so that slow links need
+/// small ones.
+const PART: usize = 16 * 1024;
+
 /// A model of one tensor.
 #[cfg(test)]
 fn flat(numbers: usize) -> ebb_round::Layout {

@@ -234,7 +234,7 @@ impl Theatre {
     fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
         let content = said.global.as_ref().unwrap();
         let session = self.with(client, |actor| actor.session.clone());
-        let bytes = shared.look(|desk| desk.content(&session, &content.digest)).0.unwrap();
+        let (bytes, _) = shared.at_desk(|desk, _| desk.content(&session, &content.digest)).unwrap();
         shared.at_desk(|desk, now_s| desk.fetched(&session, &content.digest, 0, content.bytes, now_s));
         let bounds = shared.look(|desk| desk.rules().bounds()).0;
         let global = Arc::new(unpack(&bytes, bounds).unwrap().0);
@@ -367,6 +367,7 @@ fn rules(task: &dyn Task) -> Rules {
         least_up: 0,
         heartbeat_s: 1e6,
         most_clients: 100,
+        most_samples: 1000,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         layout: task.layout().clone(),

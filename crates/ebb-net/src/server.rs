@@ -4,16 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ebb_round::FleetError;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
@@ -45,6 +44,9 @@ const HELLO_S: u64 = 10;
 
 /// How long a transfer may stand still.
 const STILL_S: u64 = 30;
+
+/// How long a part of a model may wait for a client to read it.
+const UNREAD_S: u64 = 120;
 
 /// The certificate of a server, and whom it lets in.
 #[derive(Clone)]
@@ -250,13 +252,16 @@ impl Served {
         if self.course.go_live().is_err() {
             return;
         }
-        let (present, members, _) = self.shared.look(Desk::counts).0;
         self.shared.at_desk(|desk, _| desk.farewell("the run is over"));
         if let Some(runtime) = &self.runtime {
             let told = async {
-                if present < members {
-                    tokio::time::sleep(FAREWELL).await;
-                }
+                let all_told = async {
+                    while !self.shared.look(|desk| desk.all_told()).0 {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                };
+                // Some may not come back for long.
+                let _ = timeout(FAREWELL, all_told).await;
                 self.end.send_replace(true);
                 // Nobody listens any more once everybody has heard and gone.
                 self.end.closed().await;
@@ -382,12 +387,10 @@ impl Drop for Hangs {
     }
 }
 
-type Sending<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
 #[tonic::async_trait]
 impl Fleet for Service {
     type AttendStream = ReceiverStream<Result<wire::FromServer, Status>>;
-    type FetchStream = Sending<wire::Chunk>;
+    type FetchStream = ReceiverStream<Result<wire::Chunk, Status>>;
 
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
@@ -439,19 +442,29 @@ impl Fleet for Service {
     ) -> Result<Response<Self::FetchStream>, Status> {
         let door = door(&request);
         let wire::FetchRequest { session, digest, offset } = request.into_inner();
-        let (content, _) = self.shared.look(|desk| desk.content(&session, &digest));
-        let content = content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
+        let content = self.shared.at_desk(|desk, _| desk.content(&session, &digest));
+        let (content, fetching) =
+            content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
         let from = usize::try_from(offset).ok().filter(|&from| from <= content.len());
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
         let shared = Arc::clone(&self.shared);
         let inside = enter(door);
-        let chunks = (from..content.len()).step_by(CHUNK).map(move |at| {
-            let _ = &inside;
-            let end = (at + CHUNK).min(content.len());
-            shared.at_desk(|desk, now_s| desk.fetched(&session, &digest, at as u64, end as u64, now_s));
-            Ok(wire::Chunk { bytes: content.slice(at..end) })
+        let (to, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let _inside = inside;
+            for at in (from..content.len()).step_by(CHUNK) {
+                let end = (at + CHUNK).min(content.len());
+                // A copy: a client that stops reading would keep the whole model, and that of the next round, and so on.
+                let chunk = wire::Chunk { bytes: Bytes::copy_from_slice(&content[at..end]) };
+                // Whoever was shut out, came anew or fetches another one meanwhile does not want it any more.
+                let sent = timeout(Duration::from_secs(UNREAD_S), to.send(Ok(chunk))).await;
+                if !matches!(sent, Ok(Ok(()))) || !shared.look(|desk| desk.fetches(&session, fetching)).0 {
+                    return drop(to.try_send(Err(Status::aborted("nobody fetches it any more"))));
+                }
+                shared.at_desk(|desk, now_s| desk.fetched(&session, &digest, at as u64, end as u64, now_s));
+            }
         });
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {

@@ -42,6 +42,7 @@ fn rules() -> Rules {
         least_up: 1,
         heartbeat_s: 60.0,
         most_clients: 100,
+        most_samples: 1000,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
         layout: crate::flat(N_PARAMS),
@@ -406,6 +407,64 @@ fn everybody_is_told_that_the_run_is_over() {
     house.served.farewell();
     let left = house.outside.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
     assert_eq!(left.unwrap().unwrap(), Ok(Left::Over("the run is over".to_owned())));
+}
+
+#[test]
+fn whoever_comes_back_after_the_end_is_told_so_and_nobody_waits_longer_than_for_it() {
+    let house = House::new(rules(), None);
+    let home = house.folder.path().join("client");
+    let joining = Joining { folder: Some(home), ..house.joining(0) };
+    let (_end, task) = house.join_as(joining.clone());
+    house.until(|counts| counts.connected == 1);
+    task.abort();
+    assert!(house.outside.block_on(task).unwrap_err().is_cancelled());
+    house.until(|counts| counts.connected == 0);
+    let served = &house.served;
+    std::thread::scope(|scope| {
+        let farewell = scope.spawn(|| served.farewell());
+        let (_end, task) = house.join_as(joining);
+        let left =
+            house.outside.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
+        assert_eq!(left.unwrap().unwrap(), Ok(Left::Over("the run is over".to_owned())));
+        farewell.join().unwrap();
+    });
+}
+
+#[test]
+fn a_client_of_another_server_hears_what_to_do() {
+    let (one, other) = (House::new(rules(), None), House::new(rules(), None));
+    let home = Some(one.folder.path().join("client"));
+    let (end, task) = one.join_as(Joining { folder: home.clone(), ..one.joining(0) });
+    one.until(|counts| counts.connected == 1);
+    end.send_replace(Until::Stopped);
+    assert_eq!(one.outside.block_on(task).unwrap(), Ok(Left::Stopped));
+    let why = other.gives_up(Joining { folder: home, ..other.joining(0) });
+    assert!(why.contains("join with another --home and a token of this one"), "{why}");
+    assert_eq!(other.counted("unknown"), 1);
+}
+
+#[test]
+fn a_running_server_reads_who_is_shut_out() {
+    let mut house = House::new(rules(), None);
+    let joining = Joining { folder: Some(house.folder.path().join("client")), ..house.joining(1) };
+    let (_stays, (_end, shut_out)) = (house.join(0), house.join_as(joining.clone()));
+    house.until(|counts| counts.connected == 2);
+    std::fs::write(house.folder.path().join(crate::server::REVOKED), "1\n").unwrap();
+    assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
+    let left = house.outside.block_on(shut_out).unwrap();
+    assert!(matches!(left, Ok(Left::Over(_)) | Err(JoinError::Refused { .. })), "{left:?}");
+    assert!(house.gives_up(joining).contains("may not come any more"));
+    assert!(house.counted("revoked") >= 1);
+}
+
+#[test]
+fn two_cannot_be_the_same_client_at_once() {
+    let house = House::new(rules(), None);
+    let _first = house.stranger(3);
+    let second = house.outside.block_on(Stranger::enter(house.url(), house.token.clone(), 3));
+    let why = second.err().expect("it is refused").to_string();
+    assert!(why.contains("this client is connected already"), "{why}");
+    assert_eq!(house.counted("connected"), 1);
 }
 
 #[test]

@@ -104,6 +104,11 @@ impl TaskEvaluator {
         self.evaluation.every
     }
 
+    /// What went wrong since the last time this was asked, where judging is not all in this program.
+    pub fn failed(&self) -> Option<String> {
+        self.task.failed()
+    }
+
     /// The score of a model, whichever round it is.
     pub fn judge(&self, model: &[f32]) -> Score {
         let oracle_clients = self.evaluation.oracle_per_client.then(|| self.per_client(model)).flatten();

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use ebb_methods::Registry;
 use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
-use ebb_record::RunWriter;
+use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 use ebb_settings::Tree;
 
@@ -28,12 +28,24 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
     let tls = table.tls(&base)?;
-    let (writer, state) = open(&run, &folder)?;
-    let again = state.is_some();
+    let opened = match open(&run, &folder) {
+        Err(CliError::Record(RecordError::Finished { .. })) => None,
+        opened => Some(opened?),
+    };
     let (listen, metrics) = (table.listen, table.metrics);
     let place = Place { folder: folder.clone(), listen, tls, metrics, keep_updates: table.keep_updates };
     let (served, fleet) =
         Served::start(place, rules(&run, &table)).map_err(|error| CliError::Usage(error.to_string()))?;
+    let Some((writer, state)) = opened else {
+        // Killed after its end, perhaps before all clients had heard of it.
+        note(&format!(
+            "{}: the run is finished, and clients are told so; for another, give --out",
+            folder.display()
+        ));
+        served.farewell();
+        return Ok(());
+    };
+    let again = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
         run.evaluator = Judge::Clients(served.judge(run.evaluator.every(), run.run.rounds.get()));

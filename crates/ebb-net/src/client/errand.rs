@@ -1,15 +1,16 @@
 //! What a client is about: a job, or a question. It gets the model, works on its own thread, and has something to say.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use ebb_round::{Job, Parcel};
 use ebb_train::Tally;
 use ebb_train::backend::Trained;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
-use super::{AtWork, Trainer};
+use super::{AtWork, Interrupter, Trainer};
 use crate::{convert, wire};
 
 /// What was asked.
@@ -109,11 +110,31 @@ impl Errand {
         let (wanted, trainer, watched) = (self.wanted.clone(), Arc::clone(trainer), Arc::clone(&at_work));
         tokio::task::spawn_blocking(move || {
             let mut trainer = trainer.lock().unwrap_or_else(PoisonError::into_inner);
+            let came = work(trainer.as_mut(), &wanted, global, &memory, &watched);
+            watched.end();
             // Whoever asked may not want it any more.
-            let _ = to.send(work(trainer.as_mut(), &wanted, global, &memory, &watched));
+            let _ = to.send(came);
         });
         self.stage = Stage::AtWork(at_work, from);
     }
+}
+
+/// Tells a trainer that its time is over; one that is still at it after so long is interrupted.
+pub(super) fn stop(
+    at_work: &Arc<AtWork>,
+    interrupter: Option<&Interrupter>,
+    patience: Duration,
+) -> Option<JoinHandle<()>> {
+    at_work.stop();
+    let (at_work, interrupt) = (Arc::clone(at_work), Arc::clone(interrupter?));
+    Some(tokio::spawn(async move {
+        tokio::time::sleep(patience).await;
+        if !at_work.is_over() {
+            tracing::warn!("training does not end though its time is over, and is interrupted");
+            // It may take a while, and whether it worked is seen by the trainer.
+            let _ = tokio::task::spawn_blocking(move || interrupt()).await;
+        }
+    }))
 }
 
 fn work(
@@ -141,5 +162,25 @@ fn work(
             Ok(Came::Loss(trainer.loss(&job, samples)?, job.work.steps(trainer.samples()).get()))
         }
         Wanted::Evaluate(_) => Ok(Came::Judged(trainer.evaluate(&global.model)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_trainer_that_does_not_end_is_interrupted() {
+        for (ends, interrupted) in [(true, 0), (false, 1)] {
+            let (at_work, calls) = (Arc::new(AtWork::default()), Arc::new(Mutex::new(0)));
+            let counted = Arc::clone(&calls);
+            let interrupter: Interrupter = Arc::new(move || *counted.lock().unwrap() += 1);
+            if ends {
+                at_work.end();
+            }
+            stop(&at_work, Some(&interrupter), Duration::ZERO).unwrap().await.unwrap();
+            assert!(at_work.is_stopped());
+            assert_eq!(*calls.lock().unwrap(), interrupted, "ends: {ends}");
+        }
     }
 }

@@ -13,16 +13,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use super::endpoint::distrust;
-use super::errand::{Answering, Came, Errand, SharedTrainer, Stage, Wanted};
+use super::errand::{self, Answering, Came, Errand, SharedTrainer, Stage, Wanted};
 use super::home::Home;
-use super::{Invitation, JoinError, Joining, Left, Make, Until};
+use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Until};
 use crate::digest::Digest;
 use crate::pack::{self, Bounds, Number, Packing};
 use crate::server::{MOST_MESSAGE, MOST_SAID, reasons};
 use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
 use crate::wire::from_server::Message as Said;
-use crate::{CHUNK, VERSION, convert, wire};
+use crate::{PART, VERSION, convert, wire};
 
 /// How a visit to the server ended.
 pub(super) enum Visit {
@@ -43,6 +43,9 @@ const MOST_UNSENT: usize = 16;
 
 /// How long the server may take to say the first word.
 const WELCOME: Duration = Duration::from_secs(20);
+
+/// How long a trainer may go on when its time is over, before it is interrupted.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// How long to listen for what a server said last.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -69,6 +72,7 @@ pub(super) struct Member {
 struct Prepared {
     invitation: Invitation,
     trainer: SharedTrainer,
+    interrupter: Option<Interrupter>,
     samples: u32,
     abilities: crate::Abilities,
 }
@@ -148,6 +152,7 @@ impl Member {
         let welcome = match first.and_then(|first| first.message) {
             Some(Said::Welcome(welcome)) => welcome,
             Some(Said::Refused(refused)) => return Ok(turned_away(refused)),
+            Some(Said::Bye(bye)) if bye.r#final => return Ok(Visit::Ended(Left::Over(bye.reason))),
             _ => return Err(Status::unavailable("the server hung up")),
         };
         *was_in = true;
@@ -211,8 +216,9 @@ impl Member {
         if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
             let trainer = (self.make)(&invitation).map_err(JoinError::Trainer)?;
             let (samples, abilities) = (trainer.samples(), trainer.abilities());
+            let interrupter = trainer.interrupter();
             let trainer = Arc::new(Mutex::new(trainer));
-            self.trainer = Some(Prepared { invitation, trainer, samples, abilities });
+            self.trainer = Some(Prepared { invitation, trainer, interrupter, samples, abilities });
         }
         let prepared = self.trainer.as_ref().expect("it was just made");
         Ok((prepared.samples, prepared.abilities))
@@ -291,7 +297,7 @@ impl Member {
                     |errand: &&Errand| matches!(&errand.wanted, Wanted::Job(job) if job.round == stop.round);
                 match self.errand.as_ref().filter(is_it).filter(|_| !stop.finish).map(|errand| &errand.stage)
                 {
-                    Some(Stage::AtWork(at_work, _)) => at_work.stop(),
+                    Some(Stage::AtWork(at_work, _)) => self.stop(at_work),
                     Some(Stage::Fetching(_)) => {
                         self.n_errands += 1;
                         if let Err(status) =
@@ -319,11 +325,17 @@ impl Member {
             return;
         }
         if let Some(Errand { stage: Stage::AtWork(at_work, _), .. }) = &self.errand {
-            at_work.stop();
+            self.stop(at_work);
         }
         tracing::debug!(round = wanted.round(), "asked");
         self.errand = Some(Errand::new(wanted));
         self.n_errands += 1;
+    }
+
+    /// Its time is over.
+    fn stop(&self, at_work: &Arc<AtWork>) {
+        let interrupter = self.trainer.as_ref().and_then(|prepared| prepared.interrupter.as_ref());
+        errand::stop(at_work, interrupter, STUCK);
     }
 
     fn settled(&mut self, settled: &wire::Settled) -> Result<(), JoinError> {
@@ -335,7 +347,7 @@ impl Member {
         if let Some(Errand { stage: Stage::AtWork(at_work, _), .. }) =
             self.errand.take_if(|errand| is_it(errand))
         {
-            at_work.stop();
+            self.stop(&at_work);
         }
         self.home.settled(settled.round, settled.refused.is_empty())
     }
@@ -576,6 +588,9 @@ async fn fetch(
         }
         have.extend_from_slice(&chunk.bytes);
     }
+    if (lock().len() as u64) < content.bytes {
+        return Err(Status::aborted("the model did not come to its end"));
+    }
     Ok(Moved::Down)
 }
 
@@ -594,8 +609,8 @@ async fn send(
     if from < packed.len() {
         let header = wire::Header { session, content: Some(content), offset };
         let header = wire::Part { part: Some(wire::part::Part::Header(header)) };
-        let chunks = (from..packed.len()).step_by(CHUNK).map(move |at| {
-            let bytes = packed.slice(at..(at + CHUNK).min(packed.len()));
+        let chunks = (from..packed.len()).step_by(PART).map(move |at| {
+            let bytes = packed.slice(at..(at + PART).min(packed.len()));
             wire::Part { part: Some(wire::part::Part::Bytes(bytes)) }
         });
         server.send(tokio_stream::iter(std::iter::once(header).chain(chunks))).await?;
@@ -678,7 +693,7 @@ mod tests {
             Invitation { client: ClientId::new(0), settings: String::new(), seed: 0, layout: crate::flat(1) };
         let trainer: Box<dyn Trainer> = Box::new(Tenth);
         let trainer = Arc::new(Mutex::new(trainer));
-        member.trainer = Some(Prepared { invitation, trainer, samples, abilities });
+        member.trainer = Some(Prepared { invitation, trainer, interrupter: None, samples, abilities });
         member.model = Some((Bytes::new(), Arc::new(Parcel::of(vec![0.0]))));
         member.packing = packing;
         member

@@ -7,7 +7,7 @@ use ebb_round::{ClientId, Job, LocalRule, Parcel, Stream};
 use ebb_train::backend::{Assignment, Trained, train_while};
 use ebb_train::{Tally, Task};
 
-use super::{AtWork, Trainer};
+use super::{AtWork, Interrupter, Trainer};
 use crate::Abilities;
 
 /// One client of a task.
@@ -57,18 +57,26 @@ impl Trainer for TaskTrainer {
     }
 
     fn loss(&mut self, job: &Job, samples: Option<NonZeroU32>) -> Result<f32, String> {
-        Ok(match samples {
+        let loss = match samples {
             None => self.task.loss(self.slice, &job.global.model),
             Some(samples) => {
                 let mut stream = Stream::of_both(self.seed, "probe", job.round, self.slice);
                 self.task.batch_loss(self.slice, &job.global.model, samples, &mut stream)
             }
-        })
+        };
+        self.task.failed().map_or(Ok(loss), Err)
     }
 
     fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
-        self.task
+        let judged = self
+            .task
             .test_client(self.slice, model)
-            .ok_or_else(|| "this client keeps no samples to judge models".to_owned())
+            .ok_or_else(|| "this client keeps no samples to judge models".to_owned());
+        self.task.failed().map_or(judged, Err)
+    }
+
+    fn interrupter(&self) -> Option<Interrupter> {
+        let task = Arc::clone(&self.task);
+        Some(Arc::new(move || task.interrupt()))
     }
 }

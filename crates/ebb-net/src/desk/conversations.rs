@@ -115,6 +115,7 @@ impl Floor {
             least_up: 1,
             heartbeat_s: 5.0,
             most_clients: 10,
+            most_samples: 1000,
             // Room for a few answers.
             memory_bytes: 64,
             needs: Abilities::default(),

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::{ClientId, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, vectors};
+use ebb_round::{
+    Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, Work, vectors,
+};
 
 use super::{AfterDeadline, Arrived, Content, Desk, Effect, ROUNDS_KEPT, Reason, Say};
 use crate::digest::Digest;
@@ -19,6 +21,15 @@ use crate::{convert, pack, wire};
 pub(crate) struct Asked {
     pub(crate) rate: f32,
     pub(crate) of: BTreeMap<ClientId, Fate>,
+    /// How much each was to do.
+    work: BTreeMap<ClientId, Work>,
+}
+
+impl Asked {
+    /// Nobody yet, at this rate.
+    fn at(rate: f32) -> Asked {
+        Asked { rate, of: BTreeMap::new(), work: BTreeMap::new() }
+    }
 }
 
 /// What became of a client's job.
@@ -66,6 +77,8 @@ impl Saved {
                 Fate::Failed => 2,
             };
             to.u32s("fates", &asked.of.values().map(fate).collect::<Vec<_>>());
+            to.u32s("workers", &asked.work.keys().map(|client| client.number()).collect::<Vec<_>>());
+            to.u32s("work", &asked.work.values().flat_map(|work| numbers_of(*work)).collect::<Vec<_>>());
         }
     }
 
@@ -89,10 +102,35 @@ impl Saved {
             };
             let of = clients.into_iter().zip(fates);
             let of = of.map(|(client, code)| (ClientId::new(client as usize), fate(code))).collect();
-            saved.asked.insert(round, Asked { rate, of });
+            let (workers, numbers) = (from.u32s("workers")?, from.u32s("work")?);
+            let (numbers, rest) = numbers.as_chunks::<3>();
+            if workers.len() != numbers.len() || !rest.is_empty() {
+                return Err(from.error("work", "not three numbers for each worker"));
+            }
+            let mut work = BTreeMap::new();
+            for (client, numbers) in workers.into_iter().zip(numbers) {
+                let read = work_of(*numbers).ok_or_else(|| from.error("work", "work that is none"))?;
+                work.insert(ClientId::new(client as usize), read);
+            }
+            saved.asked.insert(round, Asked { rate, of, work });
         }
         Ok(saved)
     }
+}
+
+/// Work as numbers: whether it is epochs, how many, and the batch or nothing.
+fn numbers_of(work: Work) -> [u32; 3] {
+    let (epochs, amount) = match work.amount {
+        Amount::Steps(steps) => (0, steps),
+        Amount::Epochs(epochs) => (1, epochs),
+    };
+    [epochs, amount.get(), work.batch.map_or(0, NonZeroU32::get)]
+}
+
+fn work_of([epochs, amount, batch]: [u32; 3]) -> Option<Work> {
+    let amount = NonZeroU32::new(amount)?;
+    let amount = if epochs == 1 { Amount::Epochs(amount) } else { Amount::Steps(amount) };
+    Some(Work { amount, batch: NonZeroU32::new(batch) })
 }
 
 /// The round that is open.
@@ -289,10 +327,11 @@ impl Desk {
     pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order]) {
         self.forget_rounds(number);
         let rate = orders.first().map_or(0.0, |order| order.job.rate);
-        let asked = self.asked.entry(number).or_insert(Asked { rate, of: BTreeMap::new() });
+        let asked = self.asked.entry(number).or_insert_with(|| Asked::at(rate));
         asked.rate = rate;
         for order in orders {
             asked.of.entry(order.client).or_insert(Fate::Owed);
+            asked.work.insert(order.client, order.job.work);
         }
     }
 
@@ -311,7 +350,7 @@ impl Desk {
     /// An answer that the journal holds: the client need not be asked again.
     pub(crate) fn note_taken(&mut self, client: ClientId, base: RoundNo, rate: f32) {
         self.put_down(client, base);
-        let asked = self.asked.entry(base).or_insert(Asked { rate, of: BTreeMap::new() });
+        let asked = self.asked.entry(base).or_insert_with(|| Asked::at(rate));
         asked.of.insert(client, Fate::Taken(None));
     }
 
@@ -369,8 +408,12 @@ impl Desk {
     /// A client answers.
     pub(super) fn answer(&mut self, client: ClientId, said: wire::Answer, now_s: f64) {
         let round = said.round;
-        if let Err((reason, message)) = self.try_answer(client, said, now_s) {
-            self.misread(client, round, reason, message, now_s);
+        let writing = self.fate(round, client) == Some(Fate::Writing);
+        match self.try_answer(client, said, now_s) {
+            Ok(()) => {}
+            // What is being written stays, whatever comes after it.
+            Err((reason, message)) if writing => self.refuse(reason, Some(client), message),
+            Err((reason, message)) => self.misread(client, round, reason, message, now_s),
         }
     }
 
@@ -386,7 +429,7 @@ impl Desk {
             return Err(("forged", "the answer to a job that this client was not given"));
         }
         let asked = self.asked.get(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
-        let rate = asked.rate;
+        let (rate, work) = (asked.rate, asked.work.get(&client).copied());
         match asked.of.get(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))? {
             Fate::Owed | Fate::Failed => {}
             Fate::Writing => {
@@ -409,7 +452,9 @@ impl Desk {
         else {
             return Err(("malformed", "an answer without a step"));
         };
-        if steps > steps_asked {
+        // Methods stretch half-done work by how much of it is missing: the client cannot say that it was more than it was.
+        let samples = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
+        if steps > steps_asked || work.is_none_or(|work| steps_asked > work.steps(samples)) {
             return Err(("malformed", "more steps than were asked for"));
         }
         let packed = self

@@ -12,6 +12,9 @@ use crate::wire;
 /// A client sends one update at a time; the one before may not be settled yet.
 const MOST_A_CLIENT: usize = 2;
 
+/// No stream is this one.
+const NOBODY: u64 = 0;
+
 /// Everything that is on its way.
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
@@ -38,7 +41,7 @@ impl Uploads {
         if of.len() == MOST_A_CLIENT {
             of.remove(0);
         }
-        of.push(Upload { digest, size, bytes: BytesMut::new(), owner: 0 });
+        of.push(Upload { digest, size, bytes: BytesMut::new(), owner: NOBODY });
     }
 
     /// Who is sending.
@@ -62,11 +65,13 @@ impl Uploads {
 }
 
 impl Desk {
-    /// How much of an update came already.
+    /// How much of an update came already. It stays so until the client goes on: what an earlier stream still brings is not taken.
     pub(crate) fn held(&mut self, session: &[u8], digest: &[u8]) -> Option<u64> {
         let client = self.of_session(session)?;
         let digest = Digest::read(digest)?;
-        Some(self.uploads.find(client, digest).map_or(0, |upload| upload.bytes.len() as u64))
+        let Some(upload) = self.uploads.find(client, digest) else { return Some(0) };
+        upload.owner = NOBODY;
+        Some(upload.bytes.len() as u64)
     }
 
     /// A client begins to send, or goes on.
@@ -84,8 +89,12 @@ impl Desk {
             self.uploads.begin(client, digest, content.bytes);
         }
         let upload = self.uploads.find(client, digest).expect("it was just begun");
-        if upload.size != content.bytes || upload.bytes.len() as u64 != header.offset {
+        if upload.size != content.bytes {
             return Err("malformed");
+        }
+        if upload.bytes.len() as u64 != header.offset {
+            // It is to ask again how much is there.
+            return Err("superseded");
         }
         self.uploads.owners += 1;
         let owner = self.uploads.owners;

@@ -170,6 +170,7 @@ fn rules(plan: &Plan) -> Rules {
         least_up: plan.least_up,
         heartbeat_s: 5.0,
         most_clients: 100_000,
+        most_samples: u32::MAX,
         memory_bytes: 1 << 29,
         needs: Abilities::default(),
         layout: Stub::sized(plan.n_clients, plan.n_params).layout().clone(),
