@@ -476,6 +476,8 @@ impl Desk {
         match said {
             Said::Hello(_) => self.expel(line, "malformed", "a second hello", false),
             Said::Ready(ready) => self.ready(line, client, &ready, now_s),
+            // It is being prepared, and does not listen yet.
+            Said::Heartbeat(_) if !session.ready => {}
             _ if !session.ready => self.expel(line, "malformed", "it was not ready yet", false),
             Said::Heartbeat(beat) => {
                 tracing::debug!(client = client.number(), steps = beat.steps, "at work");

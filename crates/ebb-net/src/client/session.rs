@@ -15,7 +15,7 @@ use tonic::{Code, Status, Streaming};
 use super::endpoint::distrust;
 use super::errand::{self, Answering, Came, Errand, SharedTrainer, Stage, Wanted};
 use super::home::Home;
-use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Until};
+use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Trainer, Until};
 use crate::digest::Digest;
 use crate::pack::{self, Bounds, Number, Packing};
 use crate::server::{MOST_MESSAGE, MOST_SAID, reasons};
@@ -54,7 +54,9 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 pub(super) struct Member {
     joining: Joining,
     home: Home,
-    make: Make,
+    make: Arc<Mutex<Make>>,
+    /// A trainer that is being made, and for whom: that may take longer than a connection lasts.
+    making: Option<(Invitation, Making)>,
     trainer: Option<Prepared>,
     errand: Option<Errand>,
     /// Grows with every errand.
@@ -77,6 +79,7 @@ struct Prepared {
     abilities: crate::Abilities,
 }
 
+type Making = tokio::task::JoinHandle<Result<Box<dyn Trainer>, String>>;
 type Server = FleetClient<Channel>;
 type Moving = Pin<Box<dyn Future<Output = Result<Moved, Status>> + Send>>;
 
@@ -96,7 +99,8 @@ impl Member {
         Member {
             joining,
             home,
-            make,
+            make: Arc::new(Mutex::new(make)),
+            making: None,
             trainer: None,
             errand,
             n_errands: 0,
@@ -158,7 +162,20 @@ impl Member {
         *was_in = true;
         self.session = welcome.session.clone();
         self.packing = convert::read_packing(welcome.packing.as_ref());
-        let (samples, abilities) = match self.prepare(client, &welcome) {
+        let prepared = {
+            // Data may be read first, and a worker started: it says meanwhile that it is there.
+            let beat = beat(&welcome);
+            let mut beats = tokio::time::interval_at(tokio::time::Instant::now() + beat, beat);
+            let mut preparing = std::pin::pin!(self.prepare(client, &welcome));
+            loop {
+                tokio::select! {
+                    prepared = &mut preparing => break prepared,
+                    _ = beats.tick() => say(&to, Say::Heartbeat(wire::Heartbeat { steps: 0 })).await?,
+                    _ = ends(until) => return Ok(Visit::Ended(Left::Stopped)),
+                }
+            }
+        };
+        let (samples, abilities) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Ok(Visit::Hopeless(error)),
         };
@@ -201,7 +218,7 @@ impl Member {
     }
 
     /// Makes the trainer, once.
-    fn prepare(
+    async fn prepare(
         &mut self,
         client: u32,
         welcome: &wire::Welcome,
@@ -214,7 +231,18 @@ impl Member {
             layout: convert::layout(&welcome.layout).ok_or_else(senseless)?,
         };
         if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
-            let trainer = (self.make)(&invitation).map_err(JoinError::Trainer)?;
+            if self.making.as_ref().is_none_or(|(of, _)| *of != invitation) {
+                let (make, of) = (Arc::clone(&self.make), invitation.clone());
+                let making = tokio::task::spawn_blocking(move || {
+                    let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
+                    make(&of)
+                });
+                self.making = Some((invitation.clone(), making));
+            }
+            let (_, making) = self.making.as_mut().expect("it is being made");
+            let made = making.await.map_err(|error| JoinError::Trainer(error.to_string()));
+            self.making = None;
+            let trainer = made?.map_err(JoinError::Trainer)?;
             let (samples, abilities) = (trainer.samples(), trainer.abilities());
             let interrupter = trainer.interrupter();
             let trainer = Arc::new(Mutex::new(trainer));
@@ -233,7 +261,7 @@ impl Member {
         welcome: &wire::Welcome,
         until: &mut watch::Receiver<Until>,
     ) -> Result<Visit, Status> {
-        let beat = Duration::from_secs_f64(welcome.heartbeat_s.clamp(0.01, 3600.0));
+        let beat = beat(welcome);
         let mut beats = tokio::time::interval(beat);
         let mut heard = Instant::now();
         let mut moving = self.transfer(&server);
@@ -592,6 +620,11 @@ async fn fetch(
         return Err(Status::aborted("the model did not come to its end"));
     }
     Ok(Moved::Down)
+}
+
+/// How often the server wants to hear of it.
+fn beat(welcome: &wire::Welcome) -> Duration {
+    Duration::from_secs_f64(welcome.heartbeat_s.clamp(0.01, 3600.0))
 }
 
 /// Sends an update, from where it broke off.

@@ -448,6 +448,21 @@ fn a_second_connection_is_refused_unless_it_is_the_same_client_come_back() {
 }
 
 #[test]
+fn a_client_may_take_long_to_prepare_as_long_as_it_says_that_it_is_there() {
+    let mut office = Office::new(rules());
+    office.enrol(0);
+    office.hello(0, hello(0));
+    for now_s in [10.0, 20.0] {
+        office.desk.said(0, Said::Heartbeat(wire::Heartbeat { steps: 0 }), now_s);
+        office.desk.tick(now_s + 14.0);
+        assert!(office.desk.sessions.contains_key(&0));
+    }
+    assert_eq!(office.desk.roll(0, &Census::new(), 20.0), None, "it can take no job yet");
+    office.desk.tick(36.0);
+    assert!(!office.desk.sessions.contains_key(&0));
+}
+
+#[test]
 fn other_versions_are_refused_with_what_to_do() {
     let mut office = Office::with(rules(), 1);
     office.desk.gone(0);
