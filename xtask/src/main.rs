@@ -63,5 +63,12 @@ fn cargo() -> std::process::Command {
     let name = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = std::process::Command::new(name);
     cargo.current_dir(workspace());
+    // What it says of this program to this program is not for others: a dependency that looks at it would be built anew each time.
+    for (name, _) in std::env::vars_os() {
+        let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(is_ours) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }

@@ -285,6 +285,10 @@ impl Task for External {
         self.pool.failed()
     }
 
+    fn is_outside(&self) -> bool {
+        true
+    }
+
     fn interrupt(&self) {
         self.pool.interrupt();
     }

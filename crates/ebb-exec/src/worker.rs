@@ -8,7 +8,8 @@ use crate::protocol::{Ask, Reply};
 
 /// A process that trains.
 pub(crate) struct Worker {
-    child: Arc<Mutex<Child>>,
+    /// `None` once it was waited for.
+    child: Arc<Mutex<Option<Child>>>,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
@@ -30,7 +31,7 @@ impl Worker {
             command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
         let to = child.stdin.take().expect("it is piped");
         let from = BufReader::new(child.stdout.take().expect("it is piped"));
-        Ok(Worker { child: Arc::new(Mutex::new(child)), to, from })
+        Ok(Worker { child: Arc::new(Mutex::new(Some(child))), to, from })
     }
 
     /// Asks, and waits for the reply.
@@ -59,17 +60,16 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        kill(&mut child);
-        let _ = child.wait();
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut child) = child {
+            kill(&mut child);
+            let _ = child.wait();
+        }
     }
 }
 
-/// Ends a worker and whatever it started, unless it has ended by itself.
+/// Ends a worker and whatever it started. It was not waited for, so that its number is nobody else's.
 fn kill(child: &mut Child) {
-    if !matches!(child.try_wait(), Ok(None)) {
-        return;
-    }
     #[cfg(unix)]
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
@@ -87,7 +87,7 @@ pub(crate) struct Pool {
 struct State {
     free: Vec<Worker>,
     /// Those that somebody has.
-    hired: Vec<Weak<Mutex<Child>>>,
+    hired: Vec<Weak<Mutex<Option<Child>>>>,
     /// How many more may be started.
     more: usize,
     failed: Option<String>,
@@ -134,7 +134,7 @@ impl Pool {
     pub(crate) fn interrupt(&self) {
         let hired: Vec<_> = self.lock().hired.iter().filter_map(Weak::upgrade).collect();
         for child in hired {
-            kill(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
+            child.lock().unwrap_or_else(PoisonError::into_inner).as_mut().into_iter().for_each(kill);
         }
     }
 
@@ -231,9 +231,24 @@ mod tests {
         let pool = Pool::new(shell("while read ask; do echo '{}'; done"), 1);
         let ask = Ask::Describe { client: 0 };
         pool.take().unwrap().ask(&ask).unwrap();
-        let before = pool.lock().free[0].child.lock().unwrap().id();
+        let id = || pool.lock().free[0].child.lock().unwrap().as_ref().unwrap().id();
+        let before = id();
         pool.interrupt();
         pool.take().unwrap().ask(&ask).unwrap();
-        assert_eq!(pool.lock().free[0].child.lock().unwrap().id(), before);
+        assert_eq!(id(), before);
+    }
+
+    #[test]
+    fn what_a_worker_left_behind_is_ended_too() {
+        // It replies and ends; what it started keeps the pipe, and says nothing.
+        let pool = Pool::new(shell("read ask; echo '{}'; sleep 3600 & exit"), 1);
+        let ask = Ask::Describe { client: 0 };
+        let mut hired = pool.take().unwrap();
+        hired.ask(&ask).unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| hired.ask(&ask).map(drop));
+            pool.interrupt();
+            assert!(asked.join().unwrap().is_err());
+        });
     }
 }

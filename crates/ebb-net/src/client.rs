@@ -52,7 +52,7 @@ pub trait Trainer: Send {
         Err("this client keeps no samples to judge models".to_owned())
     }
 
-    /// What ends work that does not end by itself a minute after its time was over; it is called from another thread.
+    /// What ends work that does not end by itself for minutes after its time was over; it is called from another thread.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
@@ -62,14 +62,27 @@ pub trait Trainer: Send {
 pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
 /// A client at work, as it is seen from outside.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct AtWork {
+    began: Instant,
     steps: AtomicU32,
     stopped: AtomicBool,
     /// Whoever waits for that.
     waits: (Mutex<()>, Condvar),
     /// Whether the trainer has returned.
     over: AtomicBool,
+}
+
+impl Default for AtWork {
+    fn default() -> AtWork {
+        AtWork {
+            began: Instant::now(),
+            steps: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            waits: (Mutex::new(()), Condvar::new()),
+            over: AtomicBool::new(false),
+        }
+    }
 }
 
 impl AtWork {
@@ -90,6 +103,11 @@ impl AtWork {
         // Whatever woke it, it looks for itself.
         drop(told.wait_timeout_while(lock, at_most, |()| !self.is_stopped()));
         self.is_stopped()
+    }
+
+    /// For how long.
+    pub(crate) fn lasted(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// Whether the trainer has returned.

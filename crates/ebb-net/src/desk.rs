@@ -419,7 +419,7 @@ impl Desk {
         let (samples, most) = (said.samples, self.rules.most_samples);
         if samples > most {
             let message = format!(
-                "{samples} samples are more than the server believes; it may raise serve.most_samples ({most})"
+                "{samples} samples are more than this run believes of a client (serve.most_samples = {most})"
             );
             return self.expel(line, "unable", &message, true);
         }
@@ -478,7 +478,9 @@ impl Desk {
             Said::Ready(ready) => self.ready(line, client, &ready, now_s),
             // It is being prepared, and does not listen yet.
             Said::Heartbeat(_) if !session.ready => {}
-            _ if !session.ready => self.expel(line, "malformed", "it was not ready yet", false),
+            said if !session.ready && !matches!(said, Said::Leave(_)) => {
+                self.expel(line, "malformed", "it was not ready yet", false)
+            }
             Said::Heartbeat(beat) => {
                 tracing::debug!(client = client.number(), steps = beat.steps, "at work");
                 self.effects.push(Effect::Say(line, Say::Beat(wire::Beat {})));

@@ -248,6 +248,11 @@ impl Served {
 
     /// The run is over: tells the clients, also those that come back within a few seconds, and stops listening.
     pub fn farewell(&self) {
+        self.farewell_within(FAREWELL);
+    }
+
+    /// The same, also for those that come back within so long.
+    pub fn farewell_within(&self, patience: Duration) {
         // Where the journal alone led to the end, nobody was listened to yet.
         if self.course.go_live().is_err() {
             return;
@@ -261,12 +266,12 @@ impl Served {
                     }
                 };
                 // Some may not come back for long.
-                let _ = timeout(FAREWELL, all_told).await;
+                let _ = timeout(patience, all_told).await;
                 self.end.send_replace(true);
                 // Nobody listens any more once everybody has heard and gone.
                 self.end.closed().await;
             };
-            let _ = runtime.block_on(async { timeout(2 * FAREWELL, told).await });
+            let _ = runtime.block_on(async { timeout(patience + FAREWELL, told).await });
         }
     }
 }
@@ -456,12 +461,25 @@ impl Fleet for Service {
                 let end = (at + CHUNK).min(content.len());
                 // A copy: a client that stops reading would keep the whole model, and that of the next round, and so on.
                 let chunk = wire::Chunk { bytes: Bytes::copy_from_slice(&content[at..end]) };
-                // Whoever was shut out, came anew or fetches another one meanwhile does not want it any more.
-                let sent = timeout(Duration::from_secs(UNREAD_S), to.send(Ok(chunk))).await;
-                if !matches!(sent, Ok(Ok(()))) || !shared.look(|desk| desk.fetches(&session, fetching)).0 {
+                // Whoever was shut out, came anew or fetches another one meanwhile does not want it any more. It is counted before it
+                // is sent, for what it leads to may come back at once.
+                let wanted = shared.at_desk(|desk, now_s| {
+                    let wanted = desk.fetches(&session, fetching);
+                    if wanted {
+                        desk.fetched(&session, &digest, at as u64, end as u64, now_s);
+                    }
+                    wanted
+                });
+                let sent = match wanted {
+                    true => timeout(Duration::from_secs(UNREAD_S), to.send(Ok(chunk)))
+                        .await
+                        .is_ok_and(|sent| sent.is_ok()),
+                    false => false,
+                };
+                if !sent {
+                    // Whoever went hears nothing.
                     return drop(to.try_send(Err(Status::aborted("nobody fetches it any more"))));
                 }
-                shared.at_desk(|desk, now_s| desk.fetched(&session, &digest, at as u64, end as u64, now_s));
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))

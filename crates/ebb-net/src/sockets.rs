@@ -410,12 +410,12 @@ fn everybody_is_told_that_the_run_is_over() {
 }
 
 #[test]
-fn whoever_comes_back_after_the_end_is_told_so_and_nobody_waits_longer_than_for_it() {
+fn whoever_comes_back_after_the_end_is_told_so() {
     let house = House::new(rules(), None);
     let home = house.folder.path().join("client");
     let joining = Joining { folder: Some(home), ..house.joining(0) };
     let (_end, task) = house.join_as(joining.clone());
-    house.until(|counts| counts.connected == 1);
+    house.until(|counts| counts.connected == 1 && counts.members == 1);
     task.abort();
     assert!(house.outside.block_on(task).unwrap_err().is_cancelled());
     house.until(|counts| counts.connected == 0);
@@ -428,6 +428,31 @@ fn whoever_comes_back_after_the_end_is_told_so_and_nobody_waits_longer_than_for_
         assert_eq!(left.unwrap().unwrap(), Ok(Left::Over("the run is over".to_owned())));
         farewell.join().unwrap();
     });
+}
+
+#[test]
+fn a_client_that_prepares_hears_that_the_run_is_over_and_leaves_when_it_is_told_to() {
+    let check = |ends: &dyn Fn(&House, &watch::Sender<Until>)| {
+        let house = House::new(Rules { heartbeat_s: 0.05, ..rules() }, None);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let make: Make = Box::new(move |_| {
+            // Until this test lets go of it.
+            let _ = wait.recv();
+            Ok(Box::new(Adder(1.0)) as Box<dyn Trainer>)
+        });
+        let (end, until) = watch::channel(Until::Over);
+        let task = house.outside.spawn(client::join(house.joining(0), make, until));
+        house.until(|counts| counts.connected == 1);
+        ends(&house, &end);
+        let left =
+            house.outside.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
+        drop(go);
+        left.expect("it does not try for ever").unwrap().unwrap()
+    };
+    let over = check(&|house, _| house.served.farewell());
+    assert_eq!(over, Left::Over("the run is over".to_owned()));
+    let stopped = check(&|_, end| end.send(Until::Leaves).unwrap());
+    assert_eq!(stopped, Left::Stopped);
 }
 
 #[test]

@@ -63,7 +63,11 @@ pub trait Task: Send + Sync {
     fn failed(&self) -> Option<String> {
         None
     }
-    /// Ends, as a failure, whatever another program is at for this one: nobody waits for it any more.
+    /// Whether another program trains, so that it can be interrupted.
+    fn is_outside(&self) -> bool {
+        false
+    }
+    /// Ends, as a failure, whatever that program is at: nobody waits for it any more.
     fn interrupt(&self) {}
     /// Judges a model on a client's own test data; `None` if it has none.
     fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;

@@ -100,6 +100,23 @@ impl Drop for Ends {
     }
 }
 
+/// A server, where it is, and what it says after that.
+fn serve(file: &Path, out: &Path) -> (Ends, String, std::thread::JoinHandle<String>) {
+    let mut server = Command::new(PROGRAM)
+        .args(["serve", text(file), "--out", text(out)])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let url = said.find_map(|line| {
+        let from = line.find("http://")?;
+        Some(line[from..].split([',', ' ', ';']).next().unwrap().to_owned())
+    });
+    let url = url.expect("the server says where it is");
+    (Ends(server), url, std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
+}
+
 #[test]
 fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,40 +135,39 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let simulated = rows(folder.path(), &own, "simulated");
 
     let out = folder.path().join("served");
-    let mut server = Command::new(PROGRAM)
-        .args(["serve", text(&external), "--out", text(&out)])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut server = Ends(server);
-    let url = said.find_map(|line| {
-        let from = line.find("http://")?;
-        Some(line[from..].split(',').next().unwrap().to_owned())
-    });
-    let url = url.expect("the server says where it is");
-    let said = std::thread::spawn(move || said.collect::<Vec<_>>().join("\n"));
+    let (mut server, url, said) = serve(&external, &out);
     let token =
         Command::new(PROGRAM).args(["token", text(&out), "--uses", "5", "--numbers"]).output().unwrap();
     let token = String::from_utf8(token.stdout).unwrap().trim().to_owned();
-    let clients: Vec<_> = (0..5)
-        .map(|number| {
+    let join = |url: &str| -> Vec<Ends> {
+        let join = |number: u32| {
             let home = folder.path().join(format!("client-{number}"));
             let slice = number.to_string();
             let client = Command::new(PROGRAM)
-                .args(["join", &url, "--home", text(&home), "--token", &token, "--slice", &slice])
+                .args(["join", url, "--home", text(&home), "--token", &token, "--slice", &slice])
                 .args(["--exec", PROGRAM, "worker", text(&own)])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn();
             Ends(client.unwrap())
-        })
-        .collect();
+        };
+        (0..5).map(join).collect()
+    };
+    let clients = join(&url);
     let ended = server.0.wait().unwrap();
     let said = said.join().unwrap();
     assert!(ended.success(), "{said}");
-    drop(clients);
+    let all_end = |clients: Vec<Ends>| {
+        for mut client in clients {
+            assert!(client.0.wait().unwrap().success(), "it has heard that the run is over");
+        }
+    };
+    all_end(clients);
+    // Whoever was away then hears it from the same command.
+    let (mut server, url, said) = serve(&external, &out);
+    all_end(join(&url));
+    assert!(server.0.wait().unwrap().success());
+    drop(said.join().unwrap());
     let served = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     let served: Vec<serde_json::Value> =
         served.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use ebb_methods::Registry;
 use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
@@ -18,6 +19,9 @@ use crate::output::{log_to_stderr, note};
 use crate::progress::{Progress, on_interruption};
 use crate::serving::{JudgedBy, ServeTable};
 use crate::{CliError, PROGRAM};
+
+/// Clients that were away try again at least so often.
+const COME_BACK: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
@@ -38,11 +42,9 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         Served::start(place, rules(&run, &table)).map_err(|error| CliError::Usage(error.to_string()))?;
     let Some((writer, state)) = opened else {
         // Killed after its end, perhaps before all clients had heard of it.
-        note(&format!(
-            "{}: the run is finished, and clients are told so; for another, give --out",
-            folder.display()
-        ));
-        served.farewell();
+        let (folder, url) = (folder.display(), url(&served, &table));
+        note(&format!("{folder}: the run is finished, which clients hear at {url}; for another, give --out"));
+        served.farewell_within(COME_BACK);
         return Ok(());
     };
     let again = state.is_some();
@@ -123,13 +125,17 @@ fn for_clients(resolved: &str) -> String {
     toml::to_string(&tables).expect("tables of TOML can be written")
 }
 
+fn url(served: &Served, table: &ServeTable) -> String {
+    let scheme = if table.is_plain() { "http" } else { "https" };
+    format!("{scheme}://{}", served.address())
+}
+
 fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, run: &Assembled<NetFleet>) {
     let folder = folder.display();
     if again || run.engine.next() > 0 {
         note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
     }
-    let scheme = if table.is_plain() { "http" } else { "https" };
-    note(&format!("serving at {scheme}://{}, record in {folder}", served.address()));
+    note(&format!("serving at {}, record in {folder}", url(served, table)));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
 }
 

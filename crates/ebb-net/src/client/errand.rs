@@ -110,12 +110,22 @@ impl Errand {
         let (wanted, trainer, watched) = (self.wanted.clone(), Arc::clone(trainer), Arc::clone(&at_work));
         tokio::task::spawn_blocking(move || {
             let mut trainer = trainer.lock().unwrap_or_else(PoisonError::into_inner);
-            let came = work(trainer.as_mut(), &wanted, global, &memory, &watched);
-            watched.end();
+            let ends = Ends(&watched);
+            let came = work(trainer.as_mut(), &wanted, global, &memory, ends.0);
+            drop(ends);
             // Whoever asked may not want it any more.
             let _ = to.send(came);
         });
         self.stage = Stage::AtWork(at_work, from);
+    }
+}
+
+/// The trainer returns, if only by a panic.
+struct Ends<'w>(&'w AtWork);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -44,8 +44,8 @@ const MOST_UNSENT: usize = 16;
 /// How long the server may take to say the first word.
 const WELCOME: Duration = Duration::from_secs(20);
 
-/// How long a trainer may go on when its time is over, before it is interrupted.
-const STUCK: Duration = Duration::from_secs(60);
+/// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for longer.
+const STUCK: Duration = Duration::from_secs(300);
 
 /// How long to listen for what a server said last.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -162,16 +162,33 @@ impl Member {
         *was_in = true;
         self.session = welcome.session.clone();
         self.packing = convert::read_packing(welcome.packing.as_ref());
+        match self.come_in(client, server, &to, &mut from, &welcome, until).await {
+            // Where nothing can be sent any more, the server may have said why, and it was not read yet.
+            Err(status) => last_word(&mut from).await.ok_or(status),
+            visit => visit,
+        }
+    }
+
+    /// Prepares, says what it can, and stays.
+    async fn come_in(
+        &mut self,
+        client: u32,
+        server: Server,
+        to: &mpsc::Sender<wire::FromClient>,
+        from: &mut Streaming<wire::FromServer>,
+        welcome: &wire::Welcome,
+        until: &mut watch::Receiver<Until>,
+    ) -> Result<Visit, Status> {
         let prepared = {
             // Data may be read first, and a worker started: it says meanwhile that it is there.
-            let beat = beat(&welcome);
+            let beat = beat(welcome);
             let mut beats = tokio::time::interval_at(tokio::time::Instant::now() + beat, beat);
-            let mut preparing = std::pin::pin!(self.prepare(client, &welcome));
+            let mut preparing = std::pin::pin!(self.prepare(client, welcome));
             loop {
                 tokio::select! {
                     prepared = &mut preparing => break prepared,
-                    _ = beats.tick() => say(&to, Say::Heartbeat(wire::Heartbeat { steps: 0 })).await?,
-                    _ = ends(until) => return Ok(Visit::Ended(Left::Stopped)),
+                    _ = beats.tick() => say(to, Say::Heartbeat(wire::Heartbeat { steps: 0 })).await?,
+                    told = ends(until) => return leave(told, to, from).await,
                 }
             }
         };
@@ -181,13 +198,9 @@ impl Member {
         };
         let in_hand = self.errand.as_ref().and_then(Errand::in_hand);
         let abilities = Some(convert::say_abilities(abilities));
-        say(&to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
+        say(to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
         tracing::info!(client, samples, "connected");
-        match self.stay(server, &to, &mut from, &welcome, until).await {
-            // Where nothing can be sent any more, the server may have said why, and it was not read yet.
-            Err(status) => last_word(&mut from).await.ok_or(status),
-            visit => visit,
-        }
+        self.stay(server, to, from, welcome, until).await
     }
 
     /// The client's number and its server's; it enrols if it has none.
@@ -303,13 +316,7 @@ impl Member {
                     let steps = self.errand.as_ref().map_or(0, Errand::steps);
                     say(to, Say::Heartbeat(wire::Heartbeat { steps })).await?;
                 }
-                told = ends(until) => {
-                    say(to, Say::Leave(wire::Leave { for_good: told == Until::Leaves })).await?;
-                    // Until the server hangs up, so that it has heard.
-                    let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
-                    let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
-                    return Ok(Visit::Ended(Left::Stopped));
-                }
+                told = ends(until) => return leave(told, to, from).await,
             }
         }
     }
@@ -363,7 +370,7 @@ impl Member {
     /// Its time is over.
     fn stop(&self, at_work: &Arc<AtWork>) {
         let interrupter = self.trainer.as_ref().and_then(|prepared| prepared.interrupter.as_ref());
-        errand::stop(at_work, interrupter, STUCK);
+        errand::stop(at_work, interrupter, STUCK.max(at_work.lasted()));
     }
 
     fn settled(&mut self, settled: &wire::Settled) -> Result<(), JoinError> {
@@ -620,6 +627,19 @@ async fn fetch(
         return Err(Status::aborted("the model did not come to its end"));
     }
     Ok(Moved::Down)
+}
+
+/// Says that it goes.
+async fn leave(
+    told: Until,
+    to: &mpsc::Sender<wire::FromClient>,
+    from: &mut Streaming<wire::FromServer>,
+) -> Result<Visit, Status> {
+    say(to, Say::Leave(wire::Leave { for_good: told == Until::Leaves })).await?;
+    // Until the server hangs up, so that it has heard.
+    let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
+    let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
+    Ok(Visit::Ended(Left::Stopped))
 }
 
 /// How often the server wants to hear of it.

@@ -77,6 +77,6 @@ impl Trainer for TaskTrainer {
 
     fn interrupter(&self) -> Option<Interrupter> {
         let task = Arc::clone(&self.task);
-        Some(Arc::new(move || task.interrupt()))
+        self.task.is_outside().then(|| Arc::new(move || task.interrupt()) as Interrupter)
     }
 }

@@ -21,8 +21,8 @@ use crate::{convert, pack, wire};
 pub(crate) struct Asked {
     pub(crate) rate: f32,
     pub(crate) of: BTreeMap<ClientId, Fate>,
-    /// How much each was to do.
-    work: BTreeMap<ClientId, Work>,
+    /// How much each was to do, and how many samples it had then.
+    work: BTreeMap<ClientId, (Work, u32)>,
 }
 
 impl Asked {
@@ -78,7 +78,8 @@ impl Saved {
             };
             to.u32s("fates", &asked.of.values().map(fate).collect::<Vec<_>>());
             to.u32s("workers", &asked.work.keys().map(|client| client.number()).collect::<Vec<_>>());
-            to.u32s("work", &asked.work.values().flat_map(|work| numbers_of(*work)).collect::<Vec<_>>());
+            let numbers = asked.work.values().flat_map(|(work, samples)| numbers_of(*work, *samples));
+            to.u32s("work", &numbers.collect::<Vec<_>>());
         }
     }
 
@@ -103,9 +104,9 @@ impl Saved {
             let of = clients.into_iter().zip(fates);
             let of = of.map(|(client, code)| (ClientId::new(client as usize), fate(code))).collect();
             let (workers, numbers) = (from.u32s("workers")?, from.u32s("work")?);
-            let (numbers, rest) = numbers.as_chunks::<3>();
+            let (numbers, rest) = numbers.as_chunks::<4>();
             if workers.len() != numbers.len() || !rest.is_empty() {
-                return Err(from.error("work", "not three numbers for each worker"));
+                return Err(from.error("work", "not four numbers for each worker"));
             }
             let mut work = BTreeMap::new();
             for (client, numbers) in workers.into_iter().zip(numbers) {
@@ -118,19 +119,19 @@ impl Saved {
     }
 }
 
-/// Work as numbers: whether it is epochs, how many, and the batch or nothing.
-fn numbers_of(work: Work) -> [u32; 3] {
+/// Work and samples as numbers: whether it is epochs, how many, the batch or nothing, and the samples.
+fn numbers_of(work: Work, samples: u32) -> [u32; 4] {
     let (epochs, amount) = match work.amount {
         Amount::Steps(steps) => (0, steps),
         Amount::Epochs(epochs) => (1, epochs),
     };
-    [epochs, amount.get(), work.batch.map_or(0, NonZeroU32::get)]
+    [epochs, amount.get(), work.batch.map_or(0, NonZeroU32::get), samples]
 }
 
-fn work_of([epochs, amount, batch]: [u32; 3]) -> Option<Work> {
+fn work_of([epochs, amount, batch, samples]: [u32; 4]) -> Option<(Work, u32)> {
     let amount = NonZeroU32::new(amount)?;
     let amount = if epochs == 1 { Amount::Epochs(amount) } else { Amount::Steps(amount) };
-    Some(Work { amount, batch: NonZeroU32::new(batch) })
+    Some((Work { amount, batch: NonZeroU32::new(batch) }, samples))
 }
 
 /// The round that is open.
@@ -331,7 +332,8 @@ impl Desk {
         asked.rate = rate;
         for order in orders {
             asked.of.entry(order.client).or_insert(Fate::Owed);
-            asked.work.insert(order.client, order.job.work);
+            let samples = self.members.get(order.client).and_then(|member| member.samples);
+            asked.work.insert(order.client, (order.job.work, samples.unwrap_or(0)));
         }
     }
 
@@ -453,8 +455,10 @@ impl Desk {
             return Err(("malformed", "an answer without a step"));
         };
         // Methods stretch half-done work by how much of it is missing: the client cannot say that it was more than it was.
-        let samples = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
-        if steps > steps_asked || work.is_none_or(|work| steps_asked > work.steps(samples)) {
+        // Since it was asked, its data may have changed.
+        let now = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
+        let most = work.map(|(work, then)| work.steps(now).max(work.steps(then)));
+        if steps > steps_asked || most.is_none_or(|most| steps_asked > most) {
             return Err(("malformed", "more steps than were asked for"));
         }
         let packed = self

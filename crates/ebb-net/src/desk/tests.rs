@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Amount, Job, Order, Parcel, Wait, Work};
+use ebb_round::{Amount, Job, Loader, Order, Parcel, Saver, Wait, Work};
 
 use super::*;
 use crate::pack::pack;
@@ -543,6 +543,33 @@ fn answers_that_make_no_sense_are_refused() {
     // As if it had done the least part of much: methods would stretch it.
     check(&mut office, 6, &packed, |said| said.steps_asked = u32::MAX);
     assert_eq!(office.jobs().len(), 7, "it gets the next round's job all the same");
+}
+
+#[test]
+fn no_client_was_asked_for_more_steps_than_its_samples_make() {
+    for (says, samples, taken) in [(6, 20, true), (7, 20, false), (7, 30, true), (6, 10, true)] {
+        let mut office = Office::with(rules(), 1);
+        // Twice over 20 samples, seven at a time: six steps.
+        let (two, seven) = (NonZeroU32::new(2).unwrap(), NonZeroU32::new(7));
+        let work = Work { amount: Amount::Epochs(two), batch: seven };
+        let mut orders = orders(0, &[0]);
+        orders[0].job = Arc::new(Job { work, ..orders[0].job.as_ref().clone() });
+        let offers = Offer::all(&orders, Packing::default());
+        office.desk.open(0, &orders, &offers, Wait::Deadline, 0.0, 0.0);
+        // A server that was killed knows it too.
+        let mut to = Saver::new();
+        Saved::of(&office.desk).save(&mut to);
+        Saved::load(&mut Loader::new(&to.finish())).unwrap().put(&mut office.desk);
+        // It may have got more or less data since.
+        let ready = wire::Ready { samples, abilities: None, in_hand: None };
+        office.say(0, Said::Ready(ready));
+        let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
+        let content = office.upload(0, &packed);
+        let said = answer(0, &Key::new(&[1; 32]).ticket(id(0), 0), content);
+        office.say(0, Said::Answer(wire::Answer { steps_asked: says, ..said }));
+        let refused = if taken { "" } else { "malformed" };
+        assert_eq!(office.settled(), [(0, refused)], "{says} steps with {samples} samples");
+    }
 }
 
 #[test]
