@@ -126,12 +126,18 @@ files![
     "flex/schemes-synthetic-iid.csv",
     "flex/schemes-synthetic-one-law.csv",
     "flex/schemes-synthetic.csv",
+    "fast/bases-slow.toml",
     "fast/bases.toml",
     "fast/beta.toml",
     "fast/fashion.toml",
     "fast/gamma.toml",
     "fast/uniform.toml",
     "fast/weibull.toml",
+    "fast/bases.csv",
+    "fast/beta.csv",
+    "fast/gamma.csv",
+    "fast/uniform.csv",
+    "fast/weibull.csv",
 ];
 
 /// A file's text, by its path below `experiments/`.
