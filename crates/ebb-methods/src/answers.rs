@@ -16,27 +16,44 @@ pub(crate) fn add(sum: &mut [f64], weight: f64, vector: &[f32]) {
     sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += weight * f64::from(*value));
 }
 
-/// Refuses substitutions beside a method that makes up for the silent itself, or takes answers only.
+/// Refuses substitutions beside a method that takes the answers to a round only, or makes up for the silent itself.
 pub(crate) fn no_stand_ins(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
-    match settings.elsewhere("substitute").text("kind") {
+    let substitute = settings.elsewhere("substitute");
+    if substitute.text("kind") == Some("late") {
+        let message = format!("{} takes answers to the round only; leave [substitute] out", named(settings));
+        return Err(substitute.error("kind", message));
+    }
+    no_made_up(settings, why)
+}
+
+/// Refuses substitutions other than what clients sent themselves, but late.
+pub(crate) fn no_made_up(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
+    let substitute = settings.elsewhere("substitute");
+    match substitute.text("kind") {
         None | Some("nobody" | "late") => Ok(()),
-        Some(kind) => {
-            let message =
-                format!("{why}, so substitute.kind = \"{kind}\" would count wrongly; leave [substitute] out");
-            Err(settings.error("kind", message))
+        Some(_) => {
+            let beside = named(settings);
+            let message = format!("would count wrongly beside {beside}: {why}; leave [substitute] out");
+            Err(substitute.error("kind", message))
         }
     }
 }
 
 /// Refuses aggregators beside a server rule that goes by the answers themselves.
 pub(crate) fn no_aggregator(settings: &Settings<'_>) -> Result<(), SettingsError> {
-    match settings.elsewhere("aggregate").text("kind") {
+    let aggregate = settings.elsewhere("aggregate");
+    match aggregate.text("kind") {
         None | Some("mean") => Ok(()),
-        Some(kind) => {
-            let message = format!(
-                "it weighs the answers itself, and aggregate.kind = \"{kind}\" would have no say; leave [aggregate] out"
-            );
-            Err(settings.error("kind", message))
+        Some(_) => {
+            let beside = named(settings);
+            let message =
+                format!("would have no say: {beside} weighs the answers itself; leave [aggregate] out");
+            Err(aggregate.error("kind", message))
         }
     }
+}
+
+/// A table's kind, as it is written.
+fn named(settings: &Settings<'_>) -> String {
+    format!("{}.kind = \"{}\"", settings.path(), settings.text("kind").unwrap_or_default())
 }

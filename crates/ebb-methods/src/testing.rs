@@ -91,6 +91,7 @@ impl World {
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: 1,
+            rate: 0.1,
             global: Arc::new(Parcel::of(self.model.clone())),
             trained: &self.trained,
             census: &self.census,

@@ -170,11 +170,12 @@ impl Engine {
             [] => std::slice::from_ref(&everything),
             said => said,
         };
-        let round = Round {
+        let mut round = Round {
             number,
             seed: self.facts.seed,
             deadline_s: self.facts.deadline_s,
             threads: self.facts.threads,
+            rate: 0.0,
             global: Arc::clone(server.model()),
             trained,
             census: &self.census,
@@ -183,6 +184,7 @@ impl Engine {
             oracle_chances: &self.facts.oracle_chances,
         };
         let (rate, work) = local.plan(server.tick(&round));
+        round.rate = rate;
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
         let probed = selector.probe(&round);
         let (probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;

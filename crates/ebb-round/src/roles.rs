@@ -20,6 +20,8 @@ pub struct Round<'a> {
     pub deadline_s: f64,
     /// How many threads a sum may use. No result depends on it.
     pub threads: usize,
+    /// The rate of this round's job; 0 while the server's clock, by which it goes, is asked.
+    pub rate: f32,
     /// The model as the round begins.
     pub global: Arc<Parcel>,
     /// The coordinates of the model that gradients move; running statistics are not among them.

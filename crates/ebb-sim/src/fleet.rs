@@ -212,22 +212,16 @@ impl SimFleet {
             return (recorded_s - (self.now_s - self.began_s)).max(0.0);
         }
         let on_time = |fate: &&Fate| fate.late.is_none();
-        let mut times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
+        let times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
         // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
         let waited_for = |order: &&Order| {
             let idx = order.client.idx();
             !self.busy.get(idx) && (self.up.get(idx) || !self.will_come_when_up(wait))
         };
         let n_waited_for = orders.iter().filter(waited_for).count();
-        times.sort_by(f64::total_cmp);
-        let slowest_s = times.last().copied().unwrap_or(0.0);
-        if let Some(wanted) = wait.wanted()
-            && let Some(&closes_s) = times.get(wanted.saturating_sub(1))
-        {
-            for fate in fates.iter_mut().flatten().filter(|fate| fate.finish_s > closes_s) {
-                fate.late.get_or_insert(Arrives::At(self.now_s + fate.finish_s));
-            }
-            return closes_s;
+        let slowest_s = times.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0);
+        if let Some(wanted) = wait.wanted().filter(|wanted| (1..=times.len()).contains(wanted)) {
+            return self.close_after(wanted, orders, fates);
         }
         // Where nobody was there to be asked, the server waits until the deadline; without one, for what is under way.
         let all_answered = n_waited_for > 0 && times.len() == n_waited_for;
@@ -238,6 +232,27 @@ impl SimFleet {
             (false, true) if times.is_empty() => self.next_arrival_s(),
             _ => slowest_s,
         }
+    }
+
+    /// Takes so many answers, the first that come, and marks all others late; of those that come at the same moment a draw says who was first.
+    fn close_after(&self, wanted: usize, orders: &[Order], fates: &mut [Option<Fate>]) -> f64 {
+        let draw = |client| Stream::of_both(self.seed, "who was first", self.number, client).unit();
+        let mut coming: Vec<_> = orders
+            .iter()
+            .zip(fates)
+            .filter_map(|(order, fate)| {
+                Some((order.client, fate.as_mut().filter(|fate| fate.late.is_none())?))
+            })
+            .map(|(client, fate)| (draw(client), fate))
+            .collect();
+        coming.sort_by(|(draw, one), (other_draw, other)| {
+            one.finish_s.total_cmp(&other.finish_s).then(draw.total_cmp(other_draw))
+        });
+        let closes_s = coming.get(wanted - 1).map_or(0.0, |(_, last)| last.finish_s);
+        for (_, fate) in coming.into_iter().skip(wanted) {
+            fate.late = Some(Arrives::At(self.now_s + fate.finish_s));
+        }
+        closes_s
     }
 
     /// How long it is until the next answer that is under way arrives; 0 if there is none.

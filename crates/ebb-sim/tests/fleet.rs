@@ -223,9 +223,13 @@ fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
     let clients = |basket: &[(usize, Update)]| basket.iter().map(|(client, _)| *client).collect::<Vec<_>>();
     let (basket, spent) = first(1);
     assert_eq!((clients(&basket), spent.elapsed_s), (vec![0], 12.0));
-    // The two that come last do so at the same time, and both count.
-    let (basket, spent) = first(2);
-    assert_eq!((clients(&basket), spent.elapsed_s), (vec![0, 1, 2], 500.0));
+    // The two that come last do so at the same time, and one of them counts; the other is late.
+    let mut trial = fleet(world);
+    let (basket, spent) = play(&mut trial, 0, Wait::First(2), None);
+    assert_eq!((basket.len(), basket[0].0, spent.elapsed_s), (2, 0, 500.0));
+    let (late, _) = play(&mut trial, 1, Wait::Deadline, None);
+    let late: Vec<_> = late.iter().map(|(client, update)| (*client, update.base)).collect();
+    assert_eq!(late, [(3 - basket[1].0, 0)]);
     // Who is there may take longer than the deadline, too.
     let all = [(0, 10), (1, 10), (2, 10)];
     check("deadline_s = 5.0\npatience_s = 500.0\nscript = [[0, 1, 2]]", Wait::First(3), &all, 12.0);

@@ -83,7 +83,8 @@ pub fn check(registry: &Registry) -> Vec<String> {
             }
         }
         if subject.only_participation {
-            broken.extend(differs_from_fedavg(registry, &subject));
+            let differs = |n_clients| differs_from_fedavg(registry, &subject, n_clients);
+            broken.extend([N_CLIENTS, 1].into_iter().filter_map(differs));
         }
     }
     broken
@@ -154,6 +155,20 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
     for (name, beside) in [("clip", ""), ("clip with scaffold", control)] {
         let settings = Tree::of_recipe("conformance", &format!("{bounded}{beside}"));
+        subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
+    }
+    // What none of the examples has.
+    let adaptive = "[data]\nkind = \"synthetic\"\nclients = 5\nsamples = 20\n[select]\nkind = \"fast\"\ncohort = 3\nadaptive = 7.0\n";
+    for (name, settings) in [
+        ("fast, adaptive", adaptive.to_owned()),
+        ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover = 1.3\n")),
+        (
+            "mifa, waiting, in half the space",
+            "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"mifa\"\nwait = true\nprecision = \"f16\"\nmemory_mb = 0\n"
+                .to_owned(),
+        ),
+    ] {
+        let settings = Tree::of_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     subjects
@@ -229,21 +244,29 @@ impl Trial<'_> {
 
     fn settings(&self) -> Tree {
         let local = if self.subject.settings.has("local") { "" } else { "[local]\nrate = 0.1\nsteps = 3" };
-        let text = format!(
-            "[run]\nrounds = {ROUNDS}\n{local}\n\
-             [data]\nkind = \"quadratic\"\nclients = {}\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\n\
-             [world]\n{}",
-            self.n_clients,
-            self.n_clients.min(2),
-            self.world
-        );
+        let labelled = self.subject.settings.has("data");
+        let data = match labelled {
+            true => String::new(),
+            false => format!(
+                "[data]\nkind = \"quadratic\"\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\n",
+                self.n_clients.min(2)
+            ),
+        };
+        let text = format!("[run]\nrounds = {ROUNDS}\n{local}\n{data}[world]\n{}", self.world);
         let mut tree = Tree::parse(&text, "conformance").expect("scenarios are TOML");
         tree.lay_over(self.subject.settings.clone());
+        let number = |clients: usize| i64::try_from(clients).expect("few clients");
+        let place = || Place::Recipe("conformance".to_owned());
+        tree.put("data.clients", number(self.n_clients), place());
+        // Periods end, buffers fill and cuts are made within the few rounds there are.
+        for (key, value) in [("server.every", 3), ("aggregate.cut_off", 2), ("aggregate.buffer", 2)] {
+            if tree.has(key) && !self.everybody {
+                tree.put(key, value, place());
+            }
+        }
         if tree.has("select.cohort") {
             // Some are left out, so that chance matters; all are needed to compare with FedAvg.
             let cohort = if self.everybody { self.n_clients } else { self.n_clients.div_ceil(2) };
-            let number = |clients: usize| i64::try_from(clients).expect("few clients");
-            let place = || Place::Recipe("conformance".to_owned());
             tree.put("select.cohort", number(cohort), place());
             if tree.has("select.candidates") {
                 tree.put("select.candidates", number((cohort + 1).min(self.n_clients)), place());
@@ -251,7 +274,7 @@ impl Trial<'_> {
             if tree.has("select.groups") {
                 tree.put("select.groups", number(2.min(self.n_clients)), place());
             }
-            if tree.has("select.adaptive") {
+            if tree.has("select.adaptive") && !labelled {
                 // Nobody is right or wrong about a parabola.
                 tree.remove("select.adaptive");
                 tree.put("select.chance", 0.5, place());
@@ -283,10 +306,9 @@ fn trace(rows: Vec<String>, run: &Assembled) -> Trace {
 }
 
 /// When everybody answers in full, a method that only concerns participation has nothing to do.
-fn differs_from_fedavg(registry: &Registry, subject: &Subject) -> Option<String> {
-    let model = |subject: &Subject| {
-        Trial { registry, subject, world: "", n_clients: N_CLIENTS, everybody: true }.run(1).0.model
-    };
+fn differs_from_fedavg(registry: &Registry, subject: &Subject, n_clients: usize) -> Option<String> {
+    let model =
+        |subject: &Subject| Trial { registry, subject, world: "", n_clients, everybody: true }.run(1).0.model;
     let plain = Subject {
         name: "FedAvg".to_owned(),
         settings: Tree::of_recipe(
@@ -298,6 +320,7 @@ fn differs_from_fedavg(registry: &Registry, subject: &Subject) -> Option<String>
     let (own, fedavg) = (model(subject), model(&plain));
     let far = own.iter().zip(&fedavg).any(|(one, other)| (one - other).abs() > 1e-5);
     far.then(|| {
-        format!("{}: everybody answers in full, yet {own:?} is not FedAvg's {fedavg:?}", subject.name)
+        let name = &subject.name;
+        format!("{name}: all {n_clients} clients answer in full, yet {own:?} is not FedAvg's {fedavg:?}")
     })
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use common::{shipped, succeed};
-use ebb_methods::local::scaffold;
+use ebb_methods::local::{focus, scaffold};
 use ebbflow::cli::assemble::Assembled;
 use ebbflow::{Entry, Job, LocalRule, LocalRun, Parcel, Registry, RoundNo, Tree, Work};
 
@@ -113,17 +113,39 @@ fn scaffolds_variates_end_where_they_should() {
     assert_eq!(last.len(), 3);
 }
 
+/// Answers in part and in full, refused ones, and a round with none.
+const PATCHY: &str = r#"[
+    [0, 1, 2], [1], [{ client = 0, steps = 1 }, 2], [0, 1, 2], [],
+    [{ client = 0, sends = "nan" }, 1], [0, { client = 2, sends = "short" }],
+    [0, { client = 1, steps = 2 }, 2], [{ client = 1, sends = "infinity" }],
+]"#;
+
+/// Whoever answers, in part or in full, and whoever's answer is refused: what FOCUS moves by is the sum of what the clients remember.
+#[test]
+fn focus_moves_by_the_sum_of_what_clients_remember() {
+    let rate = 0.02;
+    let text = format!(
+        "{}[server]\nkind = \"focus\"\n[local]\nkind = \"watched-focus\"\nrate = {rate}\nsteps = 2\n",
+        scripted(90, PATCHY, "repeat")
+    );
+    let (seen, models) = watched(&text, 90, WATCHED_FOCUS);
+    // In the round before each of these somebody was heard, so that the model moved.
+    for round in (0..90_u32).filter(|round| *round > 0 && [3, 7].contains(&(round % 9))) {
+        let asked: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
+        assert_eq!(asked.len(), 3, "round {round}");
+        let sum: f64 = asked.iter().map(|one| f64::from(one.own)).sum();
+        let [from, to] = [round - 2, round - 1].map(|round| models[round as usize]);
+        let moved = (from - to) / rate;
+        assert!((moved - sum).abs() < 1e-3, "round {round}: {moved}, not {sum}; {asked:?}");
+    }
+}
+
 /// Whoever answers, in part or in full, and whoever's answer is refused: the server's variate is the mean of
 /// the clients' own.
 #[test]
 fn scaffolds_variate_is_the_mean_of_the_clients() {
-    let script = r#"[
-        [0, 1, 2], [1], [{ client = 0, steps = 1 }, 2], [0, 1, 2], [],
-        [{ client = 0, sends = "nan" }, 1], [0, { client = 2, sends = "short" }],
-        [0, { client = 1, steps = 2 }, 2], [{ client = 1, sends = "infinity" }],
-    ]"#;
     for option in ["I", "II"] {
-        let seen = variates(option, 90, script, "repeat");
+        let seen = variates(option, 90, PATCHY, "repeat");
         let whole = (0..90).filter(|round| [0, 3, 7].contains(&(round % 9)));
         for round in whole {
             let asked: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
@@ -143,30 +165,54 @@ struct Variates {
     own: f32,
 }
 
-/// What the clients of a scripted world have whenever they train, in the order of rounds and clients.
-fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variates> {
-    let text = format!(
+/// Three clients, of whom a script says who answers how; everybody is asked.
+fn scripted(rounds: u32, script: &str, after: &str) -> String {
+    format!(
         "[run]\nrounds = {rounds}\n\
          [data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\nstart = [10.0]\n\
          [world]\nafter_script = \"{after}\"\nscript = {script}\n\
-         [select]\nkind = \"everyone\"\n[server]\nkind = \"scaffold\"\n\
-         [local]\nkind = \"watched\"\noption = \"{option}\"\nrate = 0.1\nsteps = 2\n"
+         [select]\nkind = \"everyone\"\n"
+    )
+}
+
+/// What the clients of a scripted world have whenever they train, in the order of rounds and clients.
+fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variates> {
+    let text = format!(
+        "{}[server]\nkind = \"scaffold\"\n\
+         [local]\nkind = \"watched\"\noption = \"{option}\"\nrate = 0.1\nsteps = 2\n",
+        scripted(rounds, script, after)
     );
-    let tree = Tree::parse(&text, "watched.toml").unwrap();
-    let registry = Registry::standard().with(WATCHED);
+    watched(&text, rounds, WATCHED).0
+}
+
+/// What clients have whenever they train, and the model of one number after each round.
+fn watched(text: &str, rounds: u32, entry: Entry<dyn LocalRule>) -> (Vec<Variates>, Vec<f64>) {
+    let tree = Tree::parse(text, "watched.toml").unwrap();
+    let registry = Registry::standard().with(entry);
     let mut run = Assembled::new(&registry, tree, Path::new(""), NonZeroUsize::MIN).unwrap();
     SEEN.take();
-    for _ in 0..rounds {
+    let model = |_| {
         run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
-    }
-    SEEN.take()
+        f64::from(run.engine.model().model[0])
+    };
+    let models = (0..rounds).map(model).collect();
+    (SEEN.take(), models)
 }
 
 const WATCHED: Entry<dyn LocalRule> = Entry {
     name: "watched",
     about: "scaffold, watched",
     example: "",
-    build: |settings| Ok(Box::new(Watched((scaffold::ENTRY.build)(settings)?))),
+    build: |settings| {
+        Ok(Box::new(Watched { rule: (scaffold::ENTRY.build)(settings)?, side: scaffold::CONTROL }))
+    },
+};
+
+const WATCHED_FOCUS: Entry<dyn LocalRule> = Entry {
+    name: "watched-focus",
+    about: "focus, watched",
+    example: "",
+    build: |settings| Ok(Box::new(Watched { rule: (focus::ENTRY.build)(settings)?, side: focus::GRADIENT })),
 };
 
 thread_local! {
@@ -174,18 +220,22 @@ thread_local! {
     static SEEN: RefCell<Vec<Variates>> = const { RefCell::new(Vec::new()) };
 }
 
-struct Watched(Box<dyn LocalRule>);
+struct Watched {
+    rule: Box<dyn LocalRule>,
+    /// What travels and is remembered beside the model.
+    side: &'static str,
+}
 
 impl LocalRule for Watched {
     fn plan(&self, tick: u32) -> (f32, Work) {
-        self.0.plan(tick)
+        self.rule.plan(tick)
     }
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let of = |parcel: &Parcel| parcel.side.get(scaffold::CONTROL).map_or(0.0, |control| control[0]);
+        let of = |parcel: &Parcel| parcel.side.get(self.side).map_or(0.0, |control| control[0]);
         let variates = Variates { round: job.round, everybodys: of(&job.global), own: of(memory) };
         SEEN.with_borrow_mut(|seen| seen.push(variates));
-        self.0.run(job, memory, run)
+        self.rule.run(job, memory, run)
     }
 }
 

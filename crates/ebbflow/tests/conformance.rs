@@ -85,7 +85,7 @@ fn a_recipe_that_is_not_fedavg_when_all_answer_is_found_out() {
     };
     found_out(
         Registry::standard().with(CARELESS).with(recipe),
-        "recipe careless: everybody answers in full, yet",
+        "recipe careless: all 5 clients answer in full, yet",
     );
 }
 

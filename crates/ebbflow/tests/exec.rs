@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ebbflow");
 
@@ -142,9 +143,9 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let join = |url: &str| -> Vec<Ends> {
         let join = |number: u32| {
             let home = folder.path().join(format!("client-{number}"));
-            let slice = number.to_string();
+            let number = number.to_string();
             let client = Command::new(PROGRAM)
-                .args(["join", url, "--home", text(&home), "--token", &token, "--slice", &slice])
+                .args(["join", url, "--home", text(&home), "--token", &token, "--number", &number])
                 .args(["--exec", PROGRAM, "worker", text(&own)])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
@@ -158,8 +159,15 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let said = said.join().unwrap();
     assert!(ended.success(), "{said}");
     let all_end = |clients: Vec<Ends>| {
-        for mut client in clients {
-            assert!(client.0.wait().unwrap().success(), "it has heard that the run is over");
+        let (to, ended) = std::sync::mpsc::channel();
+        let waiting = clients.into_iter().map(|mut client| {
+            let to = to.clone();
+            std::thread::spawn(move || to.send(client.0.wait().unwrap().success()))
+        });
+        let n_clients = waiting.count();
+        for _ in 0..n_clients {
+            let heard = ended.recv_timeout(Duration::from_secs(120));
+            assert_eq!(heard, Ok(true), "it has heard that the run is over, and does not try for ever");
         }
     };
     all_end(clients);

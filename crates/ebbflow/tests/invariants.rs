@@ -18,6 +18,9 @@ fn models(settings: &str) -> Vec<f64> {
         .collect()
 }
 
+/// Who moves the model when nobody answers, by the updates that are remembered.
+const REMEMBERS: [&str; 4] = ["mifa", "fedlaavg", "afl-cs", "stale-update"];
+
 /// Four clients around these centres, of whom these are there.
 fn world(centres: [f64; 4], script: &[Vec<usize>]) -> String {
     format!(
@@ -37,14 +40,14 @@ fn coins(seed: u64, rounds: u32) -> Vec<Vec<usize>> {
     (0..rounds).map(comes).collect()
 }
 
-/// Recipes that ask everybody and train plainly.
-fn plain_recipes() -> Vec<&'static str> {
-    let everyone = |settings| {
-        let tree = Tree::of_recipe("", settings);
-        tree.text("select.kind") == Some("everyone") && !tree.has("local") && !settings.contains("oracle")
-    };
+/// Every recipe, with everybody asked whoever it would ask, at a rate of .1; but for oracles, and for those that wait for everybody.
+fn recipes() -> Vec<(&'static str, String)> {
     let all = Registry::standard().recipes;
-    all.iter().filter(|recipe| everyone(recipe.settings)).map(|recipe| recipe.name).collect()
+    let all = all.iter().filter(|recipe| !recipe.settings.contains("oracle") && recipe.name != "full");
+    let settings = |name| {
+        format!("recipe = \"{name}\"\nselect.kind = \"everyone\"\nlocal.rate = 0.1\nlocal.steps = 2\n")
+    };
+    all.map(|recipe| (recipe.name, settings(recipe.name))).collect()
 }
 
 #[track_caller]
@@ -55,8 +58,6 @@ fn check_same(what: &str, one: &[f64], other: &[f64]) {
 
 #[test]
 fn who_has_which_id_does_not_matter() {
-    let recipes = plain_recipes();
-    assert!(recipes.len() > 15, "{recipes:?}");
     let script = coins(1, 12);
     // Client i is now called `place[i]`.
     let place = [2, 0, 3, 1];
@@ -64,25 +65,25 @@ fn who_has_which_id_does_not_matter() {
     (0..4).for_each(|client| centres[place[client]] = CENTRES[client]);
     let renamed: Vec<_> =
         script.iter().map(|round| round.iter().map(|&client| place[client]).collect()).collect();
-    for recipe in recipes {
+    for (name, recipe) in recipes() {
         // Ties between friends go to the lower id, and a buffer fills by id.
-        if ["fl-fdms", "fedbuff"].contains(&recipe) {
+        if ["fl-fdms", "fedbuff"].contains(&name) {
             continue;
         }
-        let play = |world: String| models(&format!("recipe = \"{recipe}\"\n{world}{LOCAL}"));
-        check_same(recipe, &play(world(CENTRES, &script)), &play(world(centres, &renamed)));
+        let play = |world: String| models(&format!("{recipe}{world}"));
+        check_same(name, &play(world(CENTRES, &script)), &play(world(centres, &renamed)));
     }
 }
 
 #[test]
 fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
     let script = [vec![0, 1, 2, 3], vec![], vec![0, 2], vec![]];
-    // One waits for everybody, and so never has such a round.
-    for recipe in plain_recipes().into_iter().filter(|recipe| *recipe != "full") {
-        let found = models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CENTRES, &script)));
-        let moved = found[1] != found[0] || found[3] != found[2];
-        let remembers = ["mifa", "afl-cs", "stale-update"].contains(&recipe);
-        assert_eq!(moved, remembers, "{recipe}: {found:?}");
+    for (name, recipe) in recipes() {
+        let found = models(&format!("{recipe}{}", world(CENTRES, &script)));
+        let moved = [found[1] - found[0], found[3] - found[2]].map(f64::abs);
+        let remembers = REMEMBERS.contains(&name);
+        let as_it_should = if remembers { moved[0] > 1e-3 } else { moved[0].max(moved[1]) < 1e-5 };
+        assert!(as_it_should, "{name}: {found:?}");
     }
     for (recipe, key) in [("mifa", "aggregate"), ("afl-cs", "aggregate")] {
         let text = format!(
@@ -166,25 +167,37 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
 
 /// FAST beside every other role's methods: in no round is anything lost, and half of the rounds are snapshots.
 #[test]
-fn fast_goes_with_other_methods() {
-    let all = "[run]\nrounds = 30\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\n\
-               [world]\navailability = { kind = \"bernoulli\", chance = 0.4 }\n[local]\nrate = 0.1\nsteps = 2\n";
-    for with in [
-        "local.kind = \"fedprox\"\nlocal.mu = 0.1",
-        "local.kind = \"scaffold\"\nserver.kind = \"scaffold\"",
-        "substitute.kind = \"friend\"",
-        "aggregate.kind = \"mifa\"",
-        "aggregate.kind = \"fedau\"",
-        "aggregate.kind = \"scheme-c\"",
-        "server.kind = \"fedawe\"",
-        "select.around = { kind = \"e3cs\", cohort = 4 }",
-        "select.around = { kind = \"pow-d\", cohort = 4, candidates = 6 }",
-        "select.around = { kind = \"fast\", cohort = 2, chance = 0.5 }",
-    ] {
-        let mut tree =
-            Tree::parse(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = 0.5"), "a").unwrap();
-        tree.set_all(&with.lines().map(str::to_owned).collect::<Vec<_>>()).unwrap();
-        let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
+fn fast_goes_with_all_other_methods() {
+    let fast = "recipe = \"fast\"\n[run]\nrounds = 30\n\
+                [data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\nclusters = 3\n\
+                [world]\navailability = { kind = \"bernoulli\", chance = 0.4 }\n\
+                [local]\nrate = 0.1\nsteps = 2\n[select]\ncohort = 5\nchance = 0.5\n";
+    let registry = Registry::standard();
+    let mut settings = vec![
+        ("fast-prox".to_owned(), "recipe = \"fast-prox\"".to_owned()),
+        ("fast-scaffold".to_owned(), "recipe = \"fast-scaffold\"".to_owned()),
+        ("e3cs".to_owned(), "select.around = { kind = \"e3cs\", cohort = 4 }".to_owned()),
+        ("pow-d".to_owned(), "select.around = { kind = \"pow-d\", cohort = 4, candidates = 6 }".to_owned()),
+        ("fast".to_owned(), "select.around = { kind = \"fast\", cohort = 2, chance = 0.5 }".to_owned()),
+        ("over".to_owned(), "select.over = 1.3".to_owned()),
+    ];
+    let mut n_methods = 0;
+    for method in registry.methods() {
+        if ["local", "substitute", "aggregate", "server"].contains(&method.role) {
+            let text = format!("[{}]\nkind = \"{}\"\n{}", method.role, method.name, method.example);
+            settings.push((format!("{} {}", method.role, method.name), text));
+            n_methods += 1;
+        }
+    }
+    assert!(n_methods > 35, "{n_methods}");
+    for (with, text) in settings {
+        let mut tree = Tree::parse(fast, "a").unwrap();
+        if with.starts_with("local ") {
+            tree.remove("local");
+        }
+        tree.lay_over(Tree::parse(&text, "b").unwrap());
+        let mut run = Assembled::new(&registry, tree, Path::new(""), NonZeroUsize::MIN)
+            .unwrap_or_else(|error| panic!("{with}: {error}"));
         let mut snapshots = 0.0;
         for _ in 0..30 {
             let outcome = run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();

@@ -47,7 +47,7 @@ fn misspelt_key() {
         SMALL,
         &["local.epoch=3"],
         "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
-         step_every, step_factor, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
+         step_every, step_factor, slowness, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
          weight_decay, clip_norm",
     );
     refused(
@@ -113,14 +113,26 @@ fn methods_that_would_count_somebody_twice() {
     refused(
         SMALL,
         &["recipe=fedau", "substitute.kind=friend"],
-        "recipe \"fedau\": aggregate.kind = \"fedau\": it makes up for the silent itself, so substitute.kind = \"friend\" \
-         would count wrongly; leave [substitute] out",
+        "--set substitute.kind=friend: substitute.kind = \"friend\": would count wrongly beside aggregate.kind = \"fedau\": it \
+         makes up for the silent itself; leave [substitute] out",
+    );
+    refused(
+        SMALL,
+        &["recipe=mifa", "substitute.kind=late"],
+        "--set substitute.kind=late: substitute.kind = \"late\": aggregate.kind = \"mifa\" takes answers to the round only; leave \
+         [substitute] out",
     );
     refused(
         SMALL,
         &["recipe=fedawe", "aggregate.kind=mifa"],
-        "recipe \"fedawe\": server.kind = \"fedawe\": it weighs the answers itself, and aggregate.kind = \"mifa\" would have no \
-         say; leave [aggregate] out",
+        "--set aggregate.kind=mifa: aggregate.kind = \"mifa\": would have no say: server.kind = \"fedawe\" weighs the answers \
+         itself; leave [aggregate] out",
+    );
+    refused(
+        &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
+        &["recipe=focus", "local.optimiser=adam"],
+        "--set local.optimiser=adam: local.optimiser = \"adam\": gradients are read off the distance moved, which momentum and \
+         Adam stretch; leave it out",
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),

@@ -170,8 +170,11 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "fedawe",
         settings: &["recipe = \"fedawe\""],
-        defaults: &["local = { rate = 0.1 }", "server = { rate = 1.0, clip = 0.5 }"],
-        note: "rate .1, here without its fall; clip .5",
+        defaults: &[
+            "local = { rate = 0.1, schedule = \"inverse-sqrt\", slowness = 10.0 }",
+            "server = { rate = 1.0, clip = 0.5 }",
+        ],
+        note: "rate .1 / sqrt(1 + t / 10), clip .5",
     },
     Entrant {
         name: "mimic",
@@ -417,7 +420,7 @@ SYNTHETIC was run once before, with 99 and 21 samples, 40 asked by `e3cs-inc`, 1
 interval. *Best* marks the recipe with the highest mean, and *tied* every recipe whose paired interval to it holds 0: between those there is no ranking. *Reached* is the mean round in which MNIST's .8 or SYNTHETIC's .6 was first met, (by how many seeds of all).
 *Heard* is the mean number of answers a round. A run whose model was lost counts as an accuracy of 0. *Worst tenth* is the mean accuracy over the tenth of clients that the final model suits least, on their own test samples.
 
-**Who asks how.** `fedavg`, `fedvarp`, `scaffold` and `ipw` ask up to 20 of those that are up, `ipw` divided by the chance to be asked (and on *classes*, as an oracle, by the true chance to be there), `e3cs-inc` asks 80 of all without knowing who is up, with the model standing in for all others;
+**Who asks how.** `fedavg`, `fedvarp`, `scaffold` and `ipw` ask up to 20 of those that are up, `ipw` divided by the chance to be asked (and on *classes*, as an oracle, by the true chance to be there; elsewhere 20 are seldom up, so that all are asked and it is little else than `scheme-c`), `e3cs-inc` asks 80 of all without knowing who is up, with the model standing in for all others;
 `fast` takes all that are up and now and then waits for 15 of all, which no other recipe may; the others take all that are up. All work is whole here, so `scheme-c` has nothing to scale, and `mimic` does without the full first round that its authors have.
 ",
     );

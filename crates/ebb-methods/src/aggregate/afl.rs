@@ -2,7 +2,7 @@
 //!
 //! Anarchic federated learning (Yang et al. 2022, "Anarchic Federated Learning"): clients choose when to come and how many steps to do, and return the mean gradient of
 //! their steps. `afl-cd` moves by the mean of what came in, `afl-cs` by the mean of the latest of everybody, zero for the unheard. The paper's
-//! server rate is here `server.rate` times the local rate times the steps that clients were asked for, so that 1 makes both FedAvg when everybody
+//! server rate is here `server.rate` times the local rate of the round times the steps that clients were asked for, so that 1 makes both FedAvg when everybody
 //! is asked for as many steps and does them. Late answers reach it through `substitute.kind = "late"`.
 
 use ebb_round::roles::scaled;
@@ -64,8 +64,8 @@ struct Cross {
     /// Everybody's last mean step over its rate, if that is what counts.
     latest: Option<Remembered>,
     empty_rounds: EmptyRounds,
-    /// The last rate times the mean number of steps that were asked for.
-    reach: f64,
+    /// The mean number of steps that those were asked for who came last.
+    asked: f64,
 }
 
 impl Aggregator for Cross {
@@ -80,14 +80,15 @@ impl Aggregator for Cross {
             one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.rate > 0.0
         };
         let mut came: Vec<_> = contributions.iter().filter(worked).collect();
-        // The rate is that of the newest, and of two answers of one client the newer is its latest.
+        // Of two answers of one client the newer is its latest.
         came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
         let total: f64 = came.iter().map(|one| round.weight(one.client)).sum();
-        if let Some(newest) = came.last() {
+        if !came.is_empty() {
             let asked =
                 |one: &&Contribution| round.weight(one.client) * f64::from(one.update.steps_asked.get());
-            self.reach = f64::from(newest.update.rate) * came.iter().map(asked).sum::<f64>() / total;
+            self.asked = came.iter().map(asked).sum::<f64>() / total;
         }
+        let reach = f64::from(round.rate) * self.asked;
         let per_step =
             |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));
         let Some(latest) = &mut self.latest else {
@@ -98,7 +99,7 @@ impl Aggregator for Cross {
                 given.push((one.client, part));
                 add(&mut sum, part * per_step(one), &one.update.delta.model);
             }
-            return Aggregate { vector: scaled(&sum, self.reach), given: Some(given) };
+            return Aggregate { vector: scaled(&sum, reach), given: Some(given) };
         };
         latest.begin(round);
         for one in &came {
@@ -108,7 +109,7 @@ impl Aggregator for Cross {
         let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {
             true => Aggregate::nothing(round.global.model.len()),
-            false => Aggregate { vector: scaled(latest.sum(), self.reach), given: Some(latest.given(round)) },
+            false => Aggregate { vector: scaled(latest.sum(), reach), given: Some(latest.given(round)) },
         }
     }
 
@@ -129,14 +130,14 @@ fn scaled_down(update: &[f32], by: f64) -> Vec<f32> {
 
 impl State for Cross {
     fn save(&self, to: &mut Saver) {
-        to.f64("reach", self.reach);
+        to.f64("asked", self.asked);
         if let Some(latest) = &self.latest {
             latest.save(to);
         }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.reach = from.f64("reach")?;
+        self.asked = from.f64("asked")?;
         self.latest.as_mut().map_or(Ok(()), |latest| latest.load(from))
     }
 }
@@ -167,6 +168,17 @@ mod tests {
         // Steps of 1 and of 3, four of them.
         assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[]]), [8.0, 0.0]);
         assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 8.0, 4, 0), (2, 8.0, 4, 0), (3, 4.0, 4, 0)]]), [6.0]);
+    }
+
+    #[test]
+    fn steps_count_at_the_rate_of_the_round() {
+        let world = World::of(4);
+        let mut afl = aggregator(CS, "").unwrap();
+        // Made at a rate of .1.
+        let came = [partial(0, 4.0, 4, 4)];
+        let mut at =
+            |rate, came: &[Contribution]| afl.aggregate(&Round { rate, ..world.round(9) }, came).vector[0];
+        assert_eq!([at(0.1, &came), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
 use super::chances::{Chances, Source};
-use crate::answers::no_stand_ins;
+use crate::answers::no_made_up;
 
 /// The registry's line where chances are known.
 pub const IPW: Entry<dyn Aggregator> = Entry {
@@ -23,7 +23,7 @@ pub const IPW: Entry<dyn Aggregator> = Entry {
 # given = [0.5, 0.9]       # one a client",
     build: |settings| {
         let table: Known = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_made_up(settings, "it makes up for the silent itself")?;
         if matches!(table.chances, Source::Intervals | Source::Counts) {
             let remedy = "that is kind \"fedau\" and \"debias-count\"; give picks, given or oracle here";
             return Err(settings.error("chances", remedy));
@@ -39,7 +39,7 @@ pub const FEDAU: Entry<dyn Aggregator> = Entry {
     example: "cut_off = 50               # rounds of silence after which an interval ends anyway; without it, none",
     build: |settings| {
         let table: Intervals = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_made_up(settings, "it makes up for the silent itself")?;
         Ok(Box::new(Inverse { chances: Chances::of(Source::Intervals, table.cut_off) }))
     },
 };
@@ -51,7 +51,7 @@ pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
     example: "",
     build: |settings| {
         let Counts {} = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_made_up(settings, "it makes up for the silent itself")?;
         Ok(Box::new(Inverse { chances: Chances::of(Source::Counts, None) }))
     },
 };

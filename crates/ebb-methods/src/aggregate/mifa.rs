@@ -1,12 +1,13 @@
 //! Everybody's last update counts, however old, each as it would be at today's rate.
 //!
 //! MIFA (Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability"): `y_i` is a client's last update over the rate it was made with,
-//! and the aggregate is `rate * sum of p_i y_i` over everybody. `wait` makes no step until all were heard, as the paper has it; without it the unheard count
-//! as zero. A round without answers steps from memory too, at the last rate there was, unless told to stay.
+//! and the aggregate is `rate * sum of p_i y_i` over everybody, at the rate of the round. `wait` makes no step until all were heard, as the paper has it; without it the unheard
+//! count as zero, and so do newcomers who join once all others were. A round without answers steps from memory too, unless told to stay.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+    Aggregate, Aggregator, ClientId, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State,
+    StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ precision = \"f32\"           # of what is remembered; or f16
     build: |settings| {
         let Table { wait, empty_rounds, precision, memory_mb } = settings.parse()?;
         no_stand_ins(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Mifa { wait, empty_rounds, rate: 0.0, past: Remembered::new(precision, memory_mb) }))
+        Ok(Box::new(Mifa { wait, empty_rounds, waited: false, past: Remembered::new(precision, memory_mb) }))
     },
 };
 
@@ -47,8 +48,8 @@ struct Table {
 struct Mifa {
     wait: bool,
     empty_rounds: EmptyRounds,
-    /// The last that was seen.
-    rate: f64,
+    /// Whether everybody of a round was heard by then.
+    waited: bool,
     past: Remembered,
 }
 
@@ -62,19 +63,20 @@ impl Aggregator for Mifa {
         let answers = own(round, contributions);
         // A rate that fell to nothing says nothing of the slope.
         for (one, _) in answers.iter().filter(|(one, _)| one.update.rate > 0.0) {
-            self.rate = f64::from(one.update.rate);
+            let rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
-                one.update.delta.model.iter().map(|by| (f64::from(*by) / self.rate) as f32).collect();
+                one.update.delta.model.iter().map(|by| (f64::from(*by) / rate) as f32).collect();
             self.past.replace(round, one.client, &per_rate, one.update.done());
         }
-        let all_heard =
-            || round.enrolled().into_iter().all(|one| round.share(one) <= 0.0 || self.past.knows(one));
-        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || self.wait && !all_heard();
+        let heard = |one: ClientId| round.share(one) <= 0.0 || self.past.knows(one);
+        self.waited |= !self.wait || round.enrolled().into_iter().all(heard);
+        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || !self.waited;
         match stays {
             true => Aggregate::nothing(round.global.model.len()),
-            false => {
-                Aggregate { vector: scaled(self.past.sum(), self.rate), given: Some(self.past.given(round)) }
-            }
+            false => Aggregate {
+                vector: scaled(self.past.sum(), f64::from(round.rate)),
+                given: Some(self.past.given(round)),
+            },
         }
     }
 
@@ -89,12 +91,59 @@ impl Aggregator for Mifa {
 
 impl State for Mifa {
     fn save(&self, to: &mut Saver) {
-        to.f64("rate", self.rate);
+        to.u64("waited", u64::from(self.waited));
         self.past.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.rate = from.f64("rate")?;
+        self.waited = from.u64("waited")? != 0;
         self.past.load(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, aggregator, contribution};
+
+    /// The aggregates of rounds of (rate, answers as (client, value)), among as many clients as there are by then; updates are made at a rate of .1.
+    fn play(text: &str, rounds: &[(usize, f32, &[(usize, f32)])]) -> Vec<f32> {
+        let mut mifa = aggregator(ENTRY, text).unwrap();
+        let mut found = Vec::new();
+        let mut world = World::of(rounds[0].0);
+        for (number, (n_clients, rate, answers)) in (0..).zip(rounds) {
+            while world.round(number).census.n_enrolled() < *n_clients {
+                world.join(world.round(number).census.n_enrolled(), number);
+            }
+            let answers: Vec<_> =
+                answers.iter().map(|&(client, value)| contribution(client, value)).collect();
+            let round = Round { rate: *rate, ..world.round(number) };
+            found.push(mifa.aggregate(&round, &answers).vector[0]);
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_remembered_counts_at_the_rate_of_the_round_with_answers_or_without() {
+        let rounds: [(_, _, &[_]); 4] = [
+            (2, 0.1, &[(0, 4.0), (1, 2.0)]),
+            (2, 0.05, &[]),
+            // It says the same once more, at a rate of .1; it counts at the round's.
+            (2, 0.025, &[(0, 4.0)]),
+            (2, 0.0, &[]),
+        ];
+        assert_eq!(play("", &rounds), [3.0, 1.5, 0.75, 0.0]);
+        assert_eq!(play("empty_rounds = \"stay\"", &rounds), [3.0, 0.0, 0.75, 0.0]);
+    }
+
+    #[test]
+    fn everybody_is_waited_for_once_and_newcomers_are_not() {
+        let mut rounds: [(_, _, &[_]); 4] =
+            [(2, 0.1, &[(0, 4.0)]), (2, 0.1, &[]), (2, 0.1, &[(1, 2.0)]), (4, 0.1, &[])];
+        assert_eq!(play("wait = true", &rounds[..3]), [0.0, 0.0, 3.0]);
+        assert_eq!(play("", &rounds[..3]), [2.0, 2.0, 3.0]);
+        // Of four, two were never heard.
+        rounds[3].2 = &[(0, 4.0)];
+        assert_eq!(play("wait = true", &rounds)[3], 1.5);
     }
 }

@@ -18,6 +18,7 @@ rate = 0.1
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
+# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # or steps = 10
 batch = 20                  # without it, all the client holds
 momentum = 0.0

@@ -20,13 +20,14 @@ pub const ENTRY: Entry<dyn LocalRule> = Entry {
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
+# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # or steps = 10
 batch = 20                  # without it, all the client holds",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
-        if plan.has_momentum() {
-            let message = "a gradient is read off the distance moved, which momentum and Adam stretch; leave them out";
-            return Err(settings.error("momentum", message));
+        if let Some(key) = plan.stretched_by() {
+            let message = "gradients are read off the distance moved, which momentum and Adam stretch; leave it out";
+            return Err(settings.error(key, message));
         }
         if plan.clips() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";

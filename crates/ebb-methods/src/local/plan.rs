@@ -15,6 +15,7 @@ pub struct Plan {
     schedule: Schedule,
     step_every: Option<NonZeroU32>,
     step_factor: Option<Positive>,
+    slowness: Option<Positive>,
     steps: Option<NonZeroU32>,
     epochs: Option<NonZeroU32>,
     batch: Option<NonZeroU32>,
@@ -50,7 +51,7 @@ enum Schedule {
     Constant,
     /// `rate / t`.
     Inverse,
-    /// `rate / sqrt(t)`.
+    /// `rate / sqrt(t)`, or with a slowness `rate / sqrt(1 + (t - 1) / slowness)`.
     InverseSqrt,
     /// Times `step_factor` after every `step_every` rounds.
     Step,
@@ -87,6 +88,9 @@ impl Plan {
                 return Err(settings.error(key, "only means something with schedule = \"step\""));
             }
         }
+        if plan.slowness.is_some() && plan.schedule != Schedule::InverseSqrt {
+            return Err(settings.error("slowness", "only means something with schedule = \"inverse-sqrt\""));
+        }
         if plan.momentum.get() >= 1.0 {
             return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
         }
@@ -121,7 +125,10 @@ impl Plan {
         let factor = match self.schedule {
             Schedule::Constant => 1.0,
             Schedule::Inverse => 1.0 / t,
-            Schedule::InverseSqrt => 1.0 / t.sqrt(),
+            Schedule::InverseSqrt => match self.slowness {
+                None => 1.0 / t.sqrt(),
+                Some(slowness) => 1.0 / (1.0 + (t - 1.0) / slowness.get()).sqrt(),
+            },
             Schedule::Step => {
                 let every = self.step_every.map_or(1, NonZeroU32::get);
                 let factor = self.step_factor.map_or(1.0, Positive::get);
@@ -136,9 +143,12 @@ impl Plan {
         ((self.rate.get() * factor) as f32, Work { amount, batch: self.batch })
     }
 
-    /// Whether a step is something other than the slope times the rate.
-    pub fn has_momentum(&self) -> bool {
-        self.momentum.get() > 0.0 || self.optimiser == Optimiser::Adam
+    /// The key that makes a step something other than the slope times the rate, if there is one.
+    pub fn stretched_by(&self) -> Option<&'static str> {
+        match self.optimiser {
+            Optimiser::Adam => Some("optimiser"),
+            Optimiser::Sgd => (self.momentum.get() > 0.0).then_some("momentum"),
+        }
     }
 
     /// Whether slopes are shortened, with whatever was added to them.
@@ -193,6 +203,7 @@ mod tests {
         check_rates("", &[1, 2, 100], &[0.8, 0.8, 0.8]);
         check_rates("schedule = \"inverse\"", &[1, 2, 4], &[0.8, 0.4, 0.2]);
         check_rates("schedule = \"inverse-sqrt\"", &[1, 4, 16], &[0.8, 0.4, 0.2]);
+        check_rates("schedule = \"inverse-sqrt\"\nslowness = 10.0", &[1, 31, 151], &[0.8, 0.4, 0.2]);
         check_rates(
             "schedule = \"step\"\nstep_every = 2\nstep_factor = 0.5",
             &[1, 2, 3, 4, 5],
@@ -208,6 +219,10 @@ mod tests {
             ("rate = 0.1\nsteps = 1\nepochs = 1", "not both"),
             ("rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
             ("rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
+            (
+                "rate = 0.1\nsteps = 1\nschedule = \"inverse\"\nslowness = 2.0",
+                "only means something with schedule = \"inverse-sqrt\"",
+            ),
             ("rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
             ("rate = 0.1\nsteps = 1\nnesterov = true", "give momentum as well"),
             ("rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only means something with optimiser"),

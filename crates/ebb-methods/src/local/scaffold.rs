@@ -24,6 +24,7 @@ rate = 0.1
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
+# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # or steps = 10
 batch = 20                  # without it, all the client holds
 momentum = 0.0              # above 0 only with option I
@@ -31,12 +32,12 @@ weight_decay = 0.0",
     build: |settings| {
         let plan = Plan::parse(settings, &["option"])?;
         let Own { option } = settings.parse_without(&["kind"])?;
-        if option == Variate::II && plan.has_momentum() {
-            return Err(settings.error(
-                "momentum",
-                "option II reads the gradient off the distance moved, which momentum stretches; \
-                 leave it out or give option = \"I\"",
-            ));
+        if option == Variate::II
+            && let Some(key) = plan.stretched_by()
+        {
+            let message = "option II reads the gradient off the distance moved, which momentum and Adam stretch; \
+                           leave it out or give option = \"I\"";
+            return Err(settings.error(key, message));
         }
         if option == Variate::II && plan.clips() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out or give option = \"I\"";

@@ -246,6 +246,7 @@ mod tests {
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: 1,
+            rate: 0.1,
             global: Arc::new(Parcel::of(vec![0.0])),
             trained: &[],
             census,

@@ -62,7 +62,7 @@ struct Fast {
     purpose: String,
     when: When,
     around: Box<dyn Selector>,
-    /// Whether the last round was a snapshot, and whether too few were enrolled for it.
+    /// Whether the last round was a snapshot, and whether fewer than its cohort answered.
     snapshot: bool,
     short: bool,
     rounds: u64,
@@ -146,7 +146,6 @@ impl Selector for Fast {
 
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
         self.snapshot = self.is_snapshot(round);
-        self.short = self.snapshot && round.census.n_enrolled() < self.cohort;
         self.rounds += 1;
         self.snapshots += u64::from(self.snapshot);
         if !self.snapshot {
@@ -159,6 +158,7 @@ impl Selector for Fast {
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
+        self.short = self.snapshot && report.returns.fresh.len() < self.cohort;
         // The other learns from those that it asked itself.
         if !self.snapshot {
             self.around.observe(round, report);
@@ -305,6 +305,19 @@ mod tests {
                 assert!(clipped || (one.q - lambda * (highest - accuracy)).abs() < 1e-9, "{number}");
             }
             assert!(!clipped, "the test sees no clip");
+            // Once it was kept from 0 to 1, q goes on from there.
+            let mut one = adaptive(lambda);
+            let mut expected = 0.0_f64;
+            let mut before = 0.0;
+            for number in 0..500 {
+                let accuracy = world.round(number).rng("wide").unit();
+                one.learn(accuracy);
+                expected = (expected + lambda * (before - accuracy)).clamp(0.0, 1.0);
+                before = accuracy;
+                assert!((one.q - expected).abs() < 1e-9, "{number}");
+                clipped |= one.q == 1.0;
+            }
+            assert!(clipped || lambda < 2.0, "the test sees a clip");
         }
     }
 
@@ -368,12 +381,21 @@ mod tests {
     #[test]
     fn more_can_be_asked_than_needed_and_too_few_are_flagged() {
         let mut fast = selector(ENTRY, "cohort = 5\nchance = 1.0\nover = 1.3", 20).unwrap();
-        let cohort = fast.select(&World::of(20).round(0), &Probes::new());
-        assert!(
-            cohort.picks.len() == 7 && cohort.wait == Wait::First(5) && fast.notes()["fast_short"] == 0.0
-        );
-        let cohort = fast.select(&World::of(3).round(0), &Probes::new());
-        assert!(cohort.picks.len() == 3 && fast.notes()["fast_short"] == 1.0);
+        // How many are asked of how many, how many of them answer, and whether these are too few.
+        let mut check = |n_clients, asked: usize, answered: usize, short: f64| {
+            let world = World::of(n_clients);
+            let round = world.round(0);
+            let cohort = fast.select(&round, &Probes::new());
+            assert_eq!((cohort.picks.len(), cohort.wait), (asked, Wait::First(5)));
+            let answer = |client| Answer { client, chance: None, update: Arc::new(update(vec![0.0])) };
+            let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
+            let returns = Returns { fresh, ..Returns::default() };
+            fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+            assert_eq!(fast.notes()["fast_short"], short, "{answered} of {asked}");
+        };
+        check(20, 7, 5, 0.0);
+        check(20, 7, 4, 1.0);
+        check(3, 3, 3, 1.0);
     }
 
     #[test]
@@ -420,7 +442,7 @@ mod tests {
         let world = World::of(10);
         let text = "cohort = 5\nadaptive = 7.0\nwindow = 9";
         let mut fast = selector(ENTRY, text, 10).unwrap();
-        for (number, accuracy) in (0..).zip([[0.5, 0.7], [0.4, 0.6]]) {
+        let tell = |fast: &mut dyn Selector, number, accuracy: [f32; 2]| {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
             let answer = |(client, accuracy)| Answer {
@@ -433,9 +455,16 @@ mod tests {
                 ..Returns::default()
             };
             fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
-        }
+        };
+        tell(fast.as_mut(), 0, [0.5, 0.7]);
+        tell(fast.as_mut(), 1, [0.4, 0.6]);
         assert!((fast.notes()["fast_q_next"] - 0.7).abs() < 1e-6);
-        let again = reloaded(fast.as_ref(), ENTRY, text, 10);
+        let mut again = reloaded(fast.as_ref(), ENTRY, text, 10);
+        assert_eq!(again.notes(), fast.notes());
+        // What is highest in the window is known to both.
+        tell(fast.as_mut(), 2, [0.45, 0.45]);
+        tell(again.as_mut(), 2, [0.45, 0.45]);
+        assert!((fast.notes()["fast_q_next"] - 1.0).abs() < 1e-6);
         assert_eq!(again.notes(), fast.notes());
     }
 

@@ -44,9 +44,6 @@ struct Focus {
     model: Arc<Parcel>,
     #[serde(skip)]
     sum: Vec<f64>,
-    /// The last local rate there was.
-    #[serde(skip)]
-    local_rate: f64,
 }
 
 impl ServerRule for Focus {
@@ -79,12 +76,10 @@ impl ServerRule for Focus {
             return;
         }
         vectors::add_weighted(&mut self.sum, &changes, round.threads);
-        match own.first() {
-            Some(first) => self.local_rate = f64::from(first.update.rate),
-            None if self.empty_rounds == EmptyRounds::Stay => return,
-            None => {}
+        if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+            return;
         }
-        let factor = self.rate.get() * self.local_rate;
+        let factor = self.rate.get() * f64::from(round.rate);
         for at in round.trained.iter().cloned().flatten() {
             model[at] = (f64::from(round.global.model[at]) - factor * self.sum[at]) as f32;
         }
@@ -105,7 +100,6 @@ impl State for Focus {
     fn save(&self, to: &mut Saver) {
         to.f32s("model", &self.model.model);
         to.f64s("sum", &self.sum);
-        to.f64("local_rate", self.local_rate);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
@@ -114,7 +108,6 @@ impl State for Focus {
         if self.sum.len() != self.model.model.len() {
             return Err(from.error("sum", "has another length than the model"));
         }
-        self.local_rate = from.f64("local_rate")?;
         Ok(())
     }
 }
@@ -143,7 +136,6 @@ mod tests {
                     empty_rounds,
                     model: Arc::default(),
                     sum: Vec::new(),
-                    local_rate: 0.0,
                 },
                 World::of(3),
             );
@@ -169,7 +161,6 @@ mod tests {
             empty_rounds: EmptyRounds::Stay,
             model: Arc::default(),
             sum: Vec::new(),
-            local_rate: 0.0,
         };
         server.start_from(vec![10.0, 10.0]);
         let mut world = World::of(1);
