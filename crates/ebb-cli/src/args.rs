@@ -122,7 +122,10 @@ pub(crate) struct Join {
     /// What to enrol with, the first time; made at the server by: ebbflow token
     #[arg(long, env = "EBBFLOW_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
-    /// Train on the samples of this client of the server's split, for trials; also its number, where the token allows it
+    /// Be the client of this number, where the token allows it; else the server gives numbers
+    #[arg(long, value_name = "N")]
+    pub(crate) number: Option<u32>,
+    /// Train on the samples of this client of the server's split, for trials [default: that of its number]
     #[arg(long, value_name = "N")]
     pub(crate) slice: Option<u32>,
     /// Train on own data: change settings of [data] that the server gave, for example --set data.file=mine.csv
@@ -160,12 +163,12 @@ pub(crate) struct Token {
     /// Folder of the server's run
     pub(crate) folder: PathBuf,
     /// How many clients may enrol with it
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) uses: u32,
     /// For how many hours it is good
-    #[arg(long, value_name = "HOURS", default_value_t = 24)]
+    #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hours: u32,
-    /// Let clients choose their numbers, for trials on slices of a split
+    /// Let clients choose their numbers by --number, for trials
     #[arg(long)]
     pub(crate) numbers: bool,
 }

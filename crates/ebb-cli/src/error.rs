@@ -54,6 +54,8 @@ pub enum CliError {
     Fetch(String),
     /// What was typed cannot be done.
     Usage(String),
+    /// A server could not be started, which may be otherwise later.
+    Unavailable(String),
     /// Nobody reads the output any more.
     OutputClosed,
 }
@@ -63,7 +65,8 @@ impl CliError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
-            CliError::Usage(_) => 2,
+            // What is wrong stays wrong, however often it is tried.
+            CliError::Usage(_) | CliError::Settings(_) => 2,
             _ => 1,
         }
     }
@@ -97,7 +100,9 @@ impl fmt::Display for CliError {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
             CliError::Abandoned => f.write_str("interrupted; nothing was written"),
-            CliError::Fetch(message) | CliError::Usage(message) => f.write_str(message),
+            CliError::Fetch(message) | CliError::Usage(message) | CliError::Unavailable(message) => {
+                f.write_str(message)
+            }
             CliError::OutputClosed => f.write_str("the output was closed"),
         }
     }

@@ -50,7 +50,12 @@ impl Worker {
         }
         let said = || String::from_utf8_lossy(&reply[..reply.len().min(200)]).trim_end().to_owned();
         let reply: Reply = serde_json::from_slice(&reply)
-            .map_err(|error| format!("the worker said \"{}\": {error}", said()))?;
+            .map_err(|error| {
+                format!(
+                    "the worker said \"{}\", which is no reply ({error}); only replies may stand on its standard output",
+                    said()
+                )
+            })?;
         match reply.error {
             Some(error) => Err(format!("the worker says: {error}")),
             None => Ok(reply),

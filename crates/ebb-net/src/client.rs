@@ -234,6 +234,11 @@ pub async fn join(
 ) -> Result<Left, JoinError> {
     let endpoint = endpoint(&joining)?;
     let home = Home::open(joining.folder.clone())?;
+    // Known before anybody is called.
+    if home.enrolled.is_none() && joining.token.is_none() {
+        let message = "this client has not enrolled yet; give --token, made at the server by: ebbflow token";
+        return Err(JoinError::Unusable(message.to_owned()));
+    }
     let mut member = Member::new(joining, home, make);
     let mut wait = SHORTEST;
     loop {
@@ -251,7 +256,7 @@ pub async fn join(
                 if was_in && began.elapsed() > STAYED {
                     wait = SHORTEST;
                 }
-                tracing::info!(why, "not connected");
+                tracing::info!(url = member.url(), why, again_within_s = wait.as_secs_f64(), "not connected");
             }
         }
         let pause = jittered(wait);

@@ -544,13 +544,20 @@ impl Desk {
     /// Clients that may not come any more.
     pub(crate) fn revoke(&mut self, clients: impl IntoIterator<Item = ClientId>) {
         for client in clients {
+            if self.members.bar(client) {
+                tracing::warn!(
+                    client = client.number(),
+                    "revoked, though nobody has this number; nobody will get it"
+                );
+            }
             let Some(member) = self.members.change(client, |member| member.revoked = true) else { continue };
             tracing::warn!(client = client.number(), "revoked");
             self.effects.push(Effect::Write(vec![Write::Member(member)]));
             self.out(client);
             if let Some(line) = self.by_client.get(&client).copied() {
-                let bye = wire::Bye { reason: "this client may not come any more".into(), r#final: true };
-                self.effects.push(Effect::Say(line, Say::Bye(bye)));
+                let message = "this client may not come any more".to_owned();
+                let refused = wire::Refused { reason: "revoked".to_owned(), message, r#final: true };
+                self.effects.push(Effect::Say(line, Say::Refused(refused)));
                 self.effects.push(Effect::Hang(line));
                 self.forget(line);
             }

@@ -1,6 +1,6 @@
 //! Who belongs to the fleet: numbers given once, secrets kept as digests, and who may not come any more.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ebb_round::{ClientId, Loader, Saver, StateError};
 
@@ -72,6 +72,8 @@ pub(crate) struct Members {
     most: u32,
     /// All numbers below are given.
     free: u32,
+    /// Numbers that nobody may have, though nobody has.
+    barred: BTreeSet<u32>,
 }
 
 /// A secret has at least so many bytes.
@@ -81,7 +83,14 @@ impl Members {
     pub(crate) fn new(members: Vec<Member>, token_uses: Vec<([u8; 8], u32)>, most: u32) -> Members {
         let by_secret = members.iter().map(|member| (member.secret, member.client.number())).collect();
         let of = members.into_iter().map(|member| (member.client.number(), member)).collect();
-        Members { of, by_secret, token_uses: token_uses.into_iter().collect(), most, free: 0 }
+        Members {
+            of,
+            by_secret,
+            token_uses: token_uses.into_iter().collect(),
+            most,
+            free: 0,
+            barred: BTreeSet::new(),
+        }
     }
 
     /// Makes a client a member: returns it, and how often the token has been used now. The same secret is the same client,
@@ -106,11 +115,11 @@ impl Members {
         }
         let number = match number {
             Some(_) if !terms.numbers => return Err(NotEnrolled::NoNumbers),
-            Some(number) if self.of.contains_key(&number) => return Err(NotEnrolled::NumberTaken),
+            Some(number) if self.is_given(number) => return Err(NotEnrolled::NumberTaken),
             Some(number) => number,
             None => {
                 // Numbers are never given back, so the search goes on where it ended.
-                while self.of.contains_key(&self.free) {
+                while self.is_given(self.free) {
                     self.free += 1;
                 }
                 self.free
@@ -125,6 +134,16 @@ impl Members {
         self.of.insert(number, member.clone());
         self.token_uses.insert(terms.id, uses + 1);
         Ok((member, uses + 1))
+    }
+
+    /// Whether a number cannot be given any more.
+    fn is_given(&self, number: u32) -> bool {
+        self.of.contains_key(&number) || self.barred.contains(&number)
+    }
+
+    /// Nobody will get this number; returns whether that is new, and nobody has it.
+    pub(crate) fn bar(&mut self, client: ClientId) -> bool {
+        !self.of.contains_key(&client.number()) && self.barred.insert(client.number())
     }
 
     /// The member of this number, if it knows the secret.
@@ -162,6 +181,15 @@ mod tests {
 
     fn none(most: u32) -> Members {
         Members::new(Vec::new(), Vec::new(), most)
+    }
+
+    #[test]
+    fn nobody_gets_a_number_that_was_shut_out_before_anybody_had_it() {
+        let mut members = none(10);
+        assert!(members.bar(ClientId::new(0)) && !members.bar(ClientId::new(0)));
+        assert_eq!(enrol(&mut members, 1, Some(0)), Err(NotEnrolled::NumberTaken));
+        assert_eq!(enrol(&mut members, 1, None), Ok(1));
+        assert!(!members.bar(ClientId::new(1)), "somebody has it");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::desk::Desk;
@@ -17,12 +18,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A question is no longer than this.
 const MOST_ASKED: usize = 4096;
 
-/// Answers questions one by one, until the program ends.
+/// So many may ask at once; more wait.
+const MOST_ASKING: usize = 64;
+
+/// Answers questions, until the program ends.
 pub(crate) async fn answer(listener: TcpListener, shared: Arc<Shared>) {
+    let places = Arc::new(Semaphore::new(MOST_ASKING));
     loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("places are never closed");
         match listener.accept().await {
-            // Whoever does not ask in time is not answered.
-            Ok((stream, _)) => drop(timeout(PATIENCE, one(stream, &shared)).await),
+            Ok((stream, _)) => {
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    // Whoever does not ask in time is not answered.
+                    let _ = timeout(PATIENCE, one(stream, &shared)).await;
+                    drop(place);
+                });
+            }
             Err(error) => {
                 tracing::warn!(%error, "a question about metrics could not be taken");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -54,7 +66,7 @@ fn reply(asked: &[u8], shared: &Shared) -> (&'static str, String) {
     let line = asked.split(|&byte| byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
     let mut words = line.unwrap_or_default().split(' ');
     match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", shared.look(text).0),
+        (Some("GET"), Some("/metrics")) => ("200 OK", shared.look(|desk| text(desk, shared.pace.now_s())).0),
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
             Err(why) => ("503 Service Unavailable", why + "\n"),
@@ -65,7 +77,7 @@ fn reply(asked: &[u8], shared: &Shared) -> (&'static str, String) {
 }
 
 /// All that is counted.
-fn text(desk: &Desk) -> String {
+fn text(desk: &Desk, now_s: f64) -> String {
     let (connected, members, answers) = desk.counts();
     let (round, fetched, sent) = desk.progress();
     let mut text = String::new();
@@ -78,6 +90,15 @@ fn text(desk: &Desk) -> String {
     figure("clients_connected", "gauge", "Clients that are connected", connected as u64);
     figure("clients_members", "gauge", "Clients that are in the run", members as u64);
     figure("round", "gauge", "The round that is open, or was last", u64::from(round));
+    let (open_for_s, waited_for, answered) = desk.open_round(now_s);
+    figure(
+        "round_open_seconds",
+        "gauge",
+        "How long the round has been open; 0 if none is",
+        open_for_s as u64,
+    );
+    figure("round_waited_for", "gauge", "Clients that the open round waits for", waited_for as u64);
+    figure("round_answered", "gauge", "Answers that the open round has", answered as u64);
     figure("answers_total", "counter", "Answers taken since the start", answers);
     figure("fetched_bytes_total", "counter", "Payload fetched by clients since the start", fetched);
     figure("sent_bytes_total", "counter", "Payload of answers taken since the start", sent);

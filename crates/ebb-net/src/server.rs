@@ -118,6 +118,9 @@ pub struct Served {
     end: watch::Sender<bool>,
 }
 
+/// How long a client that was hung up on may take to hang up, too.
+const LAST_READ: Duration = Duration::from_secs(3);
+
 /// How long clients have to hear that the run is over.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -186,6 +189,8 @@ impl Served {
         let live = Box::new(move || {
             let _inside = handle.enter();
             handle.spawn(async move {
+                // Whoever waits for the end waits until nobody is served any more.
+                let _serving = ends.clone();
                 let told = async move {
                     // Whoever could tell is gone: so is the server.
                     let _ = ends.wait_for(|end| *end).await;
@@ -437,6 +442,11 @@ impl Fleet for Service {
                 () = attend(&shared, line, &mut from, door) => {}
                 _ = ended => {}
             }
+            // A connection that is closed while something on it was not read is reset, and what was said last is lost on the way: the
+            // client hangs up first.
+            shared.disconnect(line);
+            let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
+            let _ = timeout(LAST_READ, hung_up).await;
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }

@@ -89,7 +89,19 @@ pub struct Store {
 impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
-        Store::with(Database::builder().set_cache_size(CACHE).create(file).doing("opening")?)
+        let open = |file: &Path| Database::builder().set_cache_size(CACHE).create(file).doing("opening");
+        if !file.exists() {
+            // Whoever is killed in between leaves a file that nobody can open: it gets its name once it is whole.
+            let unfinished = file.with_extension("unfinished");
+            let failed = |error: std::io::Error| StoreError { doing: "making", message: error.to_string() };
+            match std::fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+            drop(Store::with(open(&unfinished)?)?);
+            std::fs::rename(&unfinished, file).map_err(failed)?;
+        }
+        Store::with(open(file)?)
     }
 
     /// One that lasts as long as it is held.
@@ -424,6 +436,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(&folder.path().join("store.redb")).unwrap());
         (folder, store)
+    }
+
+    #[test]
+    fn a_file_that_was_not_finished_is_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        // As a server leaves it that is killed while it makes it.
+        std::fs::write(folder.path().join("store.unfinished"), [0; 4096]).unwrap();
+        let store = Store::open(&folder.path().join("store.redb")).unwrap();
+        let id = store.server().unwrap();
+        drop(store);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(Store::open(&folder.path().join("store.redb")).unwrap().server().unwrap(), id);
     }
 
     #[test]

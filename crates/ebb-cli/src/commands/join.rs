@@ -27,7 +27,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     let joining = Joining {
         url: args.url.clone(),
         token: args.token.clone(),
-        number: args.slice,
+        number: args.number,
         folder: Some(args.home.clone()),
         ca: args.ca.as_deref().map(read).transpose()?,
         name: args.server_name.clone(),
@@ -108,12 +108,17 @@ fn trainer(
             if ours.len() == theirs.len() { " in other tensors" } else { "" }
         )));
     }
-    let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
+    // Data that is not split is the client's own, whatever its number.
+    let own = if task.n_clients() == 1 { ClientId::new(0) } else { invitation.client };
+    let slice = slice.map_or(own, |slice| ClientId::new(slice as usize));
     if slice.idx() >= task.n_clients() {
         return Err(CliError::Usage(format!(
-            "this client has number {}, but the data is split among {}; give --slice N, or data of its own with --set data...",
+            "this client has number {}, and would train on the samples of client {}, but the data is split among {}; give --slice N with N from 0 to {}, \
+             or data of its own with --set data... and --set data.clients=1",
+            invitation.client.number(),
             slice.number(),
-            task.n_clients()
+            task.n_clients(),
+            task.n_clients() - 1
         )));
     }
     let roles = registry.build(&tree, facts)?;

@@ -36,10 +36,11 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
+    raise_open_files();
     let (listen, metrics) = (table.listen, table.metrics);
     let place = Place { folder: folder.clone(), listen, tls, metrics, keep_updates: table.keep_updates };
-    let (served, fleet) =
-        Served::start(place, rules(&run, &table)).map_err(|error| CliError::Usage(error.to_string()))?;
+    let (served, fleet) = Served::start(place, rules(&run, &table))
+        .map_err(|error| CliError::Unavailable(error.to_string()))?;
     let Some((writer, state)) = opened else {
         // Killed after its end, perhaps before all clients had heard of it.
         let (folder, url) = (folder.display(), url(&served, &table));
@@ -81,6 +82,18 @@ pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     table.rules(run.engine.needs(), run.layout().clone(), settings, u64::from(run.run.seed))
 }
 
+/// Every client is an open file, and shells start programs with room for few of those that they may have.
+fn raise_open_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        // If not, it is as it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
 /// The folder of a server without a name.
 fn default_folder(file: &Path) -> PathBuf {
     let name = file.file_stem().map_or_else(|| "serve".into(), std::ffi::OsStr::to_os_string);
@@ -97,11 +110,12 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
     let settings = folder.join("settings.toml");
     let there =
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
-    if there != run.resolved {
+    if what_counts(&there) != what_counts(&run.resolved) {
         return Err(CliError::Usage(format!(
-            "{}: it is the folder of a run with other settings; give another by --out, or go on with those in {}",
+            "{}: it is the folder of a run with other settings; give another by --out, or go on with those in {}, of which only {} of [serve] may change",
             folder.display(),
-            settings.display()
+            settings.display(),
+            MAY_CHANGE.join(", ")
         )));
     }
     let (found, ours) = (record.header(), run.header());
@@ -115,6 +129,18 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
         )));
     }
     Ok(RunWriter::reopen(folder)?)
+}
+
+/// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
+const MAY_CHANGE: [&str; 6] = ["listen", "metrics", "tls", "plain", "most_clients", "memory_bytes"];
+
+/// Settings without those that may change.
+fn what_counts(resolved: &str) -> Option<toml::Table> {
+    let mut root: toml::Table = resolved.parse().ok()?;
+    if let Some(serve) = root.get_mut("serve").and_then(toml::Value::as_table_mut) {
+        serve.retain(|key, _| !MAY_CHANGE.contains(&key));
+    }
+    Some(root)
 }
 
 /// What of the settings clients need.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use rustls::CertificateError;
+use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
 use super::{JoinError, Joining};
@@ -86,6 +87,29 @@ pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Opti
         _ => return None,
     };
     Some(format!("{}: {what} ({wrong}); {remedy}", joining.url))
+}
+
+/// Why a connection could not be had or was lost, shortly, with what it may be about.
+pub(super) fn brief(status: &Status, joining: &Joining) -> String {
+    let mut why = match status.message() {
+        "" => status.code().to_string(),
+        message => message.to_owned(),
+    };
+    if let Some(source) = status.source() {
+        let more = reasons(source);
+        why = if more.contains(&why) { more } else { format!("{why}: {more}") };
+    }
+    let secure = joining.url.starts_with("https");
+    let hint = if secure && why.contains("InvalidContentType") {
+        "; nobody speaks TLS there: is it http://, or another port?"
+    } else if !secure && (why.contains("FRAME_SIZE_ERROR") || why.contains("frame with invalid size")) {
+        "; nobody speaks gRPC without TLS there: is it https://, or another port?"
+    } else if secure && joining.identity.is_none() && why.contains("cancel") {
+        "; does the server want a certificate of the client's own? It is given by --cert and --key"
+    } else {
+        ""
+    };
+    why + hint
 }
 
 /// What went wrong with TLS, if that is at the bottom of an error.

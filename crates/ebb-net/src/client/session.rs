@@ -12,13 +12,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use super::endpoint::distrust;
+use super::endpoint::{brief, distrust};
 use super::errand::{self, Answering, Came, Errand, SharedTrainer, Stage, Wanted};
 use super::home::Home;
 use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Trainer, Until};
 use crate::digest::Digest;
 use crate::pack::{self, Bounds, Number, Packing};
-use crate::server::{MOST_MESSAGE, MOST_SAID, reasons};
+use crate::server::{MOST_MESSAGE, MOST_SAID};
 use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
 use crate::wire::from_server::Message as Said;
@@ -112,6 +112,10 @@ impl Member {
         }
     }
 
+    pub(super) fn url(&self) -> &str {
+        &self.joining.url
+    }
+
     /// Connects, and stays as long as the connection lasts.
     pub(super) async fn visit(&mut self, endpoint: &Endpoint, until: &mut watch::Receiver<Until>) -> Visit {
         let mut was_in = false;
@@ -120,7 +124,7 @@ impl Member {
             // Whoever was let in before may be behind a network that answers for others, and will not always be.
             Err(status) => match distrust(&status, &self.joining).filter(|_| self.session.is_empty()) {
                 Some(message) => Visit::Hopeless(JoinError::Unusable(message)),
-                None => Visit::Lost { why: reasons(&status), was_in },
+                None => Visit::Lost { why: brief(&status, &self.joining), was_in },
             },
         }
     }
@@ -208,11 +212,7 @@ impl Member {
         if let Some(enrolled) = &self.home.enrolled {
             return Ok(Ok(enrolled.clone()));
         }
-        let Some(token) = self.joining.token.clone() else {
-            let message =
-                "this client has not enrolled yet; give --token, made at the server by: ebbflow token";
-            return Ok(Err(JoinError::Unusable(message.to_owned())));
-        };
+        let token = self.joining.token.clone().unwrap_or_default();
         let secret = Bytes::copy_from_slice(&self.home.secret);
         let request = wire::EnrolRequest { token, secret, number: self.joining.number };
         match server.enrol(request).await {
@@ -338,7 +338,7 @@ impl Member {
                         if let Err(status) =
                             self.give_up(to, "the time was over before it had the model").await
                         {
-                            return Some(Visit::Lost { why: reasons(&status), was_in: true });
+                            return Some(Visit::Lost { why: brief(&status, &self.joining), was_in: true });
                         }
                     }
                     Some(Stage::Answering(_)) | None => {}

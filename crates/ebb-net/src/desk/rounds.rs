@@ -147,6 +147,8 @@ pub(super) struct Open {
     waited_for: BTreeSet<ClientId>,
     counts: FateCounts,
     stopped: bool,
+    /// Whether it was said that it is held open.
+    said: bool,
     /// One that could still send half-done work when that was last looked at.
     hope: Option<ClientId>,
 }
@@ -158,6 +160,8 @@ struct FateCounts {
     owed: usize,
     writing: usize,
     taken: usize,
+    /// Taken, and of no use.
+    flawed: usize,
 }
 
 /// What a closed round comes to.
@@ -167,6 +171,9 @@ pub(crate) struct Closing {
     pub(crate) answers: Vec<(u64, Arrived)>,
     pub(crate) spent: Spent,
 }
+
+/// However long its deadline, a round in which all have failed is over after so long.
+const LONGEST_PAUSE_S: f64 = 60.0;
 
 /// How long a round waits for what is on its way to the disk.
 const WRITING_S: f64 = 1.0;
@@ -297,6 +304,7 @@ impl Desk {
             waited_for,
             counts,
             stopped: false,
+            said: false,
             hope: None,
         });
         for order in orders {
@@ -521,13 +529,16 @@ impl Desk {
     fn is_time(&mut self, now_s: f64) -> bool {
         let Some(open) = &self.open else { return false };
         let elapsed_s = open.elapsed_s(now_s);
-        let FateCounts { owed, writing, taken } = open.counts;
+        let FateCounts { owed, writing, taken, flawed } = open.counts;
+        // Where all fail at once, as with a worker that cannot start, rounds would be used up in no time.
         let all_there = !open.waited_for.is_empty() && owed + writing == 0;
+        let all_there = all_there && (taken + flawed > 0 || elapsed_s >= self.pause_s());
         if all_there || open.wait.wanted().is_some_and(|wanted| taken >= wanted) {
             return true;
         }
         let window_s = self.window_s(open);
         if elapsed_s < window_s {
+            self.say_held_open(elapsed_s);
             return false;
         }
         let grace_s = self.grace_s();
@@ -555,6 +566,11 @@ impl Desk {
         hope.is_some()
     }
 
+    /// How long a round lasts at least that nobody answers.
+    fn pause_s(&self) -> f64 {
+        self.rules.deadline_s.min(self.rules.patience_s).min(LONGEST_PAUSE_S)
+    }
+
     fn grace_s(&self) -> f64 {
         match self.rules.after_deadline {
             AfterDeadline::Cut => self.rules.grace_s,
@@ -579,7 +595,16 @@ impl Desk {
     /// When to look again whether the round closes.
     pub(crate) fn look_again_s(&self, now_s: f64) -> f64 {
         let Some(open) = &self.open else { return f64::INFINITY };
-        let mut due_s = open.opened_s - open.before_s + self.window_s(open);
+        let began_s = open.opened_s - open.before_s;
+        if open.counts.owed + open.counts.writing == 0 && now_s < began_s + self.pause_s() {
+            return began_s + self.pause_s();
+        }
+        let mut due_s = began_s + self.window_s(open);
+        // Where it is held open beyond its deadline, that is said.
+        let deadline_s = began_s + self.rules.deadline_s;
+        if now_s < deadline_s {
+            return due_s.min(deadline_s);
+        }
         for more_s in [self.grace_s(), WRITING_S] {
             if now_s >= due_s {
                 due_s += more_s;
@@ -591,6 +616,33 @@ impl Desk {
     /// How long the open round has been open.
     pub(crate) fn open_for_s(&self, now_s: f64) -> Option<f64> {
         self.open.as_ref().map(|open| open.elapsed_s(now_s))
+    }
+
+    /// How long a round has been open, how many it still waits for and how many have answered; nothing if none is.
+    pub(crate) fn open_round(&self, now_s: f64) -> (f64, usize, usize) {
+        let of = |open: &Open| (open.elapsed_s(now_s), open.counts.owed, open.counts.taken);
+        self.open.as_ref().map_or((0.0, 0, 0), of)
+    }
+
+    /// Says, once a round, that it is held open beyond its deadline, and for whom.
+    fn say_held_open(&mut self, elapsed_s: f64) {
+        let deadline_s = self.rules.deadline_s;
+        let Some(open) = self.open.as_mut().filter(|open| !open.said && elapsed_s >= deadline_s) else {
+            return;
+        };
+        open.said = true;
+        let number = open.number;
+        let owes = |client: &&ClientId| self.asked[&number].of.get(client) == Some(&Fate::Owed);
+        let some: Vec<_> =
+            open.waited_for.iter().filter(owes).take(5).map(|client| client.number()).collect();
+        tracing::warn!(
+            round = number,
+            answered = open.counts.taken,
+            waiting_for = open.counts.owed,
+            among_them = ?some,
+            at_most_s = self.rules.patience_s,
+            "held open beyond its deadline"
+        );
     }
 
     /// How long the round is open: until its deadline, or as long as the patience lasts.
@@ -607,6 +659,7 @@ impl FateCounts {
             Some(Fate::Owed) if waited_for => &mut self.owed,
             Some(Fate::Writing) => &mut self.writing,
             Some(Fate::Taken(None)) => &mut self.taken,
+            Some(Fate::Taken(Some(_))) => &mut self.flawed,
             _ => return,
         };
         *to = to.checked_add_signed(count).expect("what is taken away was added before");

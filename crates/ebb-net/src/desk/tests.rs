@@ -416,7 +416,7 @@ fn strangers_and_the_revoked_are_refused() {
     office.counted("unknown", 3);
     office.desk.revoke([id(1)]);
     office.settle();
-    assert!(matches!(office.said.last(), Some((1, Say::Bye(bye))) if bye.r#final));
+    assert!(matches!(office.said.last(), Some((1, Say::Refused(refused))) if refused.r#final));
     office.hello(8, hello(1));
     assert_eq!(office.refusals().last(), Some(&("revoked", true)));
     office.counted("revoked", 1);
@@ -520,6 +520,28 @@ fn forged_replayed_and_unasked_answers_are_refused() {
 }
 
 #[test]
+fn a_round_in_which_all_fail_lasts_as_long_as_one_in_which_all_are_silent() {
+    let failed = || Said::Failed(wire::Failed { round: 0, message: "no memory".to_owned() });
+    // The deadline, and when a round without an answer closes: the longest are not waited for.
+    for (deadline_s, closes_s) in [(10.0, 10.0), (1000.0, 60.0)] {
+        let mut office = Office::with(Rules { deadline_s, patience_s: 2000.0, ..rules() }, 2);
+        office.open(0, &[0, 1], Wait::Deadline);
+        office.say(0, failed());
+        office.say(1, failed());
+        assert_eq!(office.desk.look_again_s(0.0), closes_s);
+        assert!(office.desk.close(closes_s - 0.1).is_none());
+        assert!(office.desk.close(closes_s).is_some());
+    }
+    // One answer, and there is nothing to wait for.
+    let mut office = Office::with(rules(), 2);
+    office.open(0, &[0, 1], Wait::Deadline);
+    office.say(0, failed());
+    let content = office.upload(1, &pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes);
+    office.say(1, Said::Answer(answer(0, &Key::new(&[1; 32]).ticket(id(1), 0), content)));
+    assert!(office.desk.close(0.0).is_some());
+}
+
+#[test]
 fn answers_that_make_no_sense_are_refused() {
     let mut office = Office::with(rules(), 1);
     let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
@@ -531,7 +553,9 @@ fn answers_that_make_no_sense_are_refused() {
         office.say(0, Said::Answer(said));
         assert_eq!(office.settled().last(), Some(&(0, "malformed")), "round {round}");
         office.counted("malformed", u64::from(round) + 1);
-        let closing = office.desk.close(1.0).expect("nobody waits for a client that sends nonsense");
+        // It is not waited for beyond the deadline, but rounds are not used up by nonsense either.
+        assert!(office.desk.close(9.9).is_none());
+        let closing = office.desk.close(10.0).expect("nobody waits for a client that sends nonsense");
         assert!(closing.answers.is_empty());
     };
     check(&mut office, 0, &packed, |said| said.steps = 0);

@@ -146,7 +146,7 @@ impl Field {
         let (scheme, host) = if self.secure { ("https", "localhost") } else { ("http", "127.0.0.1") };
         command.arg("join").arg(format!("{scheme}://{host}:{}", proxy.port()));
         command.arg("--home").arg(self.out.join("clients").join(client.to_string()));
-        command.arg("--slice").arg(client.to_string()).env("EBBFLOW_TOKEN", token);
+        command.arg("--number").arg(client.to_string()).env("EBBFLOW_TOKEN", token);
         if let Some(data) = &self.data {
             command.arg("--data").arg(data);
         }
