@@ -229,6 +229,7 @@ fn clustered(
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: threads.get(),
+            rate: 0.1,
             global: Arc::new(Parcel::of(vec![0.0; n_params])),
             trained: std::slice::from_ref(&trained),
             census: &census,

@@ -89,6 +89,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         seed: 1,
         deadline_s: f64::INFINITY,
         threads: 1,
+        rate: 0.1,
         global: Arc::clone(&model),
         trained: &[],
         census: &census,

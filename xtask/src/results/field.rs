@@ -414,7 +414,7 @@ classes a client. SYNTHETIC(1, 1): logistic regression. *Tuned*: for every recip
 (1, 5), by the mean accuracy of the last five judgings on two seeds, 101 and 102, that occur nowhere else. The rates to choose from were moved once, when on those seeds many
 recipes were best at the edge of narrower ones on SYNTHETIC (.01, .03, .1; 1, 3). *Defaults*: what its authors took, as far as that is known and fits; one epoch of ten
 mini-batches all the same. Five seeds on MNIST, ten on SYNTHETIC, the same data and the same presence for all recipes of a seed.
-SYNTHETIC was run once before, with 99 and 21 samples, 40 asked by `e3cs-inc`, 10 by `ipw` and a `mifa` that waits in the second table, and thrown away when these were corrected.
+SYNTHETIC was run once before, with 99 and 21 samples, 40 asked by `e3cs-inc`, 10 by `ipw` and a `mifa` that waits in the second table, and thrown away when these were corrected; the second table's `fedawe` was run again there when its authors' falling rate could be written.
 
 *Accuracy* is the mean of the last five judgings (rounds 260 to 300), on the official test images or all clients' own test samples; ± is the standard deviation over seeds, (how many). *Less fedavg* is paired by seed, in points, with its 95 %
 interval. *Best* marks the recipe with the highest mean, and *tied* every recipe whose paired interval to it holds 0: between those there is no ranking. *Reached* is the mean round in which MNIST's .8 or SYNTHETIC's .6 was first met, (by how many seeds of all).

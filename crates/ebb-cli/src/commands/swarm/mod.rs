@@ -22,6 +22,7 @@ use crate::args::{DataPlace, Recompute, Swarm};
 use crate::assemble::{planned, read_settings};
 use crate::commands::recompute;
 use crate::output::{count, note, say};
+use crate::progress::on_interruption;
 use plan::{Blow, SwarmTable};
 use proxy::Proxy;
 
@@ -172,6 +173,8 @@ impl Field {
 enum Heard {
     Round(u32),
     ServerEnded(u32),
+    /// Somebody wants it to end.
+    Stop,
 }
 
 /// Something to be done later.
@@ -281,6 +284,9 @@ impl Play {
     }
 
     fn run(&mut self) -> Result<(), CliError> {
+        let stop = self.lines.0.clone();
+        // Server and clients are ended first.
+        on_interruption(Box::new(move || drop(stop.send(Heard::Stop))));
         self.start_server()?;
         self.token = self.make_token()?;
         for client in 0..self.table.clients.get() {
@@ -300,9 +306,11 @@ impl Play {
                         _ => return Err(self.server_failed()),
                     }
                 }
+                Ok(Heard::Stop) => return Err(CliError::Abandoned),
                 Ok(Heard::ServerEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("one end is here"),
             }
+            self.check_clients()?;
             while self.later.peek().is_some_and(|later| later.at <= Instant::now()) {
                 let due = self.later.pop().expect("it was just seen").due;
                 self.act(due)?;
@@ -311,11 +319,29 @@ impl Play {
     }
 
     fn server_failed(&self) -> CliError {
-        let log = self.field.out.join("server.log");
+        self.ended_by_itself("the server", "server.log")
+    }
+
+    /// A client that gave up is not coming back, and the server might wait for it.
+    fn check_clients(&mut self) -> Result<(), CliError> {
+        let failed = |child: &mut Option<Child>| {
+            let status = child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            status.is_some_and(|status| !status.success())
+        };
+        match self.clients.iter_mut().position(failed) {
+            None => Ok(()),
+            Some(client) => {
+                Err(self.ended_by_itself(&format!("client {client}"), &format!("clients/{client}.log")))
+            }
+        }
+    }
+
+    fn ended_by_itself(&self, who: &str, log: &str) -> CliError {
+        let log = self.field.out.join(log);
         let text = fs::read_to_string(&log).unwrap_or_default();
         let last: Vec<_> = text.lines().rev().take(5).collect();
         let last: String = last.into_iter().rev().map(|line| format!("\n  {line}")).collect();
-        CliError::Usage(format!("the server ended by itself; the end of {}:{last}", log.display()))
+        CliError::Usage(format!("{who} ended by itself; the end of {}:{last}", log.display()))
     }
 
     /// A round was recorded: blows fall.
