@@ -479,7 +479,7 @@ impl Desk {
             // It is being prepared, and does not listen yet.
             Said::Heartbeat(_) if !session.ready => {}
             said if !session.ready && !matches!(said, Said::Leave(_)) => {
-                self.expel(line, "malformed", "it was not ready yet", false)
+                self.expel(line, "malformed", "it was not ready yet", false);
             }
             Said::Heartbeat(beat) => {
                 tracing::debug!(client = client.number(), steps = beat.steps, "at work");

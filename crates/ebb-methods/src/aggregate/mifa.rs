@@ -106,8 +106,11 @@ mod tests {
     use super::*;
     use crate::testing::{World, aggregator, contribution};
 
-    /// The aggregates of rounds of (rate, answers as (client, value)), among as many clients as there are by then; updates are made at a rate of .1.
-    fn play(text: &str, rounds: &[(usize, f32, &[(usize, f32)])]) -> Vec<f32> {
+    /// How many clients there are, the rate, and answers as (client, value).
+    type Played<'r> = (usize, f32, &'r [(usize, f32)]);
+
+    /// The aggregates of rounds; updates are made at a rate of .1.
+    fn play(text: &str, rounds: &[Played<'_>]) -> Vec<f32> {
         let mut mifa = aggregator(ENTRY, text).unwrap();
         let mut found = Vec::new();
         let mut world = World::of(rounds[0].0);
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_counts_at_the_rate_of_the_round_with_answers_or_without() {
-        let rounds: [(_, _, &[_]); 4] = [
+        let rounds: [Played<'_>; 4] = [
             (2, 0.1, &[(0, 4.0), (1, 2.0)]),
             (2, 0.05, &[]),
             // It says the same once more, at a rate of .1; it counts at the round's.
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn everybody_is_waited_for_once_and_newcomers_are_not() {
-        let mut rounds: [(_, _, &[_]); 4] =
+        let mut rounds: [Played<'_>; 4] =
             [(2, 0.1, &[(0, 4.0)]), (2, 0.1, &[]), (2, 0.1, &[(1, 2.0)]), (4, 0.1, &[])];
         assert_eq!(play("wait = true", &rounds[..3]), [0.0, 0.0, 3.0]);
         assert_eq!(play("", &rounds[..3]), [2.0, 2.0, 3.0]);

@@ -286,7 +286,9 @@ impl Play {
     fn run(&mut self) -> Result<(), CliError> {
         let stop = self.lines.0.clone();
         // Server and clients are ended first.
-        on_interruption(Box::new(move || drop(stop.send(Heard::Stop))));
+        on_interruption(Box::new(move || {
+            let _ = stop.send(Heard::Stop);
+        }));
         self.start_server()?;
         self.token = self.make_token()?;
         for client in 0..self.table.clients.get() {
