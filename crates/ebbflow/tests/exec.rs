@@ -118,6 +118,61 @@ fn serve(file: &Path, out: &Path) -> (Ends, String, std::thread::JoinHandle<Stri
     (Ends(server), url, std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
 }
 
+/// What clients enrol with at a server of this folder.
+fn token(out: &Path, arguments: &[&str]) -> String {
+    let token = Command::new(PROGRAM).args(["token", text(out)]).args(arguments).output().unwrap();
+    String::from_utf8(token.stdout).unwrap().trim().to_owned()
+}
+
+fn join(url: &str, home: &Path, token: &str, arguments: &[&str]) -> Ends {
+    let client = Command::new(PROGRAM)
+        .args(["join", url, "--home", text(home), "--token", token])
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Ends(client.unwrap())
+}
+
+/// All of them end, and well.
+fn all_end(clients: Vec<Ends>) {
+    let (to, ended) = std::sync::mpsc::channel();
+    let waiting = clients.into_iter().map(|mut client| {
+        let to = to.clone();
+        std::thread::spawn(move || to.send(client.0.wait().unwrap().success()))
+    });
+    let n_clients = waiting.count();
+    for _ in 0..n_clients {
+        let heard = ended.recv_timeout(Duration::from_secs(120));
+        assert_eq!(heard, Ok(true), "it has heard that the run is over, and does not try for ever");
+    }
+}
+
+#[test]
+fn clients_train_on_data_of_their_own_whatever_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fleet.toml");
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 20\n\
+                    [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 3\n";
+    std::fs::write(&file, settings).unwrap();
+    let out = folder.path().join("served");
+    let (mut server, url, said) = serve(&file, &out);
+    let token = token(&out, &["--uses", "3"]);
+    // The split of the server has no third client.
+    let home = |number: u32| folder.path().join(format!("client-{number}"));
+    let own = |number| join(&url, &home(number), &token, &["--set", "data.clients=1"]);
+    let clients: Vec<_> = (0..3).map(own).collect();
+    assert!(server.0.wait().unwrap().success());
+    all_end(clients);
+    drop(said.join().unwrap());
+    let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    for row in rows.lines() {
+        let row: serde_json::Value = serde_json::from_str(row).unwrap();
+        assert_eq!(row["whole"], serde_json::json!([0, 1, 2]), "{row}");
+    }
+    assert_eq!(rows.lines().count(), 2);
+}
+
 #[test]
 fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,20 +192,12 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
 
     let out = folder.path().join("served");
     let (mut server, url, said) = serve(&external, &out);
-    let token =
-        Command::new(PROGRAM).args(["token", text(&out), "--uses", "5", "--numbers"]).output().unwrap();
-    let token = String::from_utf8(token.stdout).unwrap().trim().to_owned();
+    let token = token(&out, &["--uses", "5", "--numbers"]);
     let join = |url: &str| -> Vec<Ends> {
         let join = |number: u32| {
             let home = folder.path().join(format!("client-{number}"));
             let number = number.to_string();
-            let client = Command::new(PROGRAM)
-                .args(["join", url, "--home", text(&home), "--token", &token, "--number", &number])
-                .args(["--exec", PROGRAM, "worker", text(&own)])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn();
-            Ends(client.unwrap())
+            join(url, &home, &token, &["--number", &number, "--exec", PROGRAM, "worker", text(&own)])
         };
         (0..5).map(join).collect()
     };
@@ -158,18 +205,6 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let ended = server.0.wait().unwrap();
     let said = said.join().unwrap();
     assert!(ended.success(), "{said}");
-    let all_end = |clients: Vec<Ends>| {
-        let (to, ended) = std::sync::mpsc::channel();
-        let waiting = clients.into_iter().map(|mut client| {
-            let to = to.clone();
-            std::thread::spawn(move || to.send(client.0.wait().unwrap().success()))
-        });
-        let n_clients = waiting.count();
-        for _ in 0..n_clients {
-            let heard = ended.recv_timeout(Duration::from_secs(120));
-            assert_eq!(heard, Ok(true), "it has heard that the run is over, and does not try for ever");
-        }
-    };
     all_end(clients);
     // Whoever was away then hears it from the same command.
     let (mut server, url, said) = serve(&external, &out);
