@@ -424,6 +424,7 @@ interval. *Best* marks the recipe with the highest mean, and *tied* every recipe
 `fast` takes all that are up and now and then waits for 15 of all, which no other recipe may; the others take all that are up. All work is whole here, so `scheme-c` has nothing to scale, and `mimic` does without the full first round that its authors have.
 ",
     );
+    write_in_short(&mut page)?;
     page.push_str(&tables);
     Ok(page)
 }
@@ -433,6 +434,55 @@ fn of(study: &Study, method: &str, column: &str) -> BTreeMap<u32, f64> {
         END => study.scores_where(method, &[], column),
         _ => study.column(Which { method, vary: None }, column),
     }
+}
+
+/// The recipe with the highest mean at the end.
+fn highest(study: &Study) -> Option<&'static str> {
+    let ranked = ENTRANTS.iter().filter_map(|entrant| Some((mean(study, entrant.name)?, entrant.name)));
+    ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
+}
+
+fn mean(study: &Study, method: &str) -> Option<f64> {
+    stats::mean(&of(study, method, END).into_values().collect::<Vec<_>>())
+}
+
+/// Whether a recipe is the one with the highest mean, or tied with it.
+fn place(study: &Study, highest: Option<&str>, name: &str) -> &'static str {
+    match highest {
+        Some(highest) if highest == name => "best",
+        Some(highest) => {
+            match Verdict::of(difference(&of(study, highest, END), &of(study, name, END)), 0.0) {
+                Verdict::Tied => "tied",
+                _ => "",
+            }
+        }
+        None => "",
+    }
+}
+
+/// All tuned accuracies beside each other.
+fn write_in_short(page: &mut String) -> Result<(), Box<dyn Error>> {
+    page.push_str("\n## In short\n\nMean accuracies at tuned rates, in percent. **Bold**: the highest of its column, or tied with it.\n\n|");
+    let mut studies = Vec::new();
+    for task in &TASKS {
+        for (world, ..) in WORLDS {
+            write!(page, " | {} {world}", task.title)?;
+            studies.push(read(task, world, Stage::Tuned)?);
+        }
+    }
+    writeln!(page, " |\n|{}", "---|".repeat(studies.len() + 1))?;
+    for entrant in &ENTRANTS {
+        write!(page, "| {}", entrant.name)?;
+        for study in &studies {
+            let around = if place(study, highest(study), entrant.name).is_empty() { "" } else { "**" };
+            match mean(study, entrant.name) {
+                Some(mean) => write!(page, " | {around}{:.1}{around}", 100.0 * mean)?,
+                None => page.push_str(" | not run"),
+            }
+        }
+        page.push_str(" |\n");
+    }
+    Ok(())
 }
 
 fn write_table(
@@ -448,23 +498,11 @@ fn write_table(
         "\n| {} | accuracy | | less fedavg | reached | worst tenth | heard | {last} |\n|---|---|---|---|---|---|---|---|",
         if stage == Stage::Tuned { "tuned" } else { "defaults" }
     )?;
-    let mean = |method: &str| {
-        let values: Vec<_> = of(study, method, END).into_values().collect();
-        stats::mean(&values)
-    };
-    let ranked = ENTRANTS.iter().filter_map(|entrant| Some((mean(entrant.name)?, entrant.name)));
-    let best_one = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name);
+    let highest = highest(study);
     for entrant in &ENTRANTS {
         let name = entrant.name;
         let found = of(study, name, END);
-        let place = match best_one {
-            Some(best) if best == name => "best",
-            Some(best) => match Verdict::of(difference(&of(study, best, END), &found), 0.0) {
-                Verdict::Tied => "tied",
-                _ => "",
-            },
-            None => "",
-        };
+        let place = place(study, highest, name);
         let less = if name == "fedavg" {
             String::new()
         } else {
