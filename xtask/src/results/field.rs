@@ -489,9 +489,9 @@ fn write_in_short(page: &mut String) -> Result<(), Box<dyn Error>> {
 /// What the tuned figures say; to be read again whenever they are made anew.
 const IN_WORDS: &str = "
 **What it says.** No recipe is best everywhere, and the data matter more than the world. On MNIST, where clients share what a digit looks like, nearly all are within two points of `fedavg` as long as everybody comes now and then; on *flash*,
-where many are away for hours, methods that step by what they remember fall behind (`fedvarp` by 5 points, `mifa` by 1), and those that count silence as a step of nothing lead (`ipw`, `scheme-c`, `e3cs-inc`, by 1 to 2). On SYNTHETIC, where each
+where many are away for hours, methods that step by what they remember fall behind (`fedvarp` by 5 points, `mimic` by 2, `mifa` by 1), and those that count silence as a step of nothing lead (`ipw`, `scheme-c`, `e3cs-inc`, by 1 to 2). On SYNTHETIC, where each
 client has a law of its own, memory and control variates are worth 11 to 27 points over `fedavg` on *classes*, *markov* and *flash* (`scaffold`, `mimic`, `fedvarp`, `mifa`); on *beta*, where half of the clients never come,
-only `fast` helps, by 30: it alone may wait for those. Friends (`fl-fdms`) gain nothing where there are no groups of alike clients. `fedawe` without its clip is lost: it multiplies a client's step by the rounds it missed.
+5 to 7, and `fast` 30: it alone may wait for those. Friends (`fl-fdms`) gain nothing where there are no groups of alike clients. `fedawe` without its clip is lost: it multiplies a client's step by the rounds it missed.
 ";
 
 fn write_table(
