@@ -175,7 +175,7 @@ fn write_paper(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str(
         "\n## The paper's network
 
-`fashion.toml`: alpha .05, the paper's network of 1,206,590 weights, mini-batches of 128, one seed, 400 of the 1,000 rounds, which took 96 minutes on one of two cores, beside other studies, of the two hours there were. One run each, as
+`fashion.toml`: alpha .05, the paper's network of 1,206,590 weights, mini-batches of 128, one seed, 400 of the 1,000 rounds, in 96 minutes on one of two cores; with both cores to itself all 1,000 would fit in two hours, but the field had the other. One run each, as
 published: no verdict can be had from it. Published are the mean of the last five judgings after 1,000 rounds, and single judgings on the way.
 
 | | after 100 | *published* | after 200 | *published* | after 300 | last five, to 400 | *published, after 500* | *last five, to 1,000* | no snapshots | *published* |
