@@ -11,7 +11,8 @@ def load(file):
     net.load_state_dict(load_file(file), strict=False)  # what only counts batches is not in the file
 
 def describe(client):
-    return {"samples": len(task.data(client, "train")[1]), "held_out": len(task.data(client, "held")[1]), "labels": True}
+    can = ["momentum", "nesterov", "weight-decay", "pull", "push", "clip", "loss"]  # neither adam nor gradient
+    return {"samples": len(task.data(client, "train")[1]), "held_out": len(task.data(client, "held")[1]), "labels": True, "can": can}
 
 def begin(client, round, seed, model, batch, steps):
     global start, batches, optimiser, seen
@@ -25,8 +26,6 @@ def begin(client, round, seed, model, batch, steps):
 
 def steps(count, rule):
     global optimiser
-    if rule["adam"]:
-        raise ValueError("this worker has no Adam; use plain steps or momentum")
     if optimiser is None:
         optimiser = torch.optim.SGD(net.parameters(), 1.0, rule["momentum"], 0, rule["weight_decay"], rule["nesterov"])
     optimiser.param_groups[0]["lr"] = rule["rate"]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
 use ebb_round::clip::Allowed;
-use ebb_round::{ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Saver, State, StateError};
+use ebb_round::{
+    ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Saver, Skill, State, StateError,
+};
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
@@ -283,6 +285,12 @@ fn build<W>(
                        snapshot; give chance = Q or every = N";
         return Err(tree.error("select.kind", message).into());
     }
+    let probe = roles.selector.probes().then_some(Skill::Loss);
+    let asked: Vec<_> = roles.local.skills().into_iter().chain(probe).collect();
+    // Over a network the clients' own workers train, and they are asked when they join.
+    if let Some(lack) = lack(task.as_ref(), &asked).filter(|_| oracles) {
+        return Err(tree.error("data.trainer", lack).into());
+    }
     check_oracle_chances(&tree, &roles, &oracle_chances)?;
     let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
     let stop: StopTable = tree.table("stop", facts).parse()?;
@@ -395,6 +403,18 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
         }
         _ => Ok(()),
     }
+}
+
+/// What whoever trains lacks of what is asked, in words.
+pub(crate) fn lack(task: &dyn Task, asked: &[Skill]) -> Option<String> {
+    let lacking: Vec<_> = asked.iter().filter(|skill| !task.can(**skill)).map(|skill| skill.name()).collect();
+    (!lacking.is_empty()).then(|| {
+        format!(
+            "the recipe needs a worker that can do {}, and this one does not say that it can; teach it, add the word to what it \
+             answers to describe under \"can\", or take a recipe or settings of [local] that need less",
+            lacking.join(", ")
+        )
+    })
 }
 
 /// Refuses a method that goes by true chances where nobody knows them.

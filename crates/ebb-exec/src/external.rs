@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, StepRule, Stream};
+use ebb_round::{ClientId, Job, Layout, LocalRun, Skill, StepRule, Stream};
 use ebb_settings::{Entry, Settings, SettingsError};
 use ebb_train::{Done, Tally, Task, Trainee};
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,8 @@ pub struct External {
     layout: Layout,
     initial: Vec<f32>,
     labels: bool,
+    /// What the workers say that they can; nothing: everything.
+    can: Option<Vec<String>>,
     tests: bool,
     pool: Pool,
     /// Where vectors are handed over.
@@ -82,22 +84,26 @@ struct Held {
     held_out: u32,
 }
 
-/// What a worker says that a client has, and whether there are labels.
-fn described(pool: &Pool, client: u32) -> Result<(Held, bool), String> {
+/// What a worker says of a client and of itself.
+struct Described {
+    held: Held,
+    labels: bool,
+    can: Option<Vec<String>>,
+}
+
+fn described(pool: &Pool, client: u32) -> Result<Described, String> {
     let reply = pool.take()?.ask(&Ask::Describe { client })?;
     let samples = reply.samples.filter(|samples| (1.0..=f64::from(u32::MAX)).contains(samples));
     let samples = samples.ok_or("the worker does not say how many samples it has; a worker that is asked to describe answers with samples, 1 or more")?;
-    Ok((
-        Held { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) },
-        reply.labels.unwrap_or(false),
-    ))
+    let held = Held { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) };
+    Ok(Described { held, labels: reply.labels.unwrap_or(false), can: reply.can })
 }
 
 impl External {
     /// The task of one client, with the data that its worker has.
     pub fn of_one(client: ClientId, layout: Layout, command: Vec<String>) -> Result<External, String> {
         let pool = Pool::new(command, 1);
-        let (held, labels) = described(&pool, client.number())?;
+        let Described { held, labels, can } = described(&pool, client.number())?;
         let folder =
             tempfile::tempdir().map_err(|error| format!("no folder to hand over vectors: {error}"))?;
         Ok(External {
@@ -106,6 +112,7 @@ impl External {
             layout,
             initial: Vec::new(),
             labels,
+            can,
             tests: false,
             pool,
             folder,
@@ -129,6 +136,7 @@ impl External {
             None => Pool::new(Vec::new(), 1),
         };
         let mut labels = table.labels.unwrap_or(false);
+        let mut can = None;
         let held_out = table.held_out.unwrap_or(0);
         let of_all =
             |samples: Vec<u32>| samples.into_iter().map(|samples| Held { samples, held_out }).collect();
@@ -144,10 +152,10 @@ impl External {
             None => {
                 let mut held = Vec::with_capacity(n_clients);
                 for client in 0..table.clients.get() {
-                    let (one, has) =
-                        described(&pool, client).map_err(|error| settings.error("trainer", error))?;
-                    labels = table.labels.unwrap_or(has);
-                    held.push(Held { held_out: table.held_out.unwrap_or(one.held_out), ..one });
+                    let one = described(&pool, client).map_err(|error| settings.error("trainer", error))?;
+                    labels = table.labels.unwrap_or(one.labels);
+                    can = one.can;
+                    held.push(Held { held_out: table.held_out.unwrap_or(one.held.held_out), ..one.held });
                 }
                 held
             }
@@ -162,6 +170,7 @@ impl External {
             layout,
             initial,
             labels,
+            can,
             tests: table.tests,
             pool,
             folder,
@@ -287,6 +296,10 @@ impl Task for External {
 
     fn is_outside(&self) -> bool {
         true
+    }
+
+    fn can(&self, skill: Skill) -> bool {
+        self.can.as_ref().is_none_or(|can| can.iter().any(|name| name == skill.name()))
     }
 
     fn interrupt(&self) {

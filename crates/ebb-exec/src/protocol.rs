@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Ask {
-    /// Say what there is of a client's data: `samples` to train on, `held_out` ones to be judged on, whether there are `labels`.
+    /// Say what there is of a client's data: `samples` to train on, `held_out` ones to be judged on, whether there are `labels`,
+    /// and what else the worker `can`.
     Describe {
         /// Whose data.
         client: u32,
@@ -115,6 +116,10 @@ pub struct Reply {
     /// Whether samples have labels that can be right or wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<bool>,
+    /// Which of `momentum`, `nesterov`, `adam`, `weight-decay`, `clip`, `pull`, `push` (in the rule of a step), `gradient` and
+    /// `loss` it can do; absent: all. Whatever needs another is refused before the first job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub can: Option<Vec<String>>,
     /// Of `update` the mean over its steps, of `loss` the mean, of `evaluate` the sum over samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,

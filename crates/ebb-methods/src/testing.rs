@@ -1,13 +1,14 @@
 //! A small world to check methods in by hand.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
 use ebb_round::{
     Aggregator, Answer, Census, ClientId, Cohort, Contribution, Job, Loader, LocalRule, LocalRun, Parcel,
-    Report, Returns, Round, RoundNo, Saver, Selector, Shares, StepRule, Update,
+    Report, Returns, Round, RoundNo, Saver, Selector, Shares, Skill, StepRule, Update,
 };
 use ebb_settings::{Entry, Facts, Tree};
 
@@ -271,11 +272,21 @@ pub(crate) struct Parabola {
     velocity: f32,
     asked: u32,
     limit: u32,
+    /// What was asked of it beyond plain steps.
+    pub(crate) skills: BTreeSet<Skill>,
 }
 
 impl Parabola {
     pub(crate) fn around(centre: f32) -> Parabola {
-        Parabola { weight: 0.0, centre, start: 0.0, velocity: 0.0, asked: 0, limit: u32::MAX }
+        Parabola {
+            weight: 0.0,
+            centre,
+            start: 0.0,
+            velocity: 0.0,
+            asked: 0,
+            limit: u32::MAX,
+            skills: BTreeSet::new(),
+        }
     }
 
     pub(crate) fn from(self, start: f32) -> Parabola {
@@ -298,6 +309,7 @@ impl LocalRun for Parabola {
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let count = count.min(self.limit);
+        self.skills.extend(rule.skills());
         for _ in 0..count {
             let slope = (self.weight - self.centre)
                 + rule.weight_decay * self.weight
@@ -311,6 +323,7 @@ impl LocalRun for Parabola {
     }
 
     fn gradient(&mut self) -> Vec<f32> {
+        self.skills.insert(Skill::Gradient);
         vec![self.weight - self.centre]
     }
 

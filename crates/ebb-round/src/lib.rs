@@ -38,7 +38,7 @@ pub use rng::Stream;
 pub use roles::{
     Acquaintance, Adam, Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness,
     LocalRule, LocalRun, Notes, Objective, OwnStart, Pick, Probes, Report, Returns, Round, Selector,
-    ServerRule, StepRule, Substitution, Wait,
+    ServerRule, Skill, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
 pub use shelf::Shelf;

@@ -141,6 +141,63 @@ pub trait LocalRule: Send + Sync {
     fn remembers(&self) -> bool {
         false
     }
+    /// What it asks of whoever trains beyond plain steps, so that whoever cannot is told before the first job.
+    fn skills(&self) -> Vec<Skill> {
+        Vec::new()
+    }
+}
+
+/// What may be asked of whoever trains, beyond plain steps and what came of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Skill {
+    /// Steps that keep some of the last one's direction.
+    Momentum,
+    /// Steps that look ahead along the momentum.
+    Nesterov,
+    /// Steps by Adam.
+    Adam,
+    /// A pull towards zero.
+    WeightDecay,
+    /// Slopes that are shortened.
+    Clip,
+    /// A pull towards the start.
+    Pull,
+    /// A constant added to every slope.
+    Push,
+    /// The gradient over all of a client's data.
+    Gradient,
+    /// The loss at a model that is not trained.
+    Loss,
+}
+
+impl Skill {
+    /// Every one there is.
+    pub const ALL: [Skill; 9] = [
+        Skill::Momentum,
+        Skill::Nesterov,
+        Skill::Adam,
+        Skill::WeightDecay,
+        Skill::Clip,
+        Skill::Pull,
+        Skill::Push,
+        Skill::Gradient,
+        Skill::Loss,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Skill::Momentum => "momentum",
+            Skill::Nesterov => "nesterov",
+            Skill::Adam => "adam",
+            Skill::WeightDecay => "weight-decay",
+            Skill::Clip => "clip",
+            Skill::Pull => "pull",
+            Skill::Push => "push",
+            Skill::Gradient => "gradient",
+            Skill::Loss => "loss",
+        }
+    }
 }
 
 /// The training that a local rule directs.
@@ -178,6 +235,23 @@ pub struct StepRule<'a> {
     pub push: Option<&'a [f32]>,
     /// The longest that a slope may be, over all weights together.
     pub clip: Option<f32>,
+}
+
+impl StepRule<'_> {
+    /// What such a step asks of whoever takes it.
+    pub fn skills(&self) -> Vec<Skill> {
+        let &StepRule { rate: _, momentum, nesterov, adam, weight_decay, pull, push, clip } = self;
+        let asked = [
+            (momentum != 0.0, Skill::Momentum),
+            (nesterov, Skill::Nesterov),
+            (adam.is_some(), Skill::Adam),
+            (weight_decay != 0.0, Skill::WeightDecay),
+            (clip.is_some(), Skill::Clip),
+            (pull != 0.0, Skill::Pull),
+            (push.is_some(), Skill::Push),
+        ];
+        asked.into_iter().filter(|(asked, _)| *asked).map(|(_, skill)| skill).collect()
+    }
 }
 
 /// The constants of Adam (Kingma and Ba 2015).

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, Stream};
+use ebb_round::{ClientId, Job, Layout, LocalRun, Skill, Stream};
 
 /// A model together with everybody's data.
 pub trait Task: Send + Sync {
@@ -66,6 +66,10 @@ pub trait Task: Send + Sync {
     /// Whether another program trains, so that it can be interrupted.
     fn is_outside(&self) -> bool {
         false
+    }
+    /// Whether whoever trains can do this, as far as it said.
+    fn can(&self, _skill: Skill) -> bool {
+        true
     }
     /// Ends, as a failure, whatever that program is at: nobody waits for it any more.
     fn interrupt(&self) {}

@@ -91,6 +91,59 @@ fn a_worker_that_cannot_is_an_error_that_says_why() {
     check("[]", "trainer.command");
 }
 
+/// A worker that describes itself, can do what is named, and no job.
+#[cfg(unix)]
+fn who_can(names: &str) -> Vec<String> {
+    let reply = format!("{{\"samples\": 20, \"labels\": true, \"can\": [{names}]}}");
+    let script = format!("while read ask; do echo '{reply}'; done");
+    ["sh", "-c", &script].map(str::to_owned).to_vec()
+}
+
+#[cfg(unix)]
+#[test]
+fn what_a_worker_cannot_is_said_before_the_first_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, _) = configurations(folder.path(), "scaffold");
+    let model = folder.path().join("start.safetensors");
+    let external = folder.path().join("said.toml");
+    let text_of = |recipe: &str, more: &str, names: &str| {
+        format!(
+            "recipe = \"{recipe}\"\n[run]\nrounds = 1\n[local]\nrate = 0.05\nsteps = 1\n{more}\n[data]\nkind = \"external\"\n\
+             clients = 2\nmodel = {model:?}\n[data.trainer]\ncommand = {:?}\n",
+            who_can(names)
+        )
+    };
+    let said = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let check = |recipe: &str, more: &str, names: &str, lacking: &str| {
+        std::fs::write(&external, text_of(recipe, more, names)).unwrap();
+        let out = folder.path().join("out");
+        let said = said(&["run", text(&external), "--quiet", "--out", text(&out)]);
+        assert!(said.contains("data.trainer"), "{said}");
+        assert!(said.contains(&format!("can do {lacking}, and this one")), "{recipe}: {said}");
+        assert!(!out.exists(), "nothing was begun");
+    };
+    let one = "\n[select]\ncohort = 1";
+    check("scaffold", &format!("option = \"I\"{one}"), "\"push\"", "gradient");
+    check("scaffold", &format!("option = \"I\"{one}"), "", "push, gradient");
+    check("fedprox", &format!("mu = 0.5\noptimiser = \"adam\"{one}"), "\"pull\"", "adam");
+    check("pow-d", &format!("{one}\ncandidates = 2"), "\"push\"", "loss");
+
+    // Over a network the client says it, and ends.
+    let served = folder.path().join("served");
+    let (_server, url, _) = serve(&own, &served);
+    let token = token(&served, &[]);
+    let home = folder.path().join("home");
+    let mut arguments = vec!["join", &url, "--home", text(&home), "--token", &token, "--exec"];
+    let worker = who_can("\"momentum\"");
+    arguments.extend(worker.iter().map(String::as_str));
+    let said = said(&arguments);
+    assert!(said.contains("can do push, and this one"), "{said}");
+}
+
 /// A process that does not outlive its test.
 struct Ends(Child);
 

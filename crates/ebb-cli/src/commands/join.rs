@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::CliError;
 use crate::args::Join;
+use crate::assemble::lack;
 use crate::commands::serve::read_given;
 use crate::output::{log_to_stderr, note};
 use crate::progress::on_interruption;
@@ -82,6 +83,9 @@ fn with_worker(
         External::of_one(slice, invitation.layout.clone(), command.to_vec()).map_err(CliError::Usage)?;
     let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
     let roles = registry.build(&given(invitation)?, facts)?;
+    if let Some(lack) = lack(&task, &roles.local.skills()) {
+        return Err(CliError::Usage(lack));
+    }
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
 }
 

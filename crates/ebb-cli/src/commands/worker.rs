@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebb_exec::protocol::{Ask, Reply, Rule};
 use ebb_exec::{read_vector, write_vector};
-use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, StepRule, Work};
+use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::Facts;
 use ebb_train::{Task, Trainee};
 
@@ -105,6 +105,7 @@ fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
                 samples: Some(f64::from(task.samples(client))),
                 held_out: Some(task.held_out(client)),
                 labels: Some(task.has_accuracy()),
+                can: Some(Skill::ALL.map(|skill| skill.name().to_owned()).to_vec()),
                 ..Reply::default()
             })
         }

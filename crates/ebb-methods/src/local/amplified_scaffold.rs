@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -84,6 +84,11 @@ impl Memory {
 impl LocalRule for AmplifiedScaffold {
     fn remembers(&self) -> bool {
         true
+    }
+
+    fn skills(&self) -> Vec<Skill> {
+        let push = self.period.map(|_| [].as_slice());
+        self.plan.skills(StepRule { push, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {

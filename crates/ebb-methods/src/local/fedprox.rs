@@ -3,7 +3,7 @@
 //! FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks"): the local loss plus
 //! `mu / 2 * |w - w_t|^2`. A client that is cut off returns what it has; nothing else depends on the steps done.
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::{Entry, NonNegative};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,10 @@ struct FedProx {
 }
 
 impl LocalRule for FedProx {
+    fn skills(&self) -> Vec<Skill> {
+        self.plan.skills(StepRule { pull: self.mu.get() as f32, ..StepRule::default() })
+    }
+
     fn plan(&self, tick: u32) -> (f32, Work) {
         self.plan.at(tick)
     }

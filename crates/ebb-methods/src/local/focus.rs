@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -50,6 +50,11 @@ struct Focus {
 impl LocalRule for Focus {
     fn remembers(&self) -> bool {
         true
+    }
+
+    fn skills(&self) -> Vec<Skill> {
+        let push = self.summed.then_some([].as_slice());
+        self.plan.skills(StepRule { push, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Adam, Amount, Job, StepRule, Work};
+use ebb_round::{Adam, Amount, Job, Skill, StepRule, Work};
 use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -158,8 +158,18 @@ impl Plan {
 
     /// A step without correction.
     pub fn plain_step(&self, job: &Job) -> StepRule<'static> {
+        self.step_at(job.rate)
+    }
+
+    /// What a step with this correction asks of whoever takes it.
+    pub fn skills(&self, correction: StepRule<'_>) -> Vec<Skill> {
+        let StepRule { pull, push, .. } = correction;
+        StepRule { pull, push, ..self.step_at(0.0) }.skills()
+    }
+
+    fn step_at(&self, rate: f32) -> StepRule<'static> {
         StepRule {
-            rate: job.rate,
+            rate,
             momentum: self.momentum.get() as f32,
             nesterov: self.nesterov,
             adam: (self.optimiser == Optimiser::Adam).then(|| Adam {

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +76,12 @@ struct Scaffold {
 impl LocalRule for Scaffold {
     fn remembers(&self) -> bool {
         true
+    }
+
+    fn skills(&self) -> Vec<Skill> {
+        let mut skills = self.plan.skills(StepRule { push: Some(&[]), ..StepRule::default() });
+        skills.extend((self.option == Variate::I).then_some(Skill::Gradient));
+        skills
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {

@@ -1,6 +1,6 @@
 //! Mini-batch gradient descent, all steps taken plainly.
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -30,6 +30,10 @@ struct Sgd {
 }
 
 impl LocalRule for Sgd {
+    fn skills(&self) -> Vec<Skill> {
+        self.plan.skills(StepRule::default())
+    }
+
     fn plan(&self, tick: u32) -> (f32, Work) {
         self.plan.at(tick)
     }

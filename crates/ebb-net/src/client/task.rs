@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{ClientId, Job, LocalRule, Parcel, Stream};
+use ebb_round::{ClientId, Job, LocalRule, Parcel, Skill, Stream};
 use ebb_train::backend::{Assignment, Trained, train_while};
 use ebb_train::{Tally, Task};
 
@@ -33,7 +33,8 @@ impl Trainer for TaskTrainer {
 
     fn abilities(&self) -> Abilities {
         let evaluate = self.task.held_out(self.slice) > 0;
-        Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate }
+        let probe = self.task.can(Skill::Loss);
+        Abilities { partial: true, sides: true, own_start: true, probe, evaluate }
     }
 
     fn train(
