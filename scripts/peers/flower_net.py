@@ -172,6 +172,14 @@ class Deployment:
             log = (self.folder / name / "log").read_text(errors="replace").strip()[-2000:]
             raise RuntimeError(f"{why}; the log of {name} closes:\n{log}")
 
+    def listens(self, port: int, patience: float) -> None:
+        """Returns when somebody does."""
+        since = time.monotonic()
+        with socket.socket() as probe:
+            while probe.connect_ex(("127.0.0.1", port)) != 0:
+                self.check(since, patience)
+                time.sleep(0.1)
+
     def run(self, clients: int, rounds: int, app: Path, ends: Path, patience: float) -> None:
         """Returns when the rounds are over."""
         link, *ports = free_ports(1 + clients)
@@ -179,14 +187,13 @@ class Deployment:
         # The app needs nothing installed, and Flower would look for it on the network.
         alone = "--disable-runtime-dependency-installation"
         self.start("superlink", "flower-superlink", "--insecure", "--port", str(link), alone)
-        since = time.monotonic()
-        with socket.socket() as probe:
-            while probe.connect_ex(("127.0.0.1", link)) != 0:
-                self.check(since, patience)
-                time.sleep(0.1)
+        self.listens(link, patience)
+        # One after another: many that start at once on few cores miss each other's deadlines before anything is measured.
         for node, port in enumerate(ports):
             options = ("--insecure", "--superlink", address, "--port", str(port))
             self.start(f"supernode-{node}", "flower-supernode", *options)
+            self.listens(port, patience)
+        since = time.monotonic()
         (self.folder / "run").mkdir()
         here = f'[superlink.here]\naddress = "{address}"\ninsecure = true\n'
         (self.folder / "run" / "config.toml").write_text(here)
