@@ -32,6 +32,7 @@
 pub mod conformance;
 
 pub use ebb_cli as cli;
+pub use ebb_exec as exec;
 pub use ebb_methods::{Addition, Recipe, Registry};
 pub use ebb_net as net;
 pub use ebb_record as record;

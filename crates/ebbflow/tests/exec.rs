@@ -1,11 +1,12 @@
 //! Clients that are programs of their own: a worker behind lines of JSON trains what this program trains by itself.
 
-use std::io::{BufRead, BufReader};
+mod served;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_ebbflow");
+use served::{Ends, PROGRAM, serve, text, token};
 
 /// A run on SYNTHETIC with this program's own training, and the same with workers.
 fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
@@ -33,10 +34,6 @@ fn samples(file: &Path) -> Vec<u32> {
     let facts = ebbflow::Facts { seed: 1, ..ebbflow::Facts::default() };
     let task = ebbflow::train::data::build(&tree.table("data", facts)).unwrap();
     (0..task.n_clients()).map(|idx| task.samples(ebbflow::ClientId::new(idx))).collect()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn ebbflow(arguments: &[&str]) {
@@ -133,6 +130,8 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
     check("pow-d", &format!("{one}\ncandidates = 2"), "\"push\"", "loss");
 
     // Over a network the client says it, and ends.
+    let any_port = std::fs::read_to_string(&own).unwrap() + "[serve]\nlisten = \"127.0.0.1:0\"\n";
+    std::fs::write(&own, any_port).unwrap();
     let served = folder.path().join("served");
     let (_server, url, _) = serve(&own, &served);
     let token = token(&served, &[]);
@@ -142,39 +141,6 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
     arguments.extend(worker.iter().map(String::as_str));
     let said = said(&arguments);
     assert!(said.contains("can do push, and this one"), "{said}");
-}
-
-/// A process that does not outlive its test.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A server, where it is, and what it says after that.
-fn serve(file: &Path, out: &Path) -> (Ends, String, std::thread::JoinHandle<String>) {
-    let mut server = Command::new(PROGRAM)
-        .args(["serve", text(file), "--out", text(out)])
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let url = said.find_map(|line| {
-        let from = line.find("http://")?;
-        Some(line[from..].split([',', ' ', ';']).next().unwrap().to_owned())
-    });
-    let url = url.expect("the server says where it is");
-    (Ends(server), url, std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
-}
-
-/// What clients enrol with at a server of this folder.
-fn token(out: &Path, arguments: &[&str]) -> String {
-    let token = Command::new(PROGRAM).args(["token", text(out)]).args(arguments).output().unwrap();
-    String::from_utf8(token.stdout).unwrap().trim().to_owned()
 }
 
 fn join(url: &str, home: &Path, token: &str, arguments: &[&str]) -> Ends {

@@ -1,0 +1,124 @@
+//! The line, and how a client stays with a server.
+
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
+use ebbflow::net::Abilities;
+use ebbflow::net::client::{AtWork, Invitation, Joining, Left, Trainer, Until, join};
+use ebbflow::train::Tally;
+use ebbflow::train::backend::Trained;
+use ebbflow::{ClientId, Job, Layout, Parcel, Piece, Update};
+use tokio::sync::watch;
+
+/// y = slope x + offset: one tensor of two numbers.
+pub(crate) fn layout() -> Layout {
+    Layout::new(vec![Piece { name: "line".to_owned(), shape: vec![2], trained: true }])
+}
+
+/// What one client has read: pairs of x and y.
+struct Line {
+    readings: Vec<(f32, f32)>,
+    held_out: Vec<(f32, f32)>,
+}
+
+impl Line {
+    /// On a device this would come from its sensors. Here all lies on y = 2x - 1, elsewhere at each client.
+    fn at(client: ClientId) -> Line {
+        let from = 0.5 * client.idx() as f32 - 1.0;
+        let pairs = (0..25).map(|idx| from + 0.05 * idx as f32).map(|x| (x, 2.0 * x - 1.0));
+        let (readings, held_out) = pairs.enumerate().partition::<Vec<_>, _>(|(idx, _)| idx % 5 != 0);
+        let only = |pairs: Vec<(usize, (f32, f32))>| pairs.into_iter().map(|(_, pair)| pair).collect();
+        Line { readings: only(readings), held_out: only(held_out) }
+    }
+}
+
+/// How far a line is from a reading.
+fn error(model: &[f32], (x, y): (f32, f32)) -> f32 {
+    model[0] * x + model[1] - y
+}
+
+/// The mean of half the squared errors.
+fn loss(model: &[f32], pairs: &[(f32, f32)]) -> f32 {
+    pairs.iter().map(|&pair| error(model, pair).powi(2) / 2.0).sum::<f32>() / pairs.len() as f32
+}
+
+impl Trainer for Line {
+    fn samples(&self) -> u32 {
+        self.readings.len() as u32
+    }
+
+    /// A recipe that asks for more is refused when the client joins.
+    fn abilities(&self) -> Abilities {
+        Abilities { partial: true, probe: true, evaluate: true, ..Abilities::default() }
+    }
+
+    fn train(
+        &mut self,
+        job: &Job,
+        _memory: &Arc<Parcel>,
+        at_work: &AtWork,
+    ) -> Result<Option<Trained>, String> {
+        let start = &job.global.model;
+        let (mut model, mut losses) = (start.clone(), Vec::new());
+        let steps_asked = job.work.steps(self.samples());
+        let rate = job.rate / self.readings.len() as f32;
+        for steps in 1..=steps_asked.get() {
+            // The deadline has come: what is done so far is sent.
+            if at_work.is_stopped() {
+                break;
+            }
+            losses.push(loss(&model, &self.readings));
+            let errors = self.readings.iter().map(|&(x, y)| (x, error(&model, (x, y))));
+            let (slope, offset) =
+                errors.fold((0.0, 0.0), |(slope, offset), (x, e)| (slope + e * x, offset + e));
+            model[0] -= rate * slope;
+            model[1] -= rate * offset;
+            at_work.done(steps);
+        }
+        let Some(steps) = NonZeroU32::new(losses.len() as u32) else { return Ok(None) };
+        let delta = model.iter().zip(start).map(|(new, old)| new - old).collect();
+        let update = Update {
+            delta: Parcel::of(delta),
+            base: job.round,
+            rate: job.rate,
+            steps,
+            steps_asked,
+            samples: self.samples(),
+            loss: losses.iter().sum::<f32>() / losses.len() as f32,
+            loss_fall: losses[0] - losses[losses.len() - 1],
+            accuracy: None,
+        };
+        Ok(Some(Trained { update, memory: None }))
+    }
+
+    fn loss(&mut self, job: &Job, _samples: Option<NonZeroU32>) -> Result<f32, String> {
+        Ok(loss(&job.global.model, &self.readings))
+    }
+
+    fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
+        let weight = self.held_out.len() as f64;
+        Ok(Tally { weight, loss: weight * f64::from(loss(model, &self.held_out)), hits: None })
+    }
+}
+
+/// Joins a server and stays until the run is over.
+pub(crate) fn stay(url: &str, home: &Path, token: &str) -> Result<Left, String> {
+    let make = Box::new(|invitation: &Invitation| {
+        if invitation.layout != layout() {
+            return Err("the server's model is no line; write it by: own_client model FILE".to_owned());
+        }
+        Ok(Box::new(Line::at(invitation.client)) as Box<dyn Trainer>)
+    });
+    let joining = Joining {
+        url: url.to_owned(),
+        token: Some(token.to_owned()),
+        folder: Some(home.to_owned()),
+        ..Joining::default()
+    };
+    // Whoever holds the other end can tell it to stop, or to leave for good.
+    let (_end, until) = watch::channel(Until::Over);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(join(joining, make, until)).map_err(|error| error.to_string())
+}
