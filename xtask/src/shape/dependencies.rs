@@ -42,6 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "ebbflow",
         &[
             "ebb-cli",
+            "ebb-exec",
             "ebb-methods",
             "ebb-net",
             "ebb-record",
