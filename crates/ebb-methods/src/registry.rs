@@ -267,7 +267,7 @@ mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
 
-    use ebb_round::Contribution;
+    use ebb_round::{Contribution, Round};
 
     use super::*;
     use crate::testing::{World, aggregator, contribution, vector_answer};
@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// Everybody's update points along an axis of its own, so that the aggregate shows whose work is in it. Some do half of it,
-    /// which counts for half.
+    /// which counts for half, and the rate falls, so that what is remembered may count for less.
     #[test]
     fn aggregates_say_by_how_much_the_work_of_each_client_is_in_them() {
         let mut world = World::with_samples(&[1, 2, 3, 4]);
@@ -335,16 +335,17 @@ mod tests {
         for entry in Registry::standard().aggregators {
             let mut one = aggregator(entry, entry.example).unwrap();
             for (number, clients) in (0..).zip([vec![0, 2], vec![1, 2], vec![], vec![0, 3], vec![2]]) {
+                let rate = 0.1 / (number + 1) as f32;
                 let along = |client: &usize| {
                     let mut axis = [0.0; 4];
                     axis[*client] = 1.0;
                     let mut answer = vector_answer(*client, number, &axis);
                     let update = Arc::make_mut(&mut answer.update);
-                    (update.steps, update.steps_asked) = (steps(*client), FOUR);
+                    (update.steps, update.steps_asked, update.rate) = (steps(*client), FOUR, rate);
                     Contribution::own(&answer)
                 };
                 let came: Vec<_> = clients.iter().map(along).collect();
-                let found = one.aggregate(&world.round(number), &came);
+                let found = one.aggregate(&Round { rate, ..world.round(number) }, &came);
                 let Some(given) = found.given else {
                     untold.push(entry.name);
                     break;

@@ -111,6 +111,11 @@ impl Membership {
         Membership { arrivals, departures, newcomers: (0..n_clients as u32).collect() }
     }
 
+    /// Whether everybody is in from beginning to end.
+    pub(crate) fn is_everybody(&self) -> bool {
+        self.arrivals.is_empty() && self.departures.is_empty() && self.newcomers.is_empty()
+    }
+
     /// Takes in and lets go whoever the schedule says.
     pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         if number == 0 {

@@ -343,7 +343,9 @@ impl World {
             let client = ClientId::new(idx);
             Some(self.availability.oracle_chance(client)? * self.work.oracle_success(client)?)
         };
-        if self.outages.is_empty() { (0..n_clients).map_while(chance).collect() } else { Vec::new() }
+        let everybody = self.churn.is_none() && self.membership.is_everybody();
+        let always = self.outages.is_empty() && (everybody || !self.availability.goes_by_enrolled());
+        if always { (0..n_clients).map_while(chance).collect() } else { Vec::new() }
     }
 
     /// What the user should know of it, a line each: say, what of a recording was not taken as it is.

@@ -248,8 +248,10 @@ impl Trial<'_> {
         let data = match labelled {
             true => String::new(),
             false => format!(
-                "[data]\nkind = \"quadratic\"\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\n",
-                self.n_clients.min(2)
+                "[data]\nkind = \"quadratic\"\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\nsamples = {:?}\n",
+                self.n_clients.min(2),
+                // Clients count differently, so that shares are not mistaken for one over how many there are.
+                (1..=self.n_clients).collect::<Vec<_>>()
             ),
         };
         let text = format!("[run]\nrounds = {ROUNDS}\n{local}\n{data}[world]\n{}", self.world);

@@ -163,16 +163,16 @@ const ENTRANTS: [Entrant; 12] = [
     },
     Entrant {
         name: "fedau",
-        settings: &["recipe = \"fedau\""],
-        defaults: &["local = { rate = 0.1 }", "server = { rate = 1.0 }", "aggregate = { cut_off = 50 }"],
+        settings: &["recipe = \"fedau\"", "aggregate = { cut_off = 50 }"],
+        defaults: NOT_SAID,
         note: "rate .1, cut-off 50",
     },
     Entrant {
         name: "fedawe",
-        settings: &["recipe = \"fedawe\""],
+        settings: &["recipe = \"fedawe\"", "server.clip = 0.5"],
         defaults: &[
             "local = { rate = 0.1, schedule = \"inverse-sqrt\", slowness = 10.0 }",
-            "server = { rate = 1.0, clip = 0.5 }",
+            "server.rate = 1.0",
         ],
         note: "rate .1 / sqrt(1 + t / 10), clip .5",
     },
@@ -320,7 +320,7 @@ csv = \"{}.csv\"
     for entrant in &ENTRANTS {
         write!(text, "\n[[grid.method]]\nname = \"{}\"\n", entrant.name)?;
         let mut lines: Vec<String> = entrant.settings.iter().map(|line| (*line).to_owned()).collect();
-        if entrant.name == "ipw" && world == "classes" {
+        if entrant.name == "ipw" && world != "flash" {
             lines.push("aggregate = { chances = \"oracle\" }".to_owned());
         }
         match stage {
@@ -331,8 +331,8 @@ csv = \"{}.csv\"
                 else {
                     return Ok(None);
                 };
-                lines.push(format!("local = {{ rate = {rate} }}"));
-                lines.push(format!("server = {{ rate = {server} }}"));
+                lines.push(format!("local.rate = {rate}"));
+                lines.push(format!("server.rate = {server}"));
             }
         }
         text.push_str(&lines.join("\n"));

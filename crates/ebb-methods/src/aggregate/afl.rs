@@ -96,7 +96,8 @@ impl Aggregator for Cross {
             let mut given = Vec::new();
             for one in came {
                 let part = round.weight(one.client) / total;
-                given.push((one.client, part));
+                let asked = f64::from(one.update.rate) * f64::from(one.update.steps_asked.get());
+                given.push((one.client, part * reach / asked));
                 add(&mut sum, part * per_step(one), &one.update.delta.model);
             }
             return Aggregate { vector: scaled(&sum, reach), given: Some(given) };
@@ -104,12 +105,16 @@ impl Aggregator for Cross {
         latest.begin(round);
         for one in &came {
             // By steps, so that half of the work says as much as all of it.
-            latest.replace(round, one.client, &scaled_down(&one.update.delta.model, per_step(one)), 1.0);
+            let step = scaled_down(&one.update.delta.model, per_step(one));
+            let done = 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps_asked.get()));
+            latest.replace(round, one.client, &step, (done, one.update.base));
         }
         let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {
             true => Aggregate::nothing(round.global.model.len()),
-            false => Aggregate { vector: scaled(latest.sum(), reach), given: Some(latest.given(round)) },
+            false => {
+                Aggregate { vector: scaled(latest.sum(), reach), given: Some(latest.given(round, reach)) }
+            }
         }
     }
 
@@ -144,6 +149,8 @@ impl State for Cross {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::testing::{World, aggregator, partial};
 
@@ -153,9 +160,10 @@ mod tests {
         let mut afl = aggregator(entry, text).unwrap();
         let mut found = Vec::new();
         for (number, came) in (9..).zip(rounds) {
-            let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| Contribution {
-                age,
-                ..partial(client, value, steps, 4)
+            let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| {
+                let mut one = Contribution { age, ..partial(client, value, steps, 4) };
+                Arc::make_mut(&mut one.update).base = number - age;
+                one
             };
             let came: Vec<_> = came.iter().map(one).collect();
             found.push(afl.aggregate(&world.round(number), &came).vector[0]);
@@ -187,6 +195,11 @@ mod tests {
             [&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[(2, 8.0, 4, 0)], &[], &[(0, -4.0, 4, 0), (0, 40.0, 4, 2)]];
         // A quarter of 4 + 12, then of 8 more, and again; then client 0's newer answer counts.
         assert_eq!(play(CS, "", &rounds), [4.0, 6.0, 6.0, 4.0]);
+        // What was sent before that comes late says nothing any more.
+        assert_eq!(
+            play(CS, "", &[&[(0, 4.0, 4, 0)], &[(0, 40.0, 4, 2)], &[(1, 4.0, 4, 1)]]),
+            [1.0, 1.0, 2.0]
+        );
         assert_eq!(play(CS, "empty_rounds = \"stay\"", &rounds), [4.0, 6.0, 0.0, 4.0]);
     }
 }

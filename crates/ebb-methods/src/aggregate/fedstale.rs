@@ -79,7 +79,7 @@ impl Aggregator for FedStale {
             return Aggregate::nothing(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
-        let mut given = self.past.given(round);
+        let mut given = self.past.given(round, 1.0);
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
         for (one, _) in &answers {
             let weight = round.weight(one.client) / self.chances.of_answer(round, one);
@@ -89,7 +89,12 @@ impl Aggregator for FedStale {
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
         for (one, _) in answers {
-            self.past.replace(round, one.client, &one.update.delta.model, one.update.done());
+            self.past.replace(
+                round,
+                one.client,
+                &one.update.delta.model,
+                (one.update.done(), one.update.base),
+            );
         }
         Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }

@@ -57,14 +57,19 @@ impl Aggregator for FedVarp {
             return Aggregate::nothing(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
-        let mut given = self.past.given(round);
+        let mut given = self.past.given(round, 1.0);
         for (one, part) in &answers {
             given.push((one.client, part * (one.update.done() - self.past.done(one.client))));
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
         for (one, _) in answers {
-            self.past.replace(round, one.client, &one.update.delta.model, one.update.done());
+            self.past.replace(
+                round,
+                one.client,
+                &one.update.delta.model,
+                (one.update.done(), one.update.base),
+            );
         }
         Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
     }

@@ -66,7 +66,7 @@ impl Aggregator for Mifa {
             let rate = f64::from(one.update.rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / rate) as f32).collect();
-            self.past.replace(round, one.client, &per_rate, one.update.done());
+            self.past.replace(round, one.client, &per_rate, (one.update.done() / rate, one.update.base));
         }
         let heard = |one: ClientId| round.share(one) <= 0.0 || self.past.knows(one);
         self.waited |= !self.wait || round.enrolled().into_iter().all(heard);
@@ -75,7 +75,7 @@ impl Aggregator for Mifa {
             true => Aggregate::nothing(round.global.model.len()),
             false => Aggregate {
                 vector: scaled(self.past.sum(), f64::from(round.rate)),
-                given: Some(self.past.given(round)),
+                given: Some(self.past.given(round, f64::from(round.rate))),
             },
         }
     }

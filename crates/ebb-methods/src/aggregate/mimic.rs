@@ -60,7 +60,7 @@ impl Aggregator for Mimic {
                 .zip(&one.update.delta.model)
                 .map(|(sum, by)| (sum - f64::from(*by)) as f32)
                 .collect();
-            self.corrections.replace(round, one.client, &off, 1.0);
+            self.corrections.replace(round, one.client, &off, (1.0, one.update.base));
         }
         // A correction holds what others sent in rounds long gone.
         Aggregate::untold(scaled(&sum, 1.0))

@@ -1,5 +1,6 @@
 //! What clients sent last and its sum by shares: what the methods that go by it have in common.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use ebb_round::{Bits, ClientId, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError};
@@ -11,8 +12,8 @@ use crate::memory::{Memory, Precision};
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
     memory: Memory,
-    /// What part of the work each holds that is remembered.
-    done: BTreeMap<ClientId, f64>,
+    /// What part of the work each holds that is remembered, in the unit of what is kept (over a rate, say), and which round it answers.
+    done: BTreeMap<ClientId, (f64, RoundNo)>,
     sum: Vec<f64>,
     /// The shift of the objective that the sum goes by.
     shift: Option<RoundNo>,
@@ -46,14 +47,16 @@ impl Remembered {
         &self.sum
     }
 
-    /// By which factor the work of each client is in the sum.
-    pub(super) fn given(&self, round: &Round<'_>) -> Vec<(ClientId, f64)> {
-        self.done.iter().map(|(client, done)| (*client, round.share(*client) * done)).collect()
+    /// By which factor the work of each client is in so many times the sum.
+    pub(super) fn given(&self, round: &Round<'_>, times: f64) -> Vec<(ClientId, f64)> {
+        let given =
+            |(client, (done, _)): (&ClientId, &(f64, _))| (*client, round.share(*client) * done * times);
+        self.done.iter().map(given).collect()
     }
 
     /// What part of the work is remembered of a client; nothing of one that was never heard.
     pub(super) fn done(&self, client: ClientId) -> f64 {
-        self.done.get(&client).copied().unwrap_or(0.0)
+        self.done.get(&client).map_or(0.0, |(done, _)| *done)
     }
 
     /// What a client sent last; empty if it was never heard.
@@ -66,16 +69,23 @@ impl Remembered {
         self.memory.knows(client)
     }
 
-    /// Remembers what a client of the objective sent, and what part of the work that is.
-    pub(super) fn replace(&mut self, round: &Round<'_>, client: ClientId, vector: &[f32], done: f64) {
+    /// Remembers what a client of the objective sent, what part of the work that is, and which round it answers. What it sent later stays:
+    /// a late answer may come after a newer one.
+    pub(super) fn replace(
+        &mut self,
+        round: &Round<'_>,
+        client: ClientId,
+        vector: &[f32],
+        (done, base): (f64, RoundNo),
+    ) {
         let share = round.share(client);
-        if share <= 0.0 {
+        if share <= 0.0 || self.done.get(&client).is_some_and(|(_, kept)| *kept > base) {
             return;
         }
         let old = self.of(client);
         add(&mut self.sum, -share, &old);
-        self.memory.put(client, vector);
-        self.done.insert(client, done);
+        self.memory.put(client, &trained_only(round, vector));
+        self.done.insert(client, (done, base));
         // What is kept may be rounded, and it is that which will be taken out again.
         let kept = self.of(client);
         add(&mut self.sum, share, &kept);
@@ -91,11 +101,25 @@ impl Remembered {
     }
 }
 
+/// A vector with zeros for running statistics, which are averaged whatever is remembered: in half precision one large variance would leave
+/// nothing of small steps.
+fn trained_only<'v>(round: &Round<'_>, vector: &'v [f32]) -> Cow<'v, [f32]> {
+    if round.trained.iter().map(|range| range.len()).sum::<usize>() == vector.len() {
+        return Cow::Borrowed(vector);
+    }
+    let mut trained = vec![0.0; vector.len()];
+    for range in round.trained {
+        trained[range.clone()].copy_from_slice(&vector[range.clone()]);
+    }
+    Cow::Owned(trained)
+}
+
 impl State for Remembered {
     fn save(&self, to: &mut Saver) {
         to.section("memory", |to| self.memory.save(to));
         to.u32s("heard", &self.done.keys().map(|client| client.number()).collect::<Vec<_>>());
-        to.f64s("done", &self.done.values().copied().collect::<Vec<_>>());
+        to.f64s("done", &self.done.values().map(|(done, _)| *done).collect::<Vec<_>>());
+        to.u32s("base", &self.done.values().map(|(_, base)| *base).collect::<Vec<_>>());
         to.f64s("sum", &self.sum);
         to.u32s("shift", self.shift.as_slice());
     }
@@ -103,7 +127,8 @@ impl State for Remembered {
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         from.section("memory", |from| self.memory.load(from))?;
         let heard = from.u32s("heard")?.into_iter().map(|client| ClientId::new(client as usize));
-        self.done = heard.zip(from.f64s("done")?).collect();
+        let (done, base) = (from.f64s("done")?, from.u32s("base")?);
+        self.done = heard.zip(done.into_iter().zip(base)).collect();
         self.sum = from.f64s("sum")?;
         self.shift = from.u32s("shift")?.first().copied();
         Ok(())

@@ -204,21 +204,20 @@ struct Adaptive {
     smooth: Option<f64>,
     window: Option<usize>,
     q: f64,
-    /// The last accuracy, smoothed if that is asked; 0 before the first.
-    before: f64,
+    /// The last accuracy, smoothed if that is asked.
+    before: Option<f64>,
     /// With a window, the accuracies in it.
     recent: VecDeque<f64>,
 }
 
 impl Adaptive {
     fn learn(&mut self, accuracy: f64) {
-        let first = self.before == 0.0;
-        let accuracy = match self.smooth {
-            Some(kept) if !first => kept * self.before + (1.0 - kept) * accuracy,
+        let accuracy = match (self.smooth, self.before) {
+            (Some(kept), Some(before)) => kept * before + (1.0 - kept) * accuracy,
             _ => accuracy,
         };
         let wanted = match self.window {
-            None => self.q + self.lambda * (self.before - accuracy),
+            None => self.q + self.lambda * (self.before.unwrap_or(0.0) - accuracy),
             Some(window) => {
                 self.recent.push_back(accuracy);
                 while self.recent.len() > window {
@@ -229,7 +228,7 @@ impl Adaptive {
             }
         };
         self.q = wanted.clamp(0.0, 1.0);
-        self.before = accuracy;
+        self.before = Some(accuracy);
     }
 }
 
@@ -241,7 +240,7 @@ impl State for Fast {
         to.u64("snapshots", self.snapshots);
         if let When::Adaptive(adaptive) = &self.when {
             to.f64("q", adaptive.q);
-            to.f64("before", adaptive.before);
+            to.f64s("before", adaptive.before.as_slice());
             to.f64s("recent", &adaptive.recent.iter().copied().collect::<Vec<_>>());
         }
         to.section("around", |to| self.around.save(to));
@@ -254,7 +253,7 @@ impl State for Fast {
         self.snapshots = from.u64("snapshots")?;
         if let When::Adaptive(adaptive) = &mut self.when {
             adaptive.q = from.f64("q")?;
-            adaptive.before = from.f64("before")?;
+            adaptive.before = from.f64s("before")?.first().copied();
             adaptive.recent = from.f64s("recent")?.into();
         }
         from.section("around", |from| self.around.load(from))
@@ -326,6 +325,8 @@ mod tests {
         let accuracies = [0.5, 1.0, 0.5, 0.5, 0.5];
         check(adaptive(1.0), &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.5]);
         check(Adaptive { window: Some(3), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.0]);
+        // An accuracy of nothing is one too: 0, .1, .08.
+        check(Adaptive { smooth: Some(0.8), ..adaptive(1.0) }, &[0.0, 0.5, 0.0], &[0.0, 0.0, 0.02]);
         // .5, .6, .58, .564, .5512.
         check(Adaptive { smooth: Some(0.8), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.02, 0.036, 0.0488]);
     }

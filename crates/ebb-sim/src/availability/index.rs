@@ -3,9 +3,11 @@
 //! As the public code of FAST, "Federated Average with Snapshot" (2025), has it: of `M` clients, `floor(M X)` is up, for
 //! as many draws of `X` as it takes.
 
-use ebb_round::{Bits, RoundNo, Stream, stateless};
+use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Chance, Entry, Facts, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
+
+use std::sync::OnceLock;
 
 use super::Availability;
 use super::draws::unit;
@@ -97,6 +99,8 @@ struct Index {
     share: f64,
     /// How likely a draw is to be each client.
     chances: Vec<f64>,
+    /// The chance of each to be up where all are enrolled; empty where they are too many to say.
+    true_chances: OnceLock<Vec<f64>>,
     /// After how many draws the last round was full. A guess for the next, which changes nothing but how long it takes.
     last_full: f64,
 }
@@ -119,7 +123,8 @@ impl Index {
             }
         };
         let chances = law.parts(n_clients);
-        Ok(Index { seed, share: share.get(), chances, last_full: f64::INFINITY })
+        let true_chances = OnceLock::new();
+        Ok(Index { seed, share: share.get(), chances, true_chances, last_full: f64::INFINITY })
     }
 
     /// The clients drawn by a moment, and when each was for the first time.
@@ -146,16 +151,78 @@ impl Index {
     }
 }
 
+/// How many are up of so many.
+fn wanted(share: f64, n_clients: usize) -> usize {
+    // A share such as 0.07 is a little more in binary, and would ask for one more of 100 clients.
+    (share * n_clients as f64 - 1e-9).ceil().max(0.0) as usize
+}
+
+/// After so many draws nobody else is found: some clients may be all but impossible to draw, and then fewer are up than wanted.
+fn most_draws(wanted: usize) -> f64 {
+    20.0 * wanted as f64 + 1000.0
+}
+
+/// The chance of each client to be among the first `wanted` that are drawn.
+///
+/// It is drawn at a moment before which fewer than `wanted` others were, `integral of p exp(-p t) P(fewer others by t) dt`, in steps of
+/// the logarithm of t, in which all that is summed is smooth.
+fn inclusion(chances: &[f64], wanted: usize) -> Vec<f64> {
+    let (first, last) = (libm::log(1e-9), libm::log(most_draws(wanted)));
+    let n_steps = 500;
+    let step = (last - first) / f64::from(n_steps);
+    let mut included = vec![0.0; chances.len()];
+    for at in 0..=n_steps {
+        let moment = libm::exp(first + step * f64::from(at));
+        let ends = if at == 0 || at == n_steps { 0.5 } else { 1.0 };
+        let drawn: Vec<_> = chances.iter().map(|chance| -libm::expm1(-chance * moment)).collect();
+        let mut none = vec![0.0; wanted];
+        none[0] = 1.0;
+        fewer_others(
+            &drawn,
+            &none,
+            &mut |idx, fewer| {
+                included[idx] += ends * step * moment * chances[idx] * (1.0 - drawn[idx]) * fewer;
+            },
+            0,
+        );
+    }
+    included
+}
+
+/// Tells for each client the chance that fewer than `counts.len()` others are drawn, `counts` being the law of how many of those left out of
+/// `drawn` are. It halves the clients again and again, and only ever adds: taking one out of a law of many loses all digits.
+fn fewer_others(drawn: &[f64], counts: &[f64], tell: &mut dyn FnMut(usize, f64), from: usize) {
+    if let [_] = drawn {
+        return tell(from, counts.iter().sum());
+    }
+    let (left, right) = drawn.split_at(drawn.len() / 2);
+    let with = |others: &[f64]| {
+        let mut counts = counts.to_vec();
+        for chance in others {
+            for at in (0..counts.len()).rev() {
+                let one_less = if at == 0 { 0.0 } else { counts[at - 1] };
+                counts[at] = counts[at] * (1.0 - chance) + one_less * chance;
+            }
+        }
+        counts
+    };
+    if !left.is_empty() {
+        fewer_others(left, &with(right), tell, from);
+        fewer_others(right, &with(left), tell, from + left.len());
+    }
+}
+
+/// Beyond so many clients times how many are up, nobody waits for the true chances.
+const MOST_WORK: usize = 20_000;
+
 impl Availability for Index {
     fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
         up.clear();
-        // A share such as 0.07 is a little more in binary, and would ask for one more of 100 clients.
-        let wanted = (self.share * enrolled.count() as f64 - 1e-9).ceil().max(0.0) as usize;
+        let wanted = wanted(self.share, enrolled.count());
         if wanted == 0 {
             return;
         }
-        // Some clients may be all but impossible to draw: then fewer are up than wanted.
-        let most_draws = 20.0 * wanted as f64 + 1000.0;
+        let most_draws = most_draws(wanted);
         let soon = most_draws.min(LONGER * self.last_full);
         let mut drawn = self.drawn_by(soon, number, enrolled);
         if drawn.len() < wanted && soon < most_draws {
@@ -170,6 +237,22 @@ impl Availability for Index {
         }
         drawn.into_iter().for_each(|(_, idx)| up.set(idx, true));
     }
+
+    fn goes_by_enrolled(&self) -> bool {
+        true
+    }
+
+    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
+        let all = self.true_chances.get_or_init(|| {
+            let n_clients = self.chances.len();
+            match wanted(self.share, n_clients) {
+                0 => vec![0.0; n_clients],
+                wanted if wanted * n_clients > MOST_WORK => Vec::new(),
+                wanted => inclusion(&self.chances, wanted),
+            }
+        });
+        all.get(client.idx()).copied()
+    }
 }
 
 /// How much longer than the last round a round is likely to take at most.
@@ -179,9 +262,9 @@ stateless!(Index);
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::{Bits, Stream};
+    use ebb_round::{Bits, ClientId, Stream};
 
-    use super::Law;
+    use super::{Law, inclusion};
     use crate::availability::law::tests::draw;
     use crate::availability::tests::{all, build, long_run, refused, rounds};
 
@@ -288,6 +371,44 @@ mod tests {
             build("index", text, n_clients).unwrap().write(number, &enrolled, &mut fresh);
             assert_eq!(up, fresh, "round {number}");
         }
+    }
+
+    #[test]
+    fn the_true_chances_are_those_of_the_rounds() {
+        for text in [
+            "law = \"beta\"",
+            "law = \"beta\"\nshare = 0.15",
+            "law = \"gamma\"",
+            "law = \"weibull\"\nshare = 0.3",
+        ] {
+            let world = build("index", text, 100).unwrap();
+            let told: Vec<_> = (0..100).map(|idx| world.oracle_chance(ClientId::new(idx)).unwrap()).collect();
+            for (idx, (found, told)) in long_run("index", text, 100, N_ROUNDS).iter().zip(&told).enumerate() {
+                let error = (told * (1.0 - told) / f64::from(N_ROUNDS)).sqrt();
+                assert!(
+                    (found - told).abs() <= 5.0 * error + 1e-4,
+                    "{text}: client {idx}: {found} for {told}"
+                );
+            }
+            let up: f64 = told.iter().sum();
+            let expected = if text.contains("0.15") {
+                15.0
+            } else if text.contains("0.3") {
+                30.0
+            } else {
+                10.0
+            };
+            // Not all can be had within the draws that are made.
+            assert!(up <= expected + 1e-6 && up > expected - 1e-3, "{text}: {up}");
+        }
+        // Two draws without replacement by chances 1/2, 1/4, 1/4: 1/2 + 2 x 1/4 x 2/3, and so on.
+        let close = |found: &[f64], expected: [f64; 3]| {
+            found.iter().zip(expected).all(|(one, other)| (one - other).abs() < 1e-6)
+        };
+        let found = inclusion(&[0.5, 0.25, 0.25], 2);
+        assert!(close(&found, [5.0 / 6.0, 7.0 / 12.0, 7.0 / 12.0]), "{found:?}");
+        assert!(close(&inclusion(&[0.5, 0.25, 0.25], 1), [0.5, 0.25, 0.25]));
+        assert!(build("index", "law = \"beta\"", 10_000).unwrap().oracle_chance(ClientId::new(0)).is_none());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
 
-use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError, Stream};
+use ebb_round::{Bits, ClientId, Loader, RoundNo, Saver, State, StateError, Stream};
 use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,11 @@ impl Availability for Markov {
         }
         up.fill_words(|at| self.up.words().get(at).copied().unwrap_or(0));
     }
+
+    // In any round, for the first has the long-run law; what the last round was is another matter.
+    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
+        Some(self.chain(client.idx()).share())
+    }
 }
 
 impl State for Markov {
@@ -163,8 +168,10 @@ impl State for Markov {
 
 #[cfg(test)]
 mod tests {
+    use ebb_round::ClientId;
+
     use super::Chain;
-    use crate::availability::tests::{long_run, refused, rounds};
+    use crate::availability::tests::{build, long_run, refused, rounds};
 
     #[test]
     fn the_share_and_the_correlation_of_neighbours_are_those_of_the_chain() {
@@ -208,6 +215,17 @@ mod tests {
         }
         assert!(long_run("markov", "chance = 1.0", 70, 50).iter().all(|&share| share == 1.0));
         assert!(long_run("markov", "chance = 0.0", 70, 50).iter().all(|&share| share == 0.0));
+    }
+
+    #[test]
+    fn the_true_chance_is_the_share_of_the_rounds() {
+        for (text, chance) in
+            [("chance = 0.1", 0.1), ("comes = 0.1\ngoes = 0.3", 0.25), ("chance = 0.0", 0.0)]
+        {
+            let world = build("markov", text, 3).unwrap();
+            let told = world.oracle_chance(ClientId::new(2)).unwrap();
+            assert!((told - chance).abs() < 1e-12, "{text}: {told}");
+        }
     }
 
     #[test]

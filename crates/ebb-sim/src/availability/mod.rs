@@ -33,7 +33,13 @@ pub trait Availability: State + Send {
     /// Writes who is up. Bits of clients that are not enrolled do not matter.
     fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
 
-    /// The chance of a client to be up in any round, where it has one that is always the same. Only an oracle knows.
+    /// Whether a client is up depends on who else is enrolled.
+    fn goes_by_enrolled(&self) -> bool {
+        false
+    }
+
+    /// The chance of a client to be up in any round, where it has one that is always the same while everybody is enrolled. Only an oracle
+    /// knows.
     fn oracle_chance(&self, _client: ClientId) -> Option<f64> {
         None
     }
