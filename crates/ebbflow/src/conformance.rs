@@ -8,7 +8,7 @@ use std::path::Path;
 use ebb_cli::assemble::Assembled;
 use ebb_methods::objective::{arrivals, departures};
 use ebb_methods::{Method, Registry};
-use ebb_record::Row;
+use ebb_record::{FileShelf, Row};
 use ebb_settings::{Facts, Place, Tree};
 
 const ROUNDS: usize = 8;
@@ -162,16 +162,26 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     for (name, settings) in [
         ("fast, adaptive", adaptive.to_owned()),
         ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover = 1.3\n")),
+        ("mifa, waiting, on a shelf in half the space", on_a_shelf("mifa", "f16") + "wait = true\n"),
+        ("mifa, on a shelf", on_a_shelf("mifa", "f32")),
+        ("fedvarp, on a shelf", on_a_shelf("fedvarp", "f32")),
         (
-            "mifa, waiting, in half the space",
-            "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"mifa\"\nwait = true\nprecision = \"f16\"\nmemory_mb = 0\n"
-                .to_owned(),
+            "fedstale, on a shelf in half the space",
+            on_a_shelf("fedstale", "f16") + "chances = \"intervals\"\n",
         ),
+        ("mimic, on a shelf in half the space", on_a_shelf("mimic", "f16")),
+        ("afl-cs, on a shelf", on_a_shelf("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
     ] {
         let settings = Tree::of_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     subjects
+}
+
+/// An aggregator that keeps nothing of what it remembers in memory.
+fn on_a_shelf(kind: &str, precision: &str) -> String {
+    let memory = format!("precision = \"{precision}\"\nmemory_mb = 0\n");
+    format!("[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"{kind}\"\n{memory}")
 }
 
 fn example(table: &str, name: &str, text: &str) -> Tree {
@@ -291,8 +301,10 @@ impl Trial<'_> {
     fn assemble(&self, threads: usize) -> Assembled {
         let tree = self.settings();
         let threads = NonZeroUsize::new(threads).expect("at least one thread");
-        Assembled::new(self.registry, tree, Path::new(""), threads)
-            .unwrap_or_else(|error| does_not_build(self.subject, &error))
+        let mut run = Assembled::new(self.registry, tree, Path::new(""), threads)
+            .unwrap_or_else(|error| does_not_build(self.subject, &error));
+        run.engine.lend(Box::new(FileShelf::new(&std::env::temp_dir())));
+        run
     }
 }
 

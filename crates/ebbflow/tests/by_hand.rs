@@ -63,6 +63,25 @@ fn reweighting_and_amplification() {
     check("amplified-fedavg", &[8.67, 5.53405, 4.7675805, 4.735585308]);
 }
 
+/// One client that answers in rounds 0, 3, 5, 6 and 11: its updates, .19 of the way, count 1, 1, 2, 2 and 1.75 times; or, with intervals cut off
+/// at two rounds, 1, 3/2, 4/3, 3/2 and 11/7 times.
+#[test]
+fn intervals_since_the_last_answer() {
+    let path = |weights: [f64; 5]| {
+        let mut weights = weights.into_iter();
+        let mut model = 10.0;
+        let answers = [0, 3, 5, 6, 11];
+        (0..12)
+            .map(|round| {
+                model *= if answers.contains(&round) { 1.0 - 0.19 * weights.next().unwrap() } else { 1.0 };
+                model
+            })
+            .collect::<Vec<_>>()
+    };
+    check("fedau-long", &path([1.0, 1.0, 2.0, 2.0, 1.75]));
+    check("fedau-cut", &path([1.0, 1.5, 4.0 / 3.0, 1.5, 11.0 / 7.0]));
+}
+
 #[test]
 fn part_of_a_memory() {
     check("fedstale", &[7.762222222, 6.863967901, 5.971842579, 5.762357885]);
@@ -104,7 +123,12 @@ fn scaffold() {
 
 #[test]
 fn scaffolds_variates_end_where_they_should() {
-    let seen = variates("II", 5, "[[0, 1, 2], [0], [0, 1], [2]]", "everyone");
+    // The shipped file, one more round with everybody there, and the local rule watched.
+    let text = std::fs::read_to_string(shipped("experiments/by-hand/scaffold.toml")).unwrap();
+    let text = text.replace("[local]", "[local]\nkind = \"watched\"").replace("rounds = 4", "rounds = 5");
+    let text = text.replace("[world]", "[world]\nafter_script = \"everyone\"");
+    let (seen, models) = watched(&text, 5, WATCHED);
+    assert!((models[3] - 6.268041681).abs() < 1e-6, "{models:?}");
     let last: Vec<_> = seen.iter().filter(|one| one.round == 4).collect();
     let close = |value: f32, expected: f64| (f64::from(value) - expected).abs() < 1e-6;
     for (one, expected) in last.iter().zip([7.291123333, 4.354673333, 0.547461039]) {

@@ -21,17 +21,18 @@ fn models(settings: &str) -> Vec<f64> {
 /// Who moves the model when nobody answers, by the updates that are remembered.
 const REMEMBERS: [&str; 4] = ["mifa", "fedlaavg", "afl-cs", "stale-update"];
 
-/// Four clients around these centres, of whom these are there.
-fn world(centres: [f64; 4], script: &[Vec<usize>]) -> String {
+/// Four clients around these centres that count so much, of whom these are there.
+fn world(clients: [(f64, u32); 4], script: &[Vec<usize>]) -> String {
     format!(
-        "[run]\nrounds = {}\n[data]\nkind = \"quadratic\"\ncentres = {:?}\nstart = [10.0]\n[world]\nscript = {script:?}\n",
+        "[run]\nrounds = {}\n[data]\nkind = \"quadratic\"\ncentres = {:?}\nsamples = {:?}\nstart = [10.0]\n[world]\nscript = {script:?}\n",
         script.len(),
-        centres.map(|centre| [centre])
+        clients.map(|(centre, _)| [centre]),
+        clients.map(|(_, samples)| samples)
     )
 }
 
 const LOCAL: &str = "[local]\nkind = \"sgd\"\nrate = 0.1\nsteps = 2\n";
-const CENTRES: [f64; 4] = [0.0, 3.0, 6.0, -4.0];
+const CLIENTS: [(f64, u32); 4] = [(0.0, 1), (3.0, 2), (6.0, 3), (-4.0, 4)];
 
 /// Everybody at first, then whoever a coin lets come.
 fn coins(seed: u64, rounds: u32) -> Vec<Vec<usize>> {
@@ -61,8 +62,8 @@ fn who_has_which_id_does_not_matter() {
     let script = coins(1, 12);
     // Client i is now called `place[i]`.
     let place = [2, 0, 3, 1];
-    let mut centres = CENTRES;
-    (0..4).for_each(|client| centres[place[client]] = CENTRES[client]);
+    let mut clients = CLIENTS;
+    (0..4).for_each(|client| clients[place[client]] = CLIENTS[client]);
     let renamed: Vec<_> =
         script.iter().map(|round| round.iter().map(|&client| place[client]).collect()).collect();
     for (name, recipe) in recipes() {
@@ -71,7 +72,42 @@ fn who_has_which_id_does_not_matter() {
             continue;
         }
         let play = |world: String| models(&format!("{recipe}{world}"));
-        check_same(name, &play(world(CENTRES, &script)), &play(world(centres, &renamed)));
+        check_same(name, &play(world(CLIENTS, &script)), &play(world(clients, &renamed)));
+    }
+}
+
+/// In two dimensions no two pairs of clients are alike to the same degree, so that there are no ties.
+#[test]
+fn who_has_which_id_does_not_matter_to_friends() {
+    let play = |centres: &str, script: &str| {
+        models(&format!(
+            "recipe = \"fl-fdms\"\n{LOCAL}[run]\nrounds = 8\n\
+             [data]\nkind = \"quadratic\"\ncentres = {centres}\nstart = [10.0, -7.0]\n\
+             [world]\nscript = {script}\nafter_script = \"repeat\"\n"
+        ))
+    };
+    let found = play(
+        "[[0.0, 1.0], [3.0, 8.0], [6.0, 2.0], [-4.0, 3.0]]",
+        "[[0, 1, 2, 3], [0, 1], [2, 3], [1, 2], [0]]",
+    );
+    let renamed = play(
+        "[[3.0, 8.0], [-4.0, 3.0], [0.0, 1.0], [6.0, 2.0]]",
+        "[[0, 1, 2, 3], [2, 0], [3, 1], [0, 3], [2]]",
+    );
+    check_same("fl-fdms", &found, &renamed);
+}
+
+/// At the end of a period what the model has moved is lengthened, also when nobody came then: from 10 to 8.67, and half of that again.
+#[test]
+fn a_period_that_ends_without_answers_is_lengthened_all_the_same() {
+    for recipe in ["amplified-fedavg", "amplified-scaffold"] {
+        let text = format!(
+            "recipe = \"{recipe}\"\nserver.every = 2\nserver.factor = 1.5\nselect.kind = \"everyone\"\n\
+             local.rate = 0.1\nlocal.steps = 2\n[run]\nrounds = 2\n\
+             [data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\nstart = [10.0]\n\
+             [world]\nscript = [[0, 1, 2], []]\n"
+        );
+        check_same(recipe, &models(&text), &[8.67, 8.005]);
     }
 }
 
@@ -79,7 +115,7 @@ fn who_has_which_id_does_not_matter() {
 fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
     let script = [vec![0, 1, 2, 3], vec![], vec![0, 2], vec![]];
     for (name, recipe) in recipes() {
-        let found = models(&format!("{recipe}{}", world(CENTRES, &script)));
+        let found = models(&format!("{recipe}{}", world(CLIENTS, &script)));
         let moved = [found[1] - found[0], found[3] - found[2]].map(f64::abs);
         let remembers = REMEMBERS.contains(&name);
         let as_it_should = if remembers { moved[0] > 1e-3 } else { moved[0].max(moved[1]) < 1e-5 };
@@ -88,7 +124,7 @@ fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
     for (recipe, key) in [("mifa", "aggregate"), ("afl-cs", "aggregate")] {
         let text = format!(
             "recipe = \"{recipe}\"\n{}{LOCAL}[{key}]\nempty_rounds = \"stay\"",
-            world(CENTRES, &script)
+            world(CLIENTS, &script)
         );
         let found = models(&text);
         assert!(found[1] == found[0] && found[3] == found[2], "{recipe}: {found:?}");
@@ -98,13 +134,29 @@ fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
 #[test]
 fn among_identical_clients_it_does_not_matter_who_comes() {
     let script = [vec![0, 1, 2, 3], vec![1], vec![0, 3], vec![0, 1, 2, 3]];
-    for recipe in ["dropout", "fl-fdms", "fednova", "afl-cd", "mimic", "fedvarp"] {
-        let some = models(&format!(
-            "recipe = \"{recipe}\"\n{}{LOCAL}[select]\nkind = \"everyone\"",
-            world([2.0; 4], &script)
-        ));
+    let clients = [(2.0, 1), (2.0, 2), (2.0, 3), (2.0, 4)];
+    for recipe in [
+        "dropout",
+        "fl-fdms",
+        "fednova",
+        "afl-cd",
+        "mimic",
+        "fedvarp",
+        "fedavg",
+        "fast",
+        "median",
+        "trimmed-mean",
+        "krum",
+    ] {
+        let select = match recipe {
+            "fedavg" => "cohort = 2",
+            "fast" => "cohort = 2\nchance = 0.5",
+            _ => "kind = \"everyone\"",
+        };
+        let some =
+            models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}[select]\n{select}", world(clients, &script)));
         let full =
-            models(&format!("recipe = \"full\"\n{}{LOCAL}", world([2.0; 4], &vec![vec![0, 1, 2, 3]; 4])));
+            models(&format!("recipe = \"full\"\n{}{LOCAL}", world(clients, &vec![vec![0, 1, 2, 3]; 4])));
         // What was remembered in the first round is the last step for everybody only once.
         let rounds = if recipe == "fedvarp" { 2 } else { 4 };
         check_same(recipe, &some[..rounds], &full[..rounds]);
@@ -117,8 +169,8 @@ fn mimic_is_full_participation_where_curvature_is_common() {
         // Nobody's round leaves the model where it is, which full participation does not.
         let script: Vec<_> = coins(seed, 30).into_iter().filter(|round| !round.is_empty()).collect();
         let everybody = vec![vec![0, 1, 2, 3]; script.len()];
-        let mimic = models(&format!("recipe = \"mimic\"\n{}{LOCAL}", world(CENTRES, &script)));
-        let full = models(&format!("recipe = \"full\"\n{}{LOCAL}", world(CENTRES, &everybody)));
+        let mimic = models(&format!("recipe = \"mimic\"\n{}{LOCAL}", world(CLIENTS, &script)));
+        let full = models(&format!("recipe = \"full\"\n{}{LOCAL}", world(CLIENTS, &everybody)));
         check_same("mimic", &mimic, &full);
     }
 }
@@ -126,9 +178,9 @@ fn mimic_is_full_participation_where_curvature_is_common() {
 #[test]
 fn mifa_at_a_constant_rate_repeats_the_last_update() {
     let script = coins(3, 30);
-    let play = |recipe: &str| models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CENTRES, &script)));
+    let play = |recipe: &str| models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CLIENTS, &script)));
     check_same("mifa", &play("mifa"), &play("stale-update"));
-    let by_step = models(&format!("recipe = \"afl-cs\"\n{}{LOCAL}", world(CENTRES, &script)));
+    let by_step = models(&format!("recipe = \"afl-cs\"\n{}{LOCAL}", world(CLIENTS, &script)));
     check_same("afl-cs", &by_step, &play("mifa"));
 }
 
@@ -139,7 +191,7 @@ fn focus_with_one_step_is_mifa_at_as_many_times_the_rate() {
         let play = |recipe: &str, rate: f64, empty: &str| {
             models(&format!(
                 "recipe = \"{recipe}\"\n{}[local]\nrate = {rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
-                world(CENTRES, &script)
+                world(CLIENTS, &script)
             ))
         };
         check_same("focus", &play("focus", 0.02, "server"), &play("mifa", 0.08, "aggregate"));
@@ -163,6 +215,26 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
     let everyone = models(&format!("recipe = \"dropout\"\n{all}"));
     assert_eq!(fast(0.0, "{ kind = \"everyone\" }"), everyone);
     assert!(fast(0.5, uniform) != snapshots && fast(0.5, uniform) != plain("cohort = 3"));
+}
+
+/// With a snapshot of everybody in each round FAST is the recipe that it goes around.
+#[test]
+fn fast_leaves_the_local_rule_as_it_is() {
+    let all = "local.rate = 0.1\nlocal.steps = 3\n[run]\nrounds = 6\n\
+               [data]\nkind = \"quadratic\"\nclients = 5\ndimension = 1\nspread = 3.0\n";
+    let play = |text: &str| models(&format!("{text}{all}"));
+    let fast = |name: &str, local: &str| {
+        play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.chance = 1.0\n{local}"))
+    };
+    for (name, plain, local) in [
+        ("fast-prox", "fedprox", "local.mu = 2.0\n"),
+        ("fast-scaffold", "scaffold", ""),
+        ("fast", "fedavg", ""),
+    ] {
+        let plain = play(&format!("recipe = \"{plain}\"\nselect.cohort = 5\n{local}"));
+        assert_eq!(fast(name, local), plain, "{name}");
+    }
+    assert!(fast("fast-prox", "local.mu = 2.0\n") != fast("fast", ""));
 }
 
 /// FAST beside every other role's methods: in no round is anything lost, and half of the rounds are snapshots.

@@ -1,7 +1,8 @@
 //! Adds the aggregate, and every so many rounds lengthens what they came to together.
 //!
 //! Wang and Ji, "A Unified Analysis of Federated Learning with Arbitrary Client Participation" (2022): every P rounds `x = a + gamma (x - a)`, a being the model at
-//! the end of the last P; with other groups of clients there in turn, one step of them all.
+//! the end of the last P; with other groups of clients there in turn, one step of them all. A period that ends in a round without answers is lengthened
+//! then, as any other.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
