@@ -418,7 +418,7 @@ SYNTHETIC was run once before, with 99 and 21 samples, 40 asked by `e3cs-inc`, 1
 
 *Accuracy* is the mean of the last five judgings (rounds 260 to 300), on the official test images or all clients' own test samples; ± is the standard deviation over seeds, (how many). *Less fedavg* is paired by seed, in points, with its 95 %
 interval. *Best* marks the recipe with the highest mean, and *tied* every recipe whose paired interval to it holds 0: between those there is no ranking. *Reached* is the mean round in which MNIST's .8 or SYNTHETIC's .6 was first met, (by how many seeds of all).
-*Heard* is the mean number of answers a round. A run whose model was lost counts as an accuracy of 0. *Worst tenth* is the mean accuracy over the tenth of clients that the final model suits least, on their own test samples.
+*Heard* is the mean number of answers a round, *time* how long the 300 rounds take in the world's time. A run whose model was lost counts as an accuracy of 0. *Worst tenth* is the mean accuracy over the tenth of clients that the final model suits least, on their own test samples.
 
 **Who asks how.** `fedavg`, `fedvarp`, `scaffold` and `ipw` ask up to 20 of those that are up, `ipw` divided by the chance to be asked (and on *classes*, as an oracle, by the true chance to be there; elsewhere 20 are seldom up, so that all are asked and it is little else than `scheme-c`), `e3cs-inc` asks 80 of all without knowing who is up, with the model standing in for all others;
 `fast` takes all that are up and now and then waits for 15 of all, which no other recipe may; the others take all that are up. All work is whole here, so `scheme-c` has nothing to scale, `mimic` does without the full first round that its authors have, and `fedawe` is tuned without the clip of .5 that its authors' program has, which is in the second table.
@@ -504,7 +504,7 @@ fn write_table(
     let last = if stage == Stage::Tuned { "rates" } else { "the authors'" };
     writeln!(
         page,
-        "\n| {} | accuracy | | less fedavg | reached | worst tenth | heard | {last} |\n|---|---|---|---|---|---|---|---|",
+        "\n| {} | accuracy | | less fedavg | reached | worst tenth | heard | time | {last} |\n|---|---|---|---|---|---|---|---|---|",
         if stage == Stage::Tuned { "tuned" } else { "defaults" }
     )?;
     let highest = highest(study);
@@ -525,14 +525,18 @@ fn write_table(
         };
         let heard: Vec<_> = of(study, name, "cep").into_values().map(|answers| answers / 300.0).collect();
         let heard = stats::mean(&heard).map_or_else(String::new, |mean| format!("{mean:.1}"));
+        let hours: Vec<_> = of(study, name, "virtual_s").into_values().map(|s| s / 3600.0).collect();
+        let hours = stats::mean(&hours).map_or_else(String::new, |mean| format!("{mean:.1} h"));
         let rates = match stage {
-            Stage::Tuned => best(task, tuning, name)
-                .map_or_else(String::new, |(rate, server)| format!("{rate}, {server}")),
+            Stage::Tuned => best(task, tuning, name).map_or_else(String::new, |(rate, server)| {
+                let edge = if rate == task.rates[1] { "" } else { "*" };
+                format!("{rate}{edge}, {server}")
+            }),
             _ => entrant.defaults(task).1.to_owned(),
         };
         writeln!(
             page,
-            "| {name} | {} | {place} | {less} | {reached} | {} | {heard} | {rates} |",
+            "| {name} | {} | {place} | {less} | {reached} | {} | {heard} | {hours} | {rates} |",
             cell(&found),
             cell(&of(study, name, "oracle_client_worst_tenth")),
         )?;
