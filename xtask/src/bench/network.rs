@@ -196,7 +196,9 @@ fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
     let each = plan.n_clients / plan.n_processes;
     let start = |at: usize| {
         let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
-        let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent: true };
+        // Beyond the deadline, so that a round ends without a word of them.
+        let half_silent_s = Some(1.5 * plan.deadline_s);
+        let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent_s };
         Child::start("clients", &Part::Clients(clients))
     };
     let mut all = (0..plan.n_processes).map(start).collect::<Result<Vec<_>, _>>()?;
@@ -279,7 +281,7 @@ fn few(plan: &Plan, n_clients: usize, place: &Path) -> Result<Few, Box<dyn Error
     let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, folder)?;
     let start = |first: usize| {
         let (open, first, n_params) = (open.clone(), first as u32, plan.n_params);
-        let clients = clients::Plan { open, first, n_clients: 1, n_params, half_silent: false };
+        let clients = clients::Plan { open, first, n_clients: 1, n_params, half_silent_s: None };
         Child::start("client", &Part::Clients(clients))
     };
     let all = (0..n_clients).map(start).collect::<Result<Vec<_>, _>>()?;
@@ -313,7 +315,7 @@ impl Figures {
         println!("a model of {} parameters, over loopback, the journal on disk", grouped(plan.n_params));
         if let Some(load) = &self.load {
             println!(
-                "{} clients in {} processes, {} asked a round, every other one silent, deadline {} s, {} rounds",
+                "{} clients in {} processes, {} asked a round, every other one silent (half of these deaf), deadline {} s, {} rounds",
                 grouped(plan.n_clients),
                 plan.n_processes,
                 grouped(plan.cohort),

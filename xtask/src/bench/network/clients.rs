@@ -30,8 +30,9 @@ pub(super) struct Plan {
     pub(super) first: u32,
     pub(super) n_clients: u32,
     pub(super) n_params: usize,
-    /// Whether clients of odd numbers take their jobs, and do nothing until the round's time is over.
-    pub(super) half_silent: bool,
+    /// If so, clients of odd numbers take their jobs and do nothing: every other one until it is stopped, and then says so; the rest for as
+    /// many seconds, deaf to everything.
+    pub(super) half_silent_s: Option<f64>,
 }
 
 /// Everybody is connected: since when, and when the first one began.
@@ -61,7 +62,12 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     let (_end, until) = watch::channel(Until::Over);
     for number in plan.first..plan.first + plan.n_clients {
         let joining = joining(&plan.open, Some(number), None);
-        let make = make(MadeUp { n_params: plan.n_params, silent: plan.half_silent && number % 2 == 1 });
+        let way = match (plan.half_silent_s, number % 4) {
+            (Some(_), 1) => Way::UntilStopped,
+            (Some(deaf_s), 3) => Way::Deaf(Duration::from_secs_f64(deaf_s)),
+            _ => Way::AtOnce,
+        };
+        let make = make(MadeUp { n_params: plan.n_params, way });
         runtime.spawn(join(joining, make, until.clone()));
     }
     let all_s = log.wait("connected", plan.n_clients as usize, PATIENCE)?;
@@ -82,7 +88,7 @@ pub(super) fn come_and_go(open: &Open, n_params: usize) -> Result<(), Box<dyn Er
         log.forget("asked");
         let (end, until) = watch::channel(Until::Over);
         let joining = joining(open, None, Some(folder.into()));
-        let make = make(MadeUp { n_params, silent: false });
+        let make = make(MadeUp { n_params, way: Way::AtOnce });
         let began_s = now_s();
         let client = runtime.spawn(join(joining, make, until));
         let first_s = loop {
@@ -117,8 +123,17 @@ fn make(made_up: MadeUp) -> Make {
 #[derive(Clone)]
 struct MadeUp {
     n_params: usize,
-    /// Whether it does nothing until it is stopped.
-    silent: bool,
+    way: Way,
+}
+
+/// When a client answers a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    AtOnce,
+    /// Never; it says so when it is stopped.
+    UntilStopped,
+    /// Never; it hears nothing for so long.
+    Deaf(Duration),
 }
 
 impl Trainer for MadeUp {
@@ -127,13 +142,21 @@ impl Trainer for MadeUp {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { partial: true, ..Abilities::default() }
+        // Whoever can send half-done work is given `grace_s` to do so, whether or not it hears.
+        Abilities { partial: !matches!(self.way, Way::Deaf(_)), ..Abilities::default() }
     }
 
     fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
-        if self.silent {
-            at_work.wait(PATIENCE);
-            return Ok(None);
+        match self.way {
+            Way::AtOnce => {}
+            Way::UntilStopped => {
+                at_work.wait(PATIENCE);
+                return Ok(None);
+            }
+            Way::Deaf(how_long) => {
+                std::thread::sleep(how_long);
+                return Ok(None);
+            }
         }
         let mut update = null::update(vec![1e-3; self.n_params]);
         update.base = job.round;
