@@ -62,7 +62,7 @@ pub const STANDARD: &[Particulars] = &[
         table: "objective.departures",
         name: "drop",
         paper: FLEX,
-        assumes: "that those who leave do so for good",
+        assumes: "nothing; whoever comes back counts again",
         keeps: NOTHING,
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
