@@ -10,7 +10,7 @@ use ebb_round::clip::Allowed;
 use ebb_round::{
     ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Saver, Skill, State, StateError,
 };
-use ebb_settings::{Chance, Facts, Place, Positive, Tree};
+use ebb_settings::{Chance, Facts, Place, Positive, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
@@ -39,6 +39,8 @@ pub struct Assembled<F = SimFleet> {
     pub stop: StopTable,
     /// The settings, defaults included, as TOML.
     pub resolved: String,
+    /// Settings that will have no effect, in words.
+    pub notes: Vec<String>,
     recipe: Option<String>,
     start: Option<Vec<f32>>,
 }
@@ -272,7 +274,7 @@ fn build<W>(
     let Around { what, n_clients, deadline_s, oracle_chances, oracles } =
         around(&tree, task.as_ref(), facts)?;
     facts.n_clients = n_clients;
-    let mut roles = registry.build(&tree, facts)?;
+    let mut roles = registry.build(&tree, facts).map_err(|error| about_cohorts(&tree, error))?;
     let clients = (0..task.n_clients()).map(ClientId::new).filter(|_| oracles);
     let oracle_clusters: Vec<_> = clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect();
     if roles.substitution.needs_oracle_clusters() && oracle_clusters.is_empty() {
@@ -304,6 +306,7 @@ fn build<W>(
     let clip = clip(&tree, facts, sends_more)?;
 
     let mut resolved = tree.resolved();
+    let notes = without_effect(&resolved, facts.n_rounds, oracles);
     let start = match &run.start_from {
         None => None,
         Some(path) => {
@@ -336,6 +339,7 @@ fn build<W>(
         run,
         stop,
         resolved,
+        notes,
         recipe: top.recipe,
         start,
     };
@@ -345,8 +349,8 @@ fn build<W>(
 impl<F> Assembled<F> {
     /// The same run with other clients.
     pub(crate) fn with_fleet<G>(self, fleet: G) -> Assembled<G> {
-        let Assembled { engine, fleet: _, evaluator, task, run, stop, resolved, recipe, start } = self;
-        Assembled { engine, fleet, evaluator, task, run, stop, resolved, recipe, start }
+        let Assembled { engine, fleet: _, evaluator, task, run, stop, resolved, notes, recipe, start } = self;
+        Assembled { engine, fleet, evaluator, task, run, stop, resolved, notes, recipe, start }
     }
 
     /// The facts that head the record.
@@ -415,6 +419,47 @@ pub(crate) fn lack(task: &dyn Task, asked: &[Skill]) -> Option<String> {
             lacking.join(", ")
         )
     })
+}
+
+/// A cohort is what most methods of a study take, and those that ask everybody refuse.
+fn about_cohorts(tree: &Tree, mut error: SettingsError) -> SettingsError {
+    if let Some(recipe) = tree.text("recipe")
+        && error.key == "select.cohort"
+        && error.message.starts_with("unknown key")
+    {
+        error.message += &format!(
+            "; leave it out with recipe \"{recipe}\", or, in a grid, give it to those that take one: [[grid.method]] select = {{ cohort = N }}"
+        );
+    }
+    error
+}
+
+/// What is asked for, and in such a run will never happen.
+fn without_effect(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String> {
+    let root: toml::Table = resolved.parse().expect("resolved settings are TOML");
+    let at = |table: &str, key: &str| root.get(table).and_then(|table| table.get(key));
+    let text = |table: &str, key: &str| at(table, key).and_then(toml::Value::as_str);
+    let mut notes = Vec::new();
+    let every = at("server", "every").and_then(toml::Value::as_integer);
+    if let Some(every) = every.filter(|every| *every > i64::from(n_rounds)) {
+        notes.push(format!(
+            "server.every = {every}: the run ends before its first period, after {n_rounds} rounds, so nothing is ever \
+             lengthened; give at most run.rounds"
+        ));
+    }
+    let by_deadline = text("world", "after_deadline") == Some("late") && at("world", "deadline_s").is_some();
+    let written = ["script", "replay"].iter().any(|key| at("world", key).is_some());
+    let when_up = text("world", "when_waited_for") == Some("next-up");
+    let first = at("select", "over").and_then(toml::Value::as_float).is_some_and(|over| over > 1.0);
+    if text("substitute", "kind") == Some("late")
+        && simulated
+        && !(by_deadline || written || when_up || first)
+    {
+        let message = "substitute.kind = \"late\": in this world no answer is ever late, so it has nothing to do; give world.deadline_s \
+                       and world.after_deadline = \"late\"";
+        notes.push(message.to_owned());
+    }
+    notes
 }
 
 /// Refuses a method that goes by true chances where nobody knows them.

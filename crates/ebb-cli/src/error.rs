@@ -61,12 +61,14 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The exit code.
+    /// The exit code: 2 for what is wrong however often it is tried, in what was typed or in the settings; 1 for what failed.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
-            // What is wrong stays wrong, however often it is tried.
             CliError::Usage(_) | CliError::Settings(_) => 2,
+            CliError::Record(RecordError::NotARun { .. } | RecordError::Exists { .. }) => 2,
+            // A file or folder that was named and is not there.
+            CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
             _ => 1,
         }
     }

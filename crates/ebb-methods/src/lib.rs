@@ -8,6 +8,7 @@ mod answers;
 pub mod local;
 mod memory;
 pub mod objective;
+pub mod particulars;
 pub mod recipes;
 pub mod registry;
 pub mod select;
@@ -16,5 +17,6 @@ pub mod substitute;
 #[cfg(test)]
 mod testing;
 
+pub use particulars::Particulars;
 pub use recipes::Recipe;
 pub use registry::{Addition, Method, Registry};

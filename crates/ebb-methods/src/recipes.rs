@@ -15,7 +15,7 @@ pub struct Recipe {
     pub keeps: &'static str,
     /// What a round costs.
     pub costs: &'static str,
-    /// What the authors took, where that is known; empty if not.
+    /// What the authors took, or that it is not known here.
     pub defaults: &'static str,
     /// The tables of the roles it chooses; roles it does not name keep their defaults.
     pub settings: &'static str,
@@ -32,7 +32,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that everybody comes in the end, within the run's patience",
         keeps: "nothing",
         costs: "one model down and one up for everybody; waits for the slowest",
-        defaults: "",
+        defaults: "nothing of its own; see fedavg",
         settings: r#"
             [select]
             kind = "everyone"
@@ -49,7 +49,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "",
+        defaults: "as fl-fdms, which is measured against it",
         settings: r#"
             [select]
             kind = "everyone"
@@ -81,7 +81,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; it shows what harm a bad stand-in does",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "",
+        defaults: "as fl-fdms",
         settings: r#"
             [select]
             kind = "everyone"
@@ -99,7 +99,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that an old update still says something",
         keeps: "at the server: its last update",
         costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "",
+        defaults: "as fl-fdms",
         settings: r#"
             [select]
             kind = "everyone"
@@ -117,7 +117,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that an old model still says something",
         keeps: "at the server: its last model",
         costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "",
+        defaults: "as fl-fdms",
         settings: r#"
             [select]
             kind = "everyone"
@@ -134,8 +134,8 @@ pub const STANDARD: &[Recipe] = &[
         paper: "Wang and Xu 2023, Friends to Help: Saving Federated Learning from Client Dropout; and Combating Client Dropout via Friend Model Substitution",
         assumes: "that every client has a friend with alike data who is there when it is not",
         keeps: "at the server: how alike it is to each other client",
-        costs: "inner products of all pairs that answered",
-        defaults: "local rate 0.1, 2 or 5 epochs, batch 20 or 200, 500 rounds, server.rate 1",
+        costs: "one model down for everybody, one up for each answer; all updates of a round are held, and inner products of all pairs that answered are taken",
+        defaults: "20 or 40 clients, local rate 0.1, 1 to 5 epochs, batch 5 (MNIST), 20 or 200 (CIFAR-10), 500 rounds, server.rate 1",
         settings: r#"
             [select]
             kind = "everyone"
@@ -153,7 +153,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "true clusters, which no server knows",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "",
+        defaults: "nothing of its own; see fl-fdms",
         settings: r#"
             [select]
             kind = "everyone"
@@ -171,7 +171,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "one model down for each asked, one up for each answer",
-        defaults: "",
+        defaults: "a tenth of the clients asked (C = 0.1), 1 to 20 epochs (E), batch 10 to all that a client holds (B)",
         settings: r#"
             [select]
             kind = "uniform"
@@ -187,7 +187,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that clients fail with chances of their own, unknown and drawn anew each round",
         keeps: "at the server: one weight",
         costs: "O(asked x log clients) to select; one model down for each asked, one up for each answer",
-        defaults: "20 of 100 asked, eta 0.5, local rate 0.01 with momentum 0.9, 1 to 4 epochs, batch 40",
+        defaults: "20 of 100 asked, eta (here rate) 0.5, quota 0, 0.5, 0.8 and \"inc\" (E3CS-0, E3CS-0.5, E3CS-0.8, E3CS-inc), local rate 0.01 with momentum 0.9, 1 to 4 epochs, batch 40",
         settings: r#"
             [select]
             kind = "e3cs"
@@ -219,7 +219,7 @@ pub const STANDARD: &[Recipe] = &[
         name: "scaffold",
         about: "FedAvg whose clients correct their drift by control variates (Karimireddy et al. 2020)",
         paper: "Karimireddy et al. 2020, SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        assumes: "clients that keep their state, drawn uniformly",
+        assumes: "clients that keep their state, drawn uniformly; a fixed population: what a leaver added to the mean of the variates stays there",
         keeps: "at the client: a control variate",
         costs: "twice fedavg's bytes",
         defaults: "option II, server.rate 1",
@@ -242,7 +242,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; only whole work counts",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10, 200 rounds",
+        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -260,7 +260,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that all do as much work on average; who does less counts for less",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10, 200 rounds",
+        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -278,7 +278,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that a little work leads where more would; steps of who did little are lengthened",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10, 200 rounds",
+        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -296,7 +296,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that newcomers arrive while the model is near its old optimum",
         keeps: "for newcomers, at the server: when they came",
         costs: "as scheme-c",
-        defaults: "a boost of 1 + 2/j^2 in its j-th round",
+        defaults: "a boost from 3 to 1 by the order of 1/j^2; here: 1 + 2/j^2 in the j-th round",
         settings: r#"
             [objective.arrivals]
             kind = "fast-reboot"
@@ -316,7 +316,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that those who leave do so for good, and the length of the run is known",
         keeps: "at the server: its last losses",
         costs: "as scheme-c",
-        defaults: "",
+        defaults: "only the order of the rule is printed, without its constant; here: c = 1",
         settings: r#"
             [objective.departures]
             kind = "estimate"
@@ -352,7 +352,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing about who is there; that nobody is away for too long",
         keeps: "at the server: its last update over its rate",
         costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "rate 0.01 / (t + 1) for logistic regression or 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001; waits until all were heard",
+        defaults: "rate 0.01 / (t + 1) for logistic regression or 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001; no step until all were heard; here: steps from the first round on unless aggregate.wait = true",
         settings: r#"
             [select]
             kind = "everyone"
@@ -368,7 +368,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "a cohort drawn uniformly",
         keeps: "at the server: its last update",
         costs: "as fedavg; memory of clients x model",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "uniform"
@@ -381,10 +381,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "mimic",
         about: "asks everybody and corrects each answer by how far it was from the aggregate last time (Sun et al. 2024)",
         paper: "Sun, Mao and Zhang 2024, MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates",
-        assumes: "nothing about who is there, but that everybody answers in the first round",
+        assumes: "nothing about who is there; the paper has everybody answer in the first round",
         keeps: "at the server: a correction of the model's size",
         costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "30 clients, rate 0.01 falling by .99 to .95 a round, 5 epochs, batch 64, 300 rounds",
+        defaults: "30 clients, rate 0.01 falling by 0.99 to 0.95 a round, 5 epochs, batch 64, 300 rounds; everybody answers in the first round; here: whoever does, and an answer of somebody who was never heard is not corrected",
         settings: r#"
             [select]
             kind = "everyone"
@@ -397,8 +397,8 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedstale",
         about: "asks a cohort and corrects its sum by part of what everybody sent last (Rodio and Neglia 2024)",
         paper: "Rodio and Neglia 2024, FedStale: leveraging stale client updates in federated learning",
-        assumes: "chances to take part that are known, or that intervals tell",
-        keeps: "at the server: its last update",
+        assumes: "chances to take part that are known, or that intervals tell; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.chances = \"given\", \"intervals\", \"counts\" or \"oracle\"",
+        keeps: "at the server: its last update; with chances = \"intervals\" or \"counts\" two numbers more",
         costs: "as fedavg; memory of clients x model",
         defaults: "beta tuned from 0 to 1",
         settings: r#"
@@ -432,7 +432,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that all come as often on average, whenever they like, with as many steps as they like",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "everyone"
@@ -450,7 +450,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that nobody is away for too long",
         keeps: "at the server: its last mean step",
         costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "everyone"
@@ -465,7 +465,7 @@ pub const STANDARD: &[Recipe] = &[
         name: "ipw",
         about: "asks a cohort and divides each answer by the chance with which it was asked",
         paper: "Horvitz and Thompson 1952, as used for FedAvg with known chances",
-        assumes: "chances that are known: the selector's, a list, or an oracle's",
+        assumes: "chances that are known: the selector's, a list, or an oracle's; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.chances = \"given\" or \"oracle\", or take fedau",
         keeps: "nothing",
         costs: "as fedavg",
         defaults: "server.rate 1",
@@ -516,7 +516,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that who is there follows a law that stays",
         keeps: "at the server: two numbers",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "everyone"
@@ -529,9 +529,9 @@ pub const STANDARD: &[Recipe] = &[
         name: "focus",
         about: "asks everybody and follows the sum of everybody's last gradient (FOCUS, NeurIPS 2025)",
         paper: "FOCUS, NeurIPS 2025, with push-pull gradient tracking",
-        assumes: "nothing about who is there; a fixed population",
+        assumes: "nothing about who is there; a fixed population: what a leaver added to the sum stays there",
         keeps: "at the client: its last gradient",
-        costs: "twice dropout's bytes up",
+        costs: "as dropout, and twice its bytes up",
         defaults: "32 clients, 3 steps, rate 0.002",
         settings: r#"
             [select]
@@ -547,7 +547,7 @@ pub const STANDARD: &[Recipe] = &[
         name: "amplified-fedavg",
         about: "FedAvg that lengthens what several rounds came to together (Wang and Ji 2022)",
         paper: "Wang and Ji 2022, A Unified Analysis of Federated Learning with Arbitrary Client Participation",
-        assumes: "that within a period everybody comes as often",
+        assumes: "that within a period everybody comes as often; a period is lengthened when it ends, even in a round without answers",
         keeps: "nothing",
         costs: "as fedavg",
         defaults: "every 500, factor 10, 250 clients in 5 groups",
@@ -567,7 +567,7 @@ pub const STANDARD: &[Recipe] = &[
         name: "amplified-scaffold",
         about: "SCAFFOLD that renews its variates once a period and lengthens what it came to (Crawshaw and Liu 2024)",
         paper: "Crawshaw and Liu 2024, Federated Learning under Periodic Client Participation and Heterogeneous Data",
-        assumes: "that within a period everybody comes as often",
+        assumes: "that within a period everybody comes as often, and a fixed population: what a leaver added to the mean of the variates stays there; a period is lengthened when it ends, even in a round without answers",
         keeps: "at the client: two control variates",
         costs: "twice fedavg's bytes",
         defaults: "factor 1.5, the rate divided by it",
@@ -607,8 +607,8 @@ pub const STANDARD: &[Recipe] = &[
         paper: "Xiang et al. 2023, Towards Bias Correction of FedAvg over Nonuniform and Time-Varying Communications",
         assumes: "clients that train on while they are away",
         keeps: "at the server: which model it was last given",
-        costs: "the work of all rounds, by everybody; as many models as differ",
-        defaults: "",
+        costs: "one model down for everybody, one up for each answer; the work of all rounds, by everybody; as many models as differ",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "everyone"
@@ -642,7 +642,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "groups that are there in turn",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "4 groups",
+        defaults: "not known here; here: 4 groups, as in the program of FAST's authors",
         settings: r#"
             [select]
             kind = "cyclic"
@@ -657,7 +657,7 @@ pub const STANDARD: &[Recipe] = &[
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025",
         assumes: "that a uniform cohort can be had now and then by waiting for it",
         keeps: "nothing",
-        costs: "as dropout; a snapshot waits for its slowest",
+        costs: "as dropout; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -674,7 +674,7 @@ pub const STANDARD: &[Recipe] = &[
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025, with Li et al. 2020",
         assumes: "that a uniform cohort can be had now and then by waiting for it",
         keeps: "nothing",
-        costs: "as dropout; a snapshot waits for its slowest",
+        costs: "as dropout; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -692,9 +692,9 @@ pub const STANDARD: &[Recipe] = &[
         name: "fast-scaffold",
         about: "FAST with SCAFFOLD",
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025, with Karimireddy et al. 2020",
-        assumes: "that a uniform cohort can be had now and then by waiting for it",
+        assumes: "that a uniform cohort can be had now and then by waiting for it; a fixed population: what a leaver added to the mean of the variates stays there",
         keeps: "at the client: a control variate",
-        costs: "twice dropout's bytes; a snapshot waits for its slowest",
+        costs: "twice dropout's bytes; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -819,7 +819,7 @@ pub const STANDARD: &[Recipe] = &[
     Recipe {
         name: "pow-d",
         about: "asks the largest losses among candidates drawn by size (Cho et al. 2022)",
-        paper: "Cho, Wang and Joshi 2020, Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies",
+        paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "a probe of each candidate, then as fedavg",
@@ -835,7 +835,7 @@ pub const STANDARD: &[Recipe] = &[
     Recipe {
         name: "cpow-d",
         about: "pow-d whose candidates take their loss over one mini-batch (Cho et al. 2022)",
-        paper: "Cho, Wang and Joshi 2020, Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies",
+        paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "nothing",
         costs: "a probe of few samples of each candidate, then as fedavg",
@@ -851,7 +851,7 @@ pub const STANDARD: &[Recipe] = &[
     Recipe {
         name: "rpow-d",
         about: "pow-d by the losses that candidates reported last (Cho et al. 2022)",
-        paper: "Cho, Wang and Joshi 2020, Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies",
+        paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "at the server: its last loss",
         costs: "as fedavg",
@@ -871,7 +871,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that losses stay for a while",
         keeps: "at the server: its utility and when it was last asked",
         costs: "as fedavg",
-        defaults: "explore 0.9 falling to 0.2, cut-off 0.95, pacer every 20 rounds",
+        defaults: "explore 0.9 falling by 0.95 to 0.98 a round to 0.2 or 0.3, cut-off 0.7 to 0.95, pacer every 20 rounds; here: no pacer, for it goes by speeds",
         settings: r#"
             [select]
             kind = "oort"
@@ -887,7 +887,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; whoever is silent more often counts for less",
         keeps: "at the server: nothing, but whose turn it is",
         costs: "as fedavg",
-        defaults: "",
+        defaults: "nothing of its own",
         settings: r#"
             [select]
             kind = "round-robin"
@@ -903,7 +903,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that fewer than half of the answers of a round lie, and that honest clients are alike; where they differ, the median is biased to what most have in common, and shares do not count",
         keeps: "nothing",
         costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "uniform"
@@ -919,7 +919,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that fewer answers of a round lie than are trimmed at one end, and that honest clients are alike; where they differ, the mean of the middle is biased to what most have in common, and shares do not count",
         keeps: "nothing",
         costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "uniform"
@@ -935,7 +935,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that at most the suspects lie, 2 f + 3 or more answers with f suspects, and that honest clients are alike; where they differ, whoever is unlike most is left out round after round, so that the model is biased against them, and shares do not count",
         keeps: "nothing",
         costs: "as fedavg; all answers of a round are held, and all pairs are compared",
-        defaults: "",
+        defaults: "not known here",
         settings: r#"
             [select]
             kind = "uniform"

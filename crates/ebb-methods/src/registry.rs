@@ -270,6 +270,7 @@ mod tests {
     use ebb_round::{Contribution, Round};
 
     use super::*;
+    use crate::particulars::STANDARD;
     use crate::testing::{World, aggregator, contribution, vector_answer};
 
     fn build(text: &str) -> Result<(), String> {
@@ -287,6 +288,56 @@ mod tests {
             let cohort = if all { "" } else { "[select]\ncohort = 3" };
             build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 2", recipe.name))
                 .unwrap();
+        }
+    }
+
+    /// The kinds that a registry names, and those of the two tables within the objective.
+    fn kinds() -> impl Iterator<Item = (String, &'static str, &'static str)> {
+        let arrivals = objective::arrivals::ALL.iter().map(|entry| ("arrivals", entry.name, entry.example));
+        let departures =
+            objective::departures::ALL.iter().map(|entry| ("departures", entry.name, entry.example));
+        let inner =
+            arrivals.chain(departures).map(|(part, name, text)| (format!("objective.{part}"), name, text));
+        let methods = Registry::standard().methods().into_iter();
+        methods.map(|method| (method.role.to_owned(), method.name, method.example)).chain(inner)
+    }
+
+    #[test]
+    fn what_every_recipe_and_method_assumes_keeps_and_costs_is_said_once() {
+        for recipe in recipes::STANDARD {
+            for text in [recipe.paper, recipe.assumes, recipe.keeps, recipe.costs, recipe.defaults] {
+                assert!(!text.is_empty(), "{}", recipe.name);
+            }
+        }
+        for (table, name, _) in kinds() {
+            let recipe = recipes::STANDARD.iter().any(|recipe| recipe.name == name);
+            let own: Vec<_> = STANDARD.iter().filter(|own| own.table == table && own.name == name).collect();
+            assert!(own.len() + usize::from(recipe) == 1, "{table} {name}");
+            for own in own {
+                for text in [own.paper, own.assumes, own.keeps, own.costs, own.defaults] {
+                    assert!(!text.is_empty(), "{table} {name}");
+                }
+            }
+        }
+    }
+
+    /// What stands in an example as if it held anyway does hold.
+    #[test]
+    fn examples_show_defaults_or_say_that_a_key_is_required_or_optional() {
+        for (table, name, example) in kinds().filter(|(.., example)| !example.contains("all required")) {
+            let resolved = |lines: Vec<&str>| {
+                let local = if table == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 2\n" };
+                let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
+                let text = format!("{local}{select}[{table}]\nkind = \"{name}\"\n{}", lines.join("\n"));
+                let tree = Tree::parse(&text, "a.toml").unwrap();
+                let facts = Facts { seed: 1, n_clients: 100, n_rounds: 10 };
+                let built = Registry::standard().build(&tree, facts);
+                built.unwrap_or_else(|error| panic!("{table} {name}: {error}"));
+                tree.resolved()
+            };
+            let required = example.lines().filter(|line| line.contains("required")).collect();
+            let shown = example.lines().filter(|line| !line.contains("optional")).collect();
+            assert_eq!(resolved(required), resolved(shown), "{table} {name}");
         }
     }
 

@@ -47,7 +47,7 @@ pub use row::{Judged, Row};
 pub use selection::{Selection, SelectionTally};
 pub use shelf::FileShelf;
 pub use summary::{Answers, ClientWeights, Diverged, Replayed, Summary};
-pub use table::{note_names, write_csv, write_parquet};
+pub use table::{csv_columns, note_names, write_csv, write_parquet};
 pub use tensorboard::{EVENTS, write_tensorboard};
 pub use writer::RunWriter;
 

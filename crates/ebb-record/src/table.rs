@@ -36,6 +36,11 @@ pub fn write_csv(
     })
 }
 
+/// The columns that every such table has, whatever its rows note.
+pub fn csv_columns() -> impl Iterator<Item = &'static str> {
+    FIGURES.iter().map(|figure| figure.name)
+}
+
 /// The names of all notes that any of the rows has.
 pub fn note_names(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,

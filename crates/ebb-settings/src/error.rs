@@ -48,6 +48,14 @@ impl fmt::Display for SettingsError {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
+        // Whoever typed key and value need not read them twice.
+        let typed = match &self.place {
+            Some(Place::Flag(flag)) => flag.strip_prefix("--set ").and_then(|flag| flag.split_once('=')),
+            _ => None,
+        };
+        if typed.is_some_and(|(path, _)| path.trim() == self.key) && self.value.is_some() {
+            return f.write_str(&self.message);
+        }
         if !self.key.is_empty() {
             write!(f, "{}", self.key)?;
             if let Some(value) = &self.value {

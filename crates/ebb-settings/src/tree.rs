@@ -616,7 +616,7 @@ mod tests {
         assert_eq!(tree.table("select", Facts::default()).parse::<Uniform>().unwrap().cohort.get(), 5);
         tree.set("select.chance=2").unwrap();
         let error = tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string();
-        assert!(error.starts_with("--set select.chance=2: select.chance = 2: "), "{error}");
+        assert!(error.starts_with("--set select.chance=2: "), "{error}");
         assert!(tree.set("nonsense").is_err());
         tree.set("recipe=fl-fdms").unwrap();
         assert_eq!(tree.text("recipe"), Some("fl-fdms"));
@@ -649,7 +649,7 @@ mod tests {
         tree.set("world.departures[0].clients[0]=4").unwrap();
         assert_eq!(tree.written(), "[[world.departures]]\nclients = [4]\nround = 7\n");
         let error = tree.error("world.departures[0].round", "wrong").to_string();
-        assert_eq!(error, "--set world.departures[0].round=7: world.departures[0].round = 7: wrong");
+        assert_eq!(error, "--set world.departures[0].round=7: wrong");
         for missing in
             ["world.departures[1].round=7", "world.departures[0].rond=7", "world.arrivals[0].round=2"]
         {

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{SMALL, assert_same, contents, ebbflow, record, rows, shipped, succeed, summary, write};
+use common::{SMALL, assert_same, contents, ebbflow, fail, record, rows, shipped, succeed, summary, write};
 
 #[test]
 fn threads_do_not_change_a_byte() {
@@ -482,6 +482,36 @@ fn lists_and_descriptions_name_everything() {
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
     assert_eq!(json.as_array().unwrap().len(), ebbflow::Registry::standard().recipes.len());
     assert!(succeed(&["completions", "bash"]).contains("_ebbflow()"));
+}
+
+#[test]
+fn describe_says_of_everything_what_it_assumes_keeps_and_costs() {
+    let registry = ebbflow::Registry::standard();
+    let mut names: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
+    names.extend(registry.methods().iter().map(|method| method.name));
+    names.extend(["vanilla", "auto", "drop", "keep", "min-bound", "crossing", "estimate", "clip"]);
+    for name in names {
+        let described = succeed(&["describe", name]);
+        for what in ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors took:"] {
+            let line = described.lines().find_map(|line| line.strip_prefix(what));
+            assert!(line.is_some_and(|line| !line.trim().is_empty()), "{name}, {what} {described}");
+        }
+    }
+    let departures = succeed(&["describe", "departures"]);
+    assert!(departures.contains("settings of objective.departures estimate:\n    c = 1.0"), "{departures}");
+    let clip = succeed(&["describe", "clip"]);
+    assert!(clip.contains("a bias against them") && clip.contains("# times = "), "{clip}");
+    for (name, expected) in [
+        ("e3cs-inc", "See: ebbflow describe e3cs"),
+        ("e3cs-0.8", "See: ebbflow describe e3cs"),
+        ("dep-round", "See: ebbflow describe uniform, e3cs"),
+        ("max-pool", "See: ebbflow describe layers"),
+        ("worlds", "it is a list. See: ebbflow list worlds"),
+        ("qwertyuiop", "there is no \"qwertyuiop\"; See: ebbflow list"),
+    ] {
+        let error = fail(&["describe", name]);
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
     };
     check(
         &[folder, "--recipe", "e3cs", "--set", "run.rounds=13"],
-        "--set run.rounds=13: run.rounds = 13: only 12 rounds were recorded, and nobody knows who was there later; give at most 12",
+        "--set run.rounds=13: only 12 rounds were recorded, and nobody knows who was there later; give at most 12",
     );
     check(
         &[folder, "--set", "data.clients=11"],
@@ -255,5 +255,5 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
         "{error}"
     );
     let error = fail(&["replay", folder, "--set", "world.step_s=1.0"]);
-    assert!(error.contains("world.step_s = 1.0: unknown key"), "{error}");
+    assert!(error.contains("world.step_s=1.0: unknown key"), "{error}");
 }

@@ -165,24 +165,18 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
     };
     check(
         &["data.split.kind=shrads"],
-        "--set data.split.kind=shrads: data.split.kind = \"shrads\": there is no such kind; did you mean \"shards\"? \
+        "--set data.split.kind=shrads: there is no such kind; did you mean \"shards\"? \
          known: iid, clustered, shards, primary-label, one-label, dirichlet-per-client, dirichlet-per-class, classes",
     );
     check(
         &["data.split.kind=shards", "data.split.shards=19"],
         "DIR/a.toml:15:1: data.clients = 10: 10 x 2 shards, but there are 19; give at most 9",
     );
-    check(
-        &["data.samples=61"],
-        "--set data.samples=61: data.samples = 61: 10 x 61 samples, but there are 600; give at most 60",
-    );
-    check(
-        &["data.clients=601"],
-        "--set data.clients=601: data.clients = 601: more than the 600 samples; give at most that",
-    );
+    check(&["data.samples=61"], "--set data.samples=61: 10 x 61 samples, but there are 600; give at most 60");
+    check(&["data.clients=601"], "--set data.clients=601: more than the 600 samples; give at most that");
     check(
         &["data.split.held_ot=0.1"],
-        "--set data.split.held_ot=0.1: data.split.held_ot = 0.1: unknown key; did you mean \"held_out\"? \
+        "--set data.split.held_ot=0.1: unknown key; did you mean \"held_out\"? \
          keys of kind \"iid\": held_out",
     );
     check(
@@ -190,35 +184,32 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
         "--set data.splits.kind=iid: data.splits: unknown key; did you mean \"split\"? keys of kind \"mnist\": clients, \
          samples, test_samples, judge_on, seed, split, sizes",
     );
-    check(
-        &["data.split=iid"],
-        "--set data.split=iid: data.split = \"iid\": expected a table; write [data.split]",
-    );
+    check(&["data.split=iid"], "--set data.split=iid: expected a table; write [data.split]");
     check(
         &["data.judge_on=held-out"],
-        "--set data.judge_on=held-out: data.judge_on = \"held-out\": nobody holds anything out; \
+        "--set data.judge_on=held-out: nobody holds anything out; \
          set data.split.held_out",
     );
     check(
         &["data.judge_on=held-out", "data.test_samples=5"],
-        "--set data.test_samples=5: data.test_samples = 5: models are judged on what clients hold out; \
+        "--set data.test_samples=5: models are judged on what clients hold out; \
          leave out this or judge_on",
     );
     check(
         &["data.split.kind=dirichlet-per-class", "data.split.alpha=0"],
-        "--set data.split.alpha=0: data.split.alpha = 0: 0 is out of range; give a number above 0",
+        "--set data.split.alpha=0: 0 is out of range; give a number above 0",
     );
     check(
         &["data.split.kind=classes", "data.split.per_client=11"],
-        "--set data.split.per_client=11: data.split.per_client = 11: more than the 10 classes; give at most that",
+        "--set data.split.per_client=11: more than the 10 classes; give at most that",
     );
     check(
         &["data.sizes.kind=given", "data.sizes.samples=[1, 2]"],
-        "--set data.sizes.samples=[1, 2]: data.sizes.samples = [1, 2]: 2 numbers for 10 clients; give one for each",
+        "--set data.sizes.samples=[1, 2]: 2 numbers for 10 clients; give one for each",
     );
     check(
         &["data.sizes.kind=pareto", "data.samples=5"],
-        "--set data.samples=5: data.samples = 5: data.sizes says \"pareto\"; leave out one of them",
+        "--set data.samples=5: data.sizes says \"pareto\"; leave out one of them",
     );
 }
 

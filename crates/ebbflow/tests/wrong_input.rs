@@ -35,8 +35,7 @@ fn a_kind_may_be_named_after_its_settings() {
     let text = format!("{SMALL}[select]\nkind = \"uniform\"\ncohort = 3\n");
     let missing = "--set select.kind=pow-d: select.cohort: missing; it has no default";
     refused(&text, &["select.kind=pow-d"], missing);
-    let more =
-        "--set select.cohort=900: select.cohort = 900: larger than the fleet; give at most its 12 clients";
+    let more = "--set select.cohort=900: larger than the fleet; give at most its 12 clients";
     refused(&text, &["select.cohort=900", "select.kind=pow-d"], more);
     refused(&text, &["select.kind=pow-d", "select.cohort=900"], more);
 }
@@ -46,7 +45,7 @@ fn misspelt_key() {
     refused(
         SMALL,
         &["local.epoch=3"],
-        "--set local.epoch=3: local.epoch = 3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
+        "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
          step_every, step_factor, slowness, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
          weight_decay, clip_norm",
     );
@@ -69,13 +68,13 @@ fn misspelt_value() {
     refused(
         SMALL,
         &["select.wait=everyon"],
-        "--set select.wait=everyon: select.wait = \"everyon\": unknown value; did you mean \"everyone\"? \
+        "--set select.wait=everyon: unknown value; did you mean \"everyone\"? \
          known values: deadline, everyone",
     );
     refused(
         SMALL,
         &["data.kind=syntetic"],
-        "--set data.kind=syntetic: data.kind = \"syntetic\": there is no such kind; did you mean \"synthetic\"? \
+        "--set data.kind=syntetic: there is no such kind; did you mean \"synthetic\"? \
          known: synthetic, quadratic, digits, mnist, fashion-mnist, cifar-10, emnist-letters, emnist-letters-10k, \
          shakespeare, table, npz, external",
     );
@@ -86,7 +85,7 @@ fn cohort_larger_than_the_fleet() {
     refused(
         SMALL,
         &["recipe=fedavg", "select.cohort=40"],
-        "--set select.cohort=40: select.cohort = 40: larger than the fleet; give at most its 12 clients",
+        "--set select.cohort=40: larger than the fleet; give at most its 12 clients",
     );
 }
 
@@ -102,10 +101,7 @@ fn an_oracle_of_chances_that_nobody_knows() {
         &["recipe=fedcs-oracle", "select.cohort=4"],
         "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\"",
     );
-    check(
-        &["recipe=ipw", "select.cohort=4", "aggregate.chances=oracle"],
-        "--set aggregate.chances=oracle: aggregate.chances = \"oracle\"",
-    );
+    check(&["recipe=ipw", "select.cohort=4", "aggregate.chances=oracle"], "--set aggregate.chances=oracle");
 }
 
 #[test]
@@ -113,31 +109,31 @@ fn methods_that_would_count_somebody_twice() {
     refused(
         SMALL,
         &["recipe=fedau", "substitute.kind=friend"],
-        "--set substitute.kind=friend: substitute.kind = \"friend\": would count wrongly beside aggregate.kind = \"fedau\": it \
+        "--set substitute.kind=friend: would count wrongly beside aggregate.kind = \"fedau\": it \
          makes up for the silent itself; leave [substitute] out",
     );
     refused(
         SMALL,
         &["recipe=mifa", "substitute.kind=late"],
-        "--set substitute.kind=late: substitute.kind = \"late\": aggregate.kind = \"mifa\" takes answers to the round only; leave \
+        "--set substitute.kind=late: aggregate.kind = \"mifa\" takes answers to the round only; leave \
          [substitute] out",
     );
     refused(
         SMALL,
         &["recipe=fedawe", "aggregate.kind=mifa"],
-        "--set aggregate.kind=mifa: aggregate.kind = \"mifa\": would have no say: server.kind = \"fedawe\" weighs the answers \
+        "--set aggregate.kind=mifa: would have no say: server.kind = \"fedawe\" weighs the answers \
          itself; leave [aggregate] out",
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
         &["recipe=focus", "local.optimiser=adam"],
-        "--set local.optimiser=adam: local.optimiser = \"adam\": gradients are read off the distance moved, which momentum and \
+        "--set local.optimiser=adam: gradients are read off the distance moved, which momentum and \
          Adam stretch; leave it out",
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
         &["recipe=focus", "local.clip_norm=1.0"],
-        "--set local.clip_norm=1.0: local.clip_norm = 1.0: gradients are read off the distance moved, which clipping \
+        "--set local.clip_norm=1.0: gradients are read off the distance moved, which clipping \
          shortens; leave it out",
     );
 }
@@ -147,12 +143,12 @@ fn snapshots_asked_for_in_two_ways() {
     refused(
         SMALL,
         &["recipe=fast", "select.cohort=4", "select.chance=0.5", "select.every=3"],
-        "--set select.every=3: select.every = 3: give this or chance, not both",
+        "--set select.every=3: give this or chance, not both",
     );
     refused(
         SMALL,
         &["recipe=fast", "select.cohort=4", "select.around.kind=evryone"],
-        "--set select.around.kind=evryone: select.around.kind = \"evryone\": there is no such kind; did you mean \
+        "--set select.around.kind=evryone: there is no such kind; did you mean \
          \"everyone\"? known: everyone, uniform, e3cs, fedcs, fedcs-oracle, pow-d, cpow-d, rpow-d, oort, round-robin, \
          oldest-first, f3ast, cyclic, fast",
     );
@@ -172,27 +168,15 @@ fn negative_rate() {
     refused(
         SMALL,
         &["local.rate=-0.1"],
-        "--set local.rate=-0.1: local.rate = -0.1: -0.1 is out of range; give a number above 0",
+        "--set local.rate=-0.1: -0.1 is out of range; give a number above 0",
     );
-    refused(
-        SMALL,
-        &["server.rate=-1"],
-        "--set server.rate=-1: server.rate = -1: -1 is out of range; give a number above 0",
-    );
+    refused(SMALL, &["server.rate=-1"], "--set server.rate=-1: -1 is out of range; give a number above 0");
 }
 
 #[test]
 fn zero_clients_and_zero_rounds() {
-    refused(
-        SMALL,
-        &["data.clients=0"],
-        "--set data.clients=0: data.clients = 0: expected a whole number from 1 to 4294967295",
-    );
-    refused(
-        SMALL,
-        &["run.rounds=0"],
-        "--set run.rounds=0: run.rounds = 0: expected a whole number from 1 to 4294967295",
-    );
+    refused(SMALL, &["data.clients=0"], "--set data.clients=0: expected a whole number from 1 to 4294967295");
+    refused(SMALL, &["run.rounds=0"], "--set run.rounds=0: expected a whole number from 1 to 4294967295");
     refused(
         &SMALL
             .replace("clients = 12\nalpha = 1.0\nbeta = 1.0\nsamples_max = 80", "centres = []")
@@ -221,18 +205,14 @@ fn numbers_beyond_reason() {
     refused(
         SMALL,
         &["run.seed=4294967296"],
-        "--set run.seed=4294967296: run.seed = 4294967296: expected a whole number from 0 to 4294967295",
+        "--set run.seed=4294967296: expected a whole number from 0 to 4294967295",
     );
     refused(
         SMALL,
         &["world.step_s=1e12"],
-        "--set world.step_s=1e12: world.step_s = 1000000000000.0: more than 1000000000 seconds; give less",
+        "--set world.step_s=1e12: more than 1000000000 seconds; give less",
     );
-    refused(
-        SMALL,
-        &["world.speed_spread=1e5"],
-        "--set world.speed_spread=1e5: world.speed_spread = 100000.0: give at most 10",
-    );
+    refused(SMALL, &["world.speed_spread=1e5"], "--set world.speed_spread=1e5: give at most 10");
     refused(
         SMALL,
         &["data.samples=4294967295"],
@@ -241,7 +221,7 @@ fn numbers_beyond_reason() {
     refused(
         SMALL,
         &["data.test_share=0"],
-        "--set data.test_share=0: data.test_share = 0: leaves no test data; give a larger share or more samples",
+        "--set data.test_share=0: leaves no test data; give a larger share or more samples",
     );
 }
 
@@ -252,11 +232,7 @@ fn words_of_the_wrong_kind() {
         &["world.departures=[1]"],
         "--set world.departures=[1]: world.departures[0] = 1: expected a table in braces",
     );
-    refused(
-        SMALL,
-        &["world.departures=1"],
-        "--set world.departures=1: world.departures = 1: expected a list in brackets",
-    );
+    refused(SMALL, &["world.departures=1"], "--set world.departures=1: expected a list in brackets");
     refused(
         SMALL,
         &["agregate.kind=mean"],
@@ -278,18 +254,15 @@ fn words_of_the_wrong_kind() {
     refused(
         SMALL,
         &["clip.norm=1", "local.kind=scaffold", "local.rate=0.1", "local.steps=1", "server.kind=scaffold"],
-        "--set clip.norm=1: clip.norm = 1: clients send more than weights (running statistics, or what they remember), which would stay \
+        "--set clip.norm=1: clients send more than weights (running statistics, or what they remember), which would stay \
          without a bound; write times = N, or beside = LENGTH too",
     );
-    refused(
-        SMALL,
-        &["clip.norm=0"],
-        "--set clip.norm=0: clip.norm = 0: 0 is out of range; give a number above 0",
-    );
+    refused(SMALL, &["clip.norm=0"], "--set clip.norm=0: 0 is out of range; give a number above 0");
     refused(
         SMALL,
         &["select.cohort=3"],
-        "--set select.cohort=3: select.cohort = 3: unknown key; keys of kind \"everyone\": wait",
+        "--set select.cohort=3: unknown key; keys of kind \"everyone\": wait; leave it out with recipe \"dropout\", or, in a grid, \
+         give it to those that take one: [[grid.method]] select = { cohort = N }",
     );
     refused(
         SMALL,
@@ -304,12 +277,12 @@ fn a_target_that_can_never_be_reached() {
     refused(
         text,
         &["stop.accuracy=0.5"],
-        "--set stop.accuracy=0.5: stop.accuracy = 0.5: this data has no labels, so no accuracy is ever reached",
+        "--set stop.accuracy=0.5: this data has no labels, so no accuracy is ever reached",
     );
     refused(
         text,
         &["data.start=[nan]"],
-        "--set data.start=[nan]: data.start = [nan]: expected 1 finite numbers, as the centres have",
+        "--set data.start=[nan]: expected 1 finite numbers, as the centres have",
     );
 }
 
@@ -325,11 +298,7 @@ fn looking_closer_than_the_data_allows() {
         &["evaluate.top_k=[0]"],
         "--set evaluate.top_k=[0]: evaluate.top_k[0] = 0: expected a whole number from 1 to 4294967295",
     );
-    refused(
-        SMALL,
-        &["evaluate.top_k=5"],
-        "--set evaluate.top_k=5: evaluate.top_k = 5: expected a list in brackets",
-    );
+    refused(SMALL, &["evaluate.top_k=5"], "--set evaluate.top_k=5: expected a list in brackets");
     let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n\
                 [local]\nrate = 0.1\nsteps = 1\n[evaluate]\n";
     refused(
@@ -362,15 +331,11 @@ fn layers_that_do_not_fit() {
     let unknown =
         "a.toml:35:13: model.layers[0].kind = \"dens\": there is no such layer; did you mean \"dense\"?";
     assert!(error.contains(unknown) && error.contains("known: conv, "), "{error}");
-    refused(
-        SMALL,
-        &["local.batch=0"],
-        "--set local.batch=0: local.batch = 0: expected a whole number from 1 to 4294967295",
-    );
+    refused(SMALL, &["local.batch=0"], "--set local.batch=0: expected a whole number from 1 to 4294967295");
     refused(
         SMALL,
         &["model.outputs=9"],
-        "--set model.outputs=9: model.outputs = 9: fewer than the 10 classes; give at least 10",
+        "--set model.outputs=9: fewer than the 10 classes; give at least 10",
     );
 }
 
@@ -408,7 +373,7 @@ fn words_that_are_no_setting() {
         &["local.rate"],
         "--set local.rate: write it as path.key=value, for example --set local.rate=0.1",
     );
-    refused(SMALL, &["local=3"], "--set local=3: local = 3: expected a table; write [local]");
+    refused(SMALL, &["local=3"], "--set local=3: expected a table; write [local]");
 }
 
 #[test]
@@ -620,7 +585,7 @@ fn models_that_do_not_fit_are_refused() {
     let error = fail(&words);
     let misfit = "model.safetensors: tensor \"fc1.weight\" has shape [10, 60], expected [10, 30]; \
                   give the file of a model like this one, or change the model";
-    assert!(error.contains("run.start_from = ") && error.trim_end().ends_with(misfit), "{error}");
+    assert!(error.contains("--set run.start_from=") && error.trim_end().ends_with(misfit), "{error}");
     let mlp = ["run", &config, "--quiet", "--set", "model.kind=mlp", "--set", &start];
     let error = fail(&mlp);
     let misfit = "tensor \"fc1.weight\" has shape [10, 60], expected [200, 60]";
@@ -681,7 +646,119 @@ fn revoking_nothing_and_nowhere() {
     let error = fail(&["revoke", &folder, "--tokens"]);
     assert_eq!(error.trim_end(), format!("error: {folder}: not the folder of a server's run"));
     assert!(fail(&["revoke", &folder]).contains("<CLIENTS>"));
-    // A token makes a server's folder of it.
-    succeed(&["token", &folder]);
-    assert_eq!(succeed(&["revoke", &folder, "--tokens"]), "");
+    let error = fail(&["token", &folder]);
+    assert_eq!(
+        error.trim_end(),
+        format!(
+            "error: {folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve says"
+        )
+    );
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "no key is made that no server has");
+}
+
+#[test]
+fn revoking_a_number_that_nobody_had_is_done_and_said() {
+    let place = tempfile::tempdir().unwrap();
+    let run = common::record(place.path(), "run", SMALL, &[]);
+    std::fs::write(run.join("server.key"), [7; 32]).unwrap();
+    let run = run.display().to_string();
+    let output = common::run(&["revoke", &run, "3", "999"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("client 999: no round of the record has anybody of this number"), "{said}");
+    assert!(!said.contains("client 3:"), "{said}");
+    assert_eq!(std::fs::read_to_string(place.path().join("run/revoked.txt")).unwrap(), "3\n999\n");
+}
+
+#[test]
+fn certificates_come_with_the_words_that_use_them() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("certs").display().to_string();
+    let said = succeed(&["certs", &folder, "--clients", "1"]);
+    for part in [
+        format!("certificate = \"{folder}/server.pem\""),
+        format!("clients = \"{folder}/ca.pem\""),
+        "--ca ca.pem --cert client-N.pem --key client-N.key".to_owned(),
+    ] {
+        assert!(said.contains(&part), "{said}");
+    }
+    // A configuration may lie anywhere.
+    let output = ebbflow().current_dir(place.path()).args(["certs", "other"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let whole = place.path().canonicalize().unwrap().join("other");
+    assert!(said.contains(&format!("certificate = \"{}/server.pem\"", whole.display())), "{said}");
+    assert!(!said.contains("--cert"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_right_ends_with_2_and_what_failed_with_1() {
+    let place = tempfile::tempdir().unwrap();
+    let config = write(place.path(), "a.toml", SMALL);
+    let nowhere = place.path().join("nowhere").display().to_string();
+    let code = |words: &[&str]| common::run(words).status.code();
+    assert_eq!(code(&["run", &nowhere]), Some(2));
+    assert_eq!(code(&["show", &nowhere]), Some(2));
+    assert_eq!(code(&["resume", &nowhere]), Some(2));
+    assert_eq!(code(&["run", &config, "--set", "local.rat=1"]), Some(2));
+    assert_eq!(code(&["run", &config, "--sed", "1"]), Some(2));
+    // A folder cannot be made below a file.
+    let below = place.path().join("a.toml/run").display().to_string();
+    assert_eq!(code(&["run", &config, "--quiet", "--out", &below]), Some(1));
+}
+
+#[test]
+fn what_has_no_effect_is_said_when_a_run_starts() {
+    let place = tempfile::tempdir().unwrap();
+    let said = |change: &[&str]| {
+        let config = write(place.path(), "a.toml", SMALL);
+        let out = place.path().join(change.concat().replace('=', "-"));
+        let mut words = vec!["run", &config, "--out", out.to_str().unwrap(), "--set", "run.rounds=2"];
+        words.extend(change.iter().flat_map(|change| ["--set", change]));
+        let output = common::run(&words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let never = "server.every = 3: the run ends before its first period, after 2 rounds";
+    assert!(said(&["server.kind=amplified", "server.every=3"]).contains(never));
+    assert!(!said(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
+    let late = "substitute.kind = \"late\": in this world no answer is ever late";
+    assert!(said(&["recipe=fedbuff"]).contains(late));
+    assert!(!said(&["recipe=fedbuff", "world.after_deadline=late"]).contains(late));
+}
+
+#[test]
+fn a_grid_is_refused_before_its_first_run_where_a_column_or_a_cohort_is_wrong() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("grid").display().to_string();
+    let text = format!("{SMALL}[grid]\nseeds = [1]\nrecipes = [\"fedavg\", \"dropout\"]\n");
+    let config = write(place.path(), "g.toml", &text);
+    let refused = |change: &str| {
+        let output = common::run(&["compare", &config, "--out", &out, "--set", change]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(!Path::new(&out).exists());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = refused("grid.also=[\"accurcy@1\"]");
+    assert!(
+        error.contains("rounds.csv has no such column; did you mean \"accuracy\"? known: round, "),
+        "{error}"
+    );
+    let error = refused("select.cohort=3");
+    assert!(
+        error.contains("leave it out with recipe \"dropout\", or, in a grid, give it to those"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_finished_record_that_was_cut_is_not_shown_without_a_word() {
+    let place = tempfile::tempdir().unwrap();
+    let run = common::record(place.path(), "run", SMALL, &[]);
+    let rows = std::fs::read_to_string(run.join("rounds.jsonl")).unwrap();
+    let n_rounds = rows.lines().count();
+    let show = || String::from_utf8(common::run(&["show", run.to_str().unwrap()]).stderr).unwrap();
+    assert_eq!(show(), "");
+    std::fs::write(run.join("rounds.jsonl"), rows.split_inclusive('\n').take(2).collect::<String>()).unwrap();
+    let said = show();
+    assert!(said.contains(&format!("rounds.jsonl: holds 2 of {n_rounds} rounds")), "{said}");
 }

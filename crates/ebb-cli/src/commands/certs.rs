@@ -43,12 +43,17 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
         let name = format!("client-{number}");
         signed(&name, std::slice::from_ref(&name), ExtendedKeyUsagePurpose::ClientAuth)?;
     }
-    let folder = folder.display();
+    // Paths in a configuration are relative to its own folder, which need not be this one.
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    let folder = whole.display();
     say(&format!("[serve.tls]\ncertificate = \"{folder}/server.pem\"\nkey = \"{folder}/server.key\""))?;
     if args.clients > 0 {
         say(&format!("clients = \"{folder}/ca.pem\""))?;
     }
-    say(&format!("\n# clients: ebbflow join https://... --ca {folder}/ca.pem"))
+    let own = if args.clients > 0 { " --cert client-N.pem --key client-N.key" } else { "" };
+    say(&format!(
+        "\n# clients, each with a copy of these files and no other: ebbflow join https://... --ca ca.pem{own}"
+    ))
 }
 
 fn write(folder: &Path, name: &str, certificate: &str, key: &KeyPair) -> Result<(), CliError> {

@@ -1,22 +1,25 @@
 //! `ebbflow describe`: what a recipe or method does, and its settings.
 
 use ebb_methods::registry::ROLES;
-use ebb_methods::{Recipe, Registry};
+use ebb_methods::{Recipe, Registry, particulars};
 use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
 use crate::args::Describe;
-use crate::commands::list::{everything, indent};
+use crate::commands::list::{Named, everything, indent};
 use crate::output::{bold, say};
 
 pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> {
     let all = everything(registry);
     let found: Vec<_> = all.iter().filter(|named| named.name == args.name).collect();
     if found.is_empty() {
-        let hint = nearest(&args.name, all.iter().map(|named| named.name))
-            .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
-        return Err(CliError::Usage(format!("there is no \"{}\"; {hint}See: ebbflow list", args.name)));
+        return Err(CliError::Usage(format!(
+            "there is no \"{}\"; {}",
+            args.name,
+            elsewhere(registry, &all, &args.name)
+        )));
     }
+    let recipe = registry.recipes.iter().find(|recipe| recipe.name == args.name);
     for (at, named) in found.iter().enumerate() {
         if at > 0 {
             say("")?;
@@ -25,8 +28,9 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
         say(&format!("{}\n", named.about))?;
         match named.table {
             None => {
-                if let Some(recipe) = registry.recipes.iter().find(|recipe| recipe.name == named.name) {
-                    tell(recipe)?;
+                if let Some(recipe) = recipe {
+                    let Recipe { paper, assumes, keeps, costs, defaults, .. } = *recipe;
+                    tell([paper, assumes, keeps, costs, defaults])?;
                 }
                 say(&format!("recipe = \"{}\" stands for", named.name))?;
                 say(&indent(&named.example, 4))?;
@@ -34,15 +38,20 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
                 say(&format!("roles it does not name: {}", others.join(", ")))?;
-                for method in registry.methods() {
-                    let names = chosen.text(&format!("{}.kind", method.role)) == Some(method.name);
-                    if names && !method.example.is_empty() {
-                        say(&format!("\nsettings of {} {}:", method.role, method.name))?;
-                        say(&indent(method.example, 4))?;
+                for method in &all {
+                    let Some(table) = method.table else { continue };
+                    let settings: Vec<_> = method.example.lines().skip(2).collect();
+                    if chosen.text(&format!("{table}.kind")) == Some(method.name) && !settings.is_empty() {
+                        say(&format!("\nsettings of {table} {}:", method.name))?;
+                        say(&indent(&settings.join("\n"), 4))?;
                     }
                 }
             }
             Some(table) => {
+                let own = |own: &&particulars::Particulars| own.table == table && own.name == named.name;
+                if let Some(own) = particulars::STANDARD.iter().find(own) {
+                    tell([own.paper, own.assumes, own.keeps, own.costs, own.defaults])?;
+                }
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;
                 say(&indent(&named.example, 4))?;
                 say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
@@ -62,20 +71,40 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
     Ok(())
 }
 
-/// What is known of a recipe beyond its settings.
-fn tell(recipe: &Recipe) -> Result<(), CliError> {
-    for (what, text) in [
-        ("published:", recipe.paper),
-        ("it assumes:", recipe.assumes),
-        ("kept per client:", recipe.keeps),
-        ("a round costs:", recipe.costs),
-        ("the authors took:", recipe.defaults),
-    ] {
-        if !text.is_empty() {
-            say(&format!("{what:18}{text}"))?;
-        }
+/// What is known of a recipe or a method beyond its settings.
+fn tell(texts: [&str; 5]) -> Result<(), CliError> {
+    let words = ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors took:"];
+    for (what, text) in words.into_iter().zip(texts) {
+        let text = if text.is_empty() { "not known here" } else { text };
+        say(&format!("{what:18}{text}"))?;
     }
     say("")
+}
+
+/// Where to look for a name that is none: a list, what mentions it, or what is spelt almost so.
+fn elsewhere(registry: &Registry, all: &[Named], name: &str) -> String {
+    if let Some(named) = all.iter().find(|named| named.list == name) {
+        return format!("it is a list. See: ebbflow list {}", named.list);
+    }
+    let is_word = |text: &str| {
+        text.split(|letter: char| !letter.is_alphanumeric() && !"-._".contains(letter))
+            .any(|word| word.trim_matches('.').eq_ignore_ascii_case(name))
+    };
+    let mentions =
+        |named: &&Named| named.table.is_some() && (is_word(named.about) || is_word(&named.example));
+    let recipes = registry.recipes.iter().filter(|recipe| is_word(recipe.defaults)).map(|recipe| recipe.name);
+    let mut mentioned: Vec<_> = all.iter().filter(mentions).map(|named| named.name).chain(recipes).collect();
+    mentioned.dedup();
+    if !mentioned.is_empty() && !name.is_empty() {
+        mentioned.truncate(6);
+        return format!(
+            "it is a word in the settings of others. See: ebbflow describe {}",
+            mentioned.join(", ")
+        );
+    }
+    let hint = nearest(name, all.iter().map(|named| named.name))
+        .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+    format!("{hint}See: ebbflow list")
 }
 
 fn capital(text: &str) -> String {

@@ -68,6 +68,24 @@ pub(crate) fn indent(text: &str, by: usize) -> String {
 /// What worlds answer.
 const QUESTION: &str = "who is up when, and what comes back";
 
+/// Every kind of layer, with its settings and their defaults.
+const LAYERS: &str = "layers = [
+    { kind = \"conv\", channels = 10, kernel = 5, stride = 1, padding = 0 },
+    { kind = \"batch-norm\" },
+    { kind = \"relu\" },                     # or tanh
+    { kind = \"max-pool\", size = 2 },       # or avg-pool
+    { kind = \"channel-dropout\", chance = 0.25 },
+    { kind = \"dense\", units = 50 },
+    { kind = \"dropout\", chance = 0.5 },
+]
+# of sequences: { kind = \"embedding\", width = 8 }, { kind = \"lstm\", units = 256, layers = 1 }, { kind = \"last-step\" }";
+
+/// The table that bounds answers.
+const CLIP: &str = "[clip]
+# norm = 1.0                # the longest that the trained weights of an update may be
+# beside = 1.0              # the same for running statistics, and for each vector that travels beside the model
+# times = 3.0               # so many times the usual length, once ten are known; of a length and this the shorter counts";
+
 /// Everything that a configuration can name, list by list.
 pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     let mut all: Vec<_> = registry
@@ -130,6 +148,14 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             "# outputs = 62             # more than the classes",
         )
     }));
+    all.push(named(
+        "models",
+        "model",
+        "what the clients train",
+        "layers",
+        "a network of your own, layer by layer; a dense layer with one unit a class ends it",
+        LAYERS,
+    ));
     let worlds = ebb_sim::availability::ALL
         .iter()
         .map(|entry| named("worlds", "world.availability", QUESTION, entry.name, entry.about, entry.example));
@@ -152,6 +178,14 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
         about,
         example: format!("[world]\n{example}"),
     }));
+    all.push(Named {
+        list: "clip",
+        question: "how long may an answer be?",
+        table: Some("clip"),
+        name: "clip",
+        about: "answers that are longer are made as short, or refused where a client remembers what it sent; goes with every recipe",
+        example: CLIP.to_owned(),
+    });
     all
 }
 

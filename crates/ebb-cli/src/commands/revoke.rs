@@ -5,6 +5,7 @@ use std::io::Write;
 
 use ebb_net::tokens::Key;
 use ebb_net::{KEY, REVOKED};
+use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Revoke;
@@ -23,9 +24,24 @@ pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
     }
     if !args.clients.is_empty() {
         shut_out(args)?;
+        for client in unrecorded(args) {
+            note(&format!(
+                "client {client}: no round of the record has anybody of this number; if nobody enrolled with it since, nobody will \
+                 get it"
+            ));
+        }
         note("shut out; the server notices within a second, or when it is started");
     }
     Ok(())
+}
+
+/// Those that never were in the run, as far as its record knows.
+fn unrecorded(args: &Revoke) -> Vec<u32> {
+    let rows = RunFolder::open(&args.folder).and_then(|run| run.rows());
+    let Ok(rows) = rows else { return Vec::new() };
+    let joined: Vec<_> = rows.iter().flat_map(|row| row.joined.iter().copied()).collect();
+    let was_in = |client: u32| joined.iter().any(|&[first, last]| (first..=last).contains(&client));
+    args.clients.iter().copied().filter(|&client| !was_in(client)).collect()
 }
 
 fn shut_out(args: &Revoke) -> Result<(), CliError> {

@@ -46,6 +46,7 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
     if !how.json && !how.quiet {
         run.task.notes().iter().for_each(|line| note(&format!("data: {line}")));
         run.fleet.world().notes().iter().for_each(|line| note(&format!("world: {line}")));
+        run.notes.iter().for_each(|line| note(line));
     }
     let stop = interruption();
     let mut progress = Progress::new(how, run.engine.next(), run.run.rounds.get());

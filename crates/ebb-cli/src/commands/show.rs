@@ -14,7 +14,8 @@ use crate::commands::compare::{as_json, print_tables};
 use crate::commands::run::imputed;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
-    Columns, bold, bytes, cost, count, duration, ending, figure, percent, resume_command, say, write_file,
+    Columns, bold, bytes, cost, count, duration, ending, figure, note, percent, resume_command, say,
+    write_file,
 };
 
 /// How many rounds the table shows.
@@ -36,8 +37,16 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let run = RunFolder::open(&args.run)?;
     let rows = run.rows()?;
     let header = run.header();
+    let summary = run.summary()?;
+    if let Some(summary) = summary.as_ref().filter(|summary| summary.rounds != rows.len() as u64) {
+        let (there, all) = (rows.len(), count(summary.rounds, "round"));
+        note(&format!(
+            "{}: holds {there} of {all}, so it was cut or added to since the run ended",
+            args.run.join("rounds.jsonl").display()
+        ));
+    }
     if args.json {
-        let whole = serde_json::json!({ "run": header, "summary": run.summary()?, "rounds": rows });
+        let whole = serde_json::json!({ "run": header, "summary": summary, "rounds": rows });
         return say(&whole.to_string());
     }
     say(&bold(&args.run.display().to_string()))?;
@@ -49,7 +58,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         header.program,
         header.kernels
     ))?;
-    match run.summary()? {
+    match summary {
         Some(summary) => {
             say(&format!("finished after {} ({})", count(summary.rounds, "round"), ending(&summary.ending)))?;
         }

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ebb_net::KEY;
 use ebb_net::tokens::{Key, Terms, unguessable};
 
 use crate::CliError;
@@ -9,10 +10,11 @@ use crate::args::Token;
 use crate::output::say;
 
 pub(crate) fn run(args: &Token) -> Result<(), CliError> {
-    if !args.folder.is_dir() {
+    // What a key of its own would make no server takes.
+    if !args.folder.join(KEY).exists() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!(
-            "{folder}: no such folder; give that of a server's run, as ebbflow serve says it"
+            "{folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve says"
         )));
     }
     let key = Key::of_tokens(&args.folder)

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use ebb_record::csv_columns;
+use ebb_settings::nearest;
+
 use crate::CliError;
 
 /// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1: the mean over those rounds, or, written
@@ -60,6 +63,19 @@ impl Also {
         let holds =
             !figure.is_empty() && 1 <= first && first <= last && (of != Of::Regain || last == u64::MAX);
         holds.then(|| Also { text: text.to_owned(), figure: figure.to_owned(), of, first, last })
+    }
+
+    /// What is wrong with its figure, if no run has such a column. What methods note is only known once they did.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        if self.figure.starts_with("note_") || csv_columns().any(|known| known == self.figure) {
+            return None;
+        }
+        let near = nearest(&self.figure, csv_columns());
+        let hint = near.map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
+        let known = csv_columns().collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "rounds.csv has no such column; {hint}known: {known}, and note_NAME for what methods note"
+        ))
     }
 }
 

@@ -148,6 +148,9 @@ impl Grid {
                                \"accuracy>=0.65\", or \"regain(accuracy)@30\", how long until it is back at that of a round";
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             };
+            if let Some(message) = one.unknown() {
+                return Err(settings.error(&format!("also[{at}]"), message).into());
+            }
             also.push(one);
         }
         let mut cells = Vec::new();
@@ -248,7 +251,8 @@ impl Grid {
                 let data = run.task.notes().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
                 // What is noted of a recording is so with any seed.
                 let world = run.fleet.world().notes().iter().map(|note| format!("world: {note}"));
-                for note in data.chain(world) {
+                let methods = run.notes.iter().map(|note| format!("{}: {note}", cell.method));
+                for note in data.chain(world).chain(methods) {
                     if !notes.contains(&note) {
                         notes.push(note);
                     }

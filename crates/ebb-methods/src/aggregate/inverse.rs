@@ -36,7 +36,7 @@ pub const IPW: Entry<dyn Aggregator> = Entry {
 pub const FEDAU: Entry<dyn Aggregator> = Entry {
     name: "fedau",
     about: "the sum by shares of the population, each update times the client's mean number of rounds between answers",
-    example: "cut_off = 50               # rounds of silence after which an interval ends anyway; without it, none",
+    example: "cut_off = 50               # optional: rounds of silence after which an interval ends anyway; without it none does",
     build: |settings| {
         let table: Intervals = settings.parse()?;
         no_made_up(settings, "it makes up for the silent itself")?;

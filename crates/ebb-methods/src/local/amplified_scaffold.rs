@@ -16,13 +16,13 @@ use crate::local::scaffold::{CONTROL, met};
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "amplified-scaffold",
     about: "gradient descent corrected by control variates of the last period; plain where server.kind is not the same",
-    example: "rate = 0.1
+    example: "rate = 0.1                  # required
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
-epochs = 1                  # or steps = 10
-batch = 20                  # without it, all the client holds
+epochs = 1                  # required, or steps = 10
+# batch = 20                # without it, all the client holds
 weight_decay = 0.0",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;

@@ -16,13 +16,13 @@ use crate::local::plan::Plan;
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "focus",
     about: "gradient descent along the change of the client's gradient; plain where server.kind is not focus",
-    example: "rate = 0.01                # the server sums over all clients: about one over their number of what FedAvg takes
+    example: "rate = 0.01                # required; the server sums over all clients: about one over their number of what FedAvg takes
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
-epochs = 1                  # or steps = 10
-batch = 20                  # without it, all the client holds",
+epochs = 1                  # required, or steps = 10
+# batch = 20                # without it, all the client holds",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
         if let Some(key) = plan.stretched_by() {

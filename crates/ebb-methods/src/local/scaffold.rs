@@ -20,13 +20,13 @@ pub const ENTRY: Entry<dyn LocalRule> = Entry {
     about: "gradient descent corrected by control variates; plain where the server sends none",
     example:
         "option = \"II\"               # the variate is the mean gradient met; or I: the gradient at the start
-rate = 0.1
+rate = 0.1                  # required
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
-epochs = 1                  # or steps = 10
-batch = 20                  # without it, all the client holds
+epochs = 1                  # required, or steps = 10
+# batch = 20                # without it, all the client holds
 momentum = 0.0              # above 0 only with option I
 weight_decay = 0.0",
     build: |settings| {

@@ -18,7 +18,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "cpow-d",
     about: "as pow-d, and a candidate takes its loss over one mini-batch",
     example: "cohort = 10                # required
-candidates = 20            # at least the cohort; without it 50, or all clients if there are fewer
+# candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
 batch = 64                 # samples that a loss is taken over, drawn anew every round
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",

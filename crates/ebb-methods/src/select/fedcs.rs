@@ -21,7 +21,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     about: "as many as fit into the round, the quickest first, among a random share that is asked for its speed",
     example: "among_share = 0.1          # of the enrolled, rounded up
 # round_s = 180.0          # how long a round may be estimated to take; without it the world's deadline
-cohort = 10                # no more than so many; without it as many as fit",
+cohort = 10                # optional: no more than so many; without it as many as fit",
     build: |settings| {
         let fedcs = settings.parse::<FedCs>()?;
         if fedcs.among_share.get() == 0.0 {

@@ -14,7 +14,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "pow-d",
     about: "the largest losses among candidates drawn by size, which are asked for them first",
     example: "cohort = 10                # required
-candidates = 20            # at least the cohort; without it 50, or all clients if there are fewer
+# candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {

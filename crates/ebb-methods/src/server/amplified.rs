@@ -20,7 +20,7 @@ pub const ENTRY: Entry<dyn ServerRule> = Entry {
     about: "as plain, and every so many rounds what the model has moved since the last time is lengthened",
     example: "rate = 1.0
 clock = \"run\"
-every = 500                # rounds: P
+every = 500                # rounds of a period: P; required
 factor = 10.0              # gamma",
     build: |settings| Ok(Box::new(settings.parse::<Amplified>()?)),
 };

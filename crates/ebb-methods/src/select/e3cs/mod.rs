@@ -31,7 +31,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "e3cs",
     about: "those more often that were there when asked, by Exp3, and everybody as often as a quota says (E3CS)",
     example: "cohort = 10                # required
-quota = 0.5                # of an even share; or \"inc\", { linear = [0.0, 1.0] }, [[1, 0.0], [50, 1.0]]
+quota = 0.5                # of an even share, here E3CS-0.5; or \"inc\" (E3CS-inc), { linear = [0.0, 1.0] }, [[1, 0.0], [50, 1.0]]
 rate = 0.5                 # above 0, below 1; or \"optimal\" for the given rounds
 sampler = \"multinomial-nr\" # or dep-round, systematic, poisson
 among = \"enrolled\"         # or up

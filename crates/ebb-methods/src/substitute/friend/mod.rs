@@ -33,7 +33,7 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
     about: "whoever answered and has behaved most like the client so far; the mean of all answers if it met none of them",
     example: "similarity = \"cosine\"       # or distance\n\
               friends = 1                 # how many are averaged\n\
-              max_stand_ins = 4           # for how many one may stand in; without it, for all\n\
+              # max_stand_ins = 4         # for how many one may stand in; without it, for all\n\
               cover = \"asked\"             # or objective\n\
               # half_life = 50.0          # after how many rounds a meeting counts half; without it, never\n\
               # sketch = { buckets = 4096 }  # compare short sketches of the updates\n\
