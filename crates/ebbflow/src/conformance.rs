@@ -162,6 +162,13 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     for (name, settings) in [
         ("fast, adaptive", adaptive.to_owned()),
         ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover = 1.3\n")),
+        (
+            "friend, who stands in for two at most",
+            "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nmax_stand_ins = 2\n".to_owned(),
+        ),
+        ("pow-d among some", among_some("pow-d")),
+        ("cpow-d among some", among_some("cpow-d")),
+        ("rpow-d among some", among_some("rpow-d")),
         ("mifa, waiting, on a shelf in half the space", on_a_shelf("mifa", "f16") + "wait = true\n"),
         ("mifa, on a shelf", on_a_shelf("mifa", "f32")),
         ("fedvarp, on a shelf", on_a_shelf("fedvarp", "f32")),
@@ -176,6 +183,11 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     subjects
+}
+
+/// A selector that does not look at everybody.
+fn among_some(kind: &str) -> String {
+    format!("[select]\nkind = \"{kind}\"\ncohort = 3\ncandidates = 4\n")
 }
 
 /// An aggregator that keeps nothing of what it remembers in memory.
