@@ -172,6 +172,8 @@ pub(crate) struct Desk {
     open: Option<Open>,
     /// The round of the job that a client has in hand, connected or not.
     hands: BTreeMap<ClientId, RoundNo>,
+    /// No round waits to begin for whoever is still at a job of a round before this one.
+    overdue: RoundNo,
     survey: Option<Survey>,
     /// Answers that are in the journal and were not passed on.
     waiting: BTreeMap<u64, Arrived>,
@@ -226,6 +228,7 @@ impl Desk {
             asked: BTreeMap::new(),
             open: None,
             hands: BTreeMap::new(),
+            overdue: 0,
             survey: None,
             waiting: BTreeMap::new(),
             fetched: 0,
@@ -623,9 +626,13 @@ impl Desk {
         }
     }
 
-    /// Who is there; `None` until there are enough to begin a round, and for a while after a restart until those are back that
-    /// were there before.
-    pub(crate) fn roll(&self, round: RoundNo, census: &Census, now_s: f64) -> Option<Roll> {
+    /// Who is there; `None` until there are enough to begin a round that has waited for them since some time, and for a while after
+    /// a restart until those are back that were there before.
+    pub(crate) fn roll(&mut self, round: RoundNo, census: &Census, since_s: f64, now_s: f64) -> Option<Roll> {
+        if now_s >= since_s + self.rules.deadline_s {
+            // Whoever hangs, or sends a byte a second, is waited for once and no longer than a round.
+            self.overdue = round;
+        }
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
         let came = self.members.iter().filter(|member| member.is_in());
@@ -635,10 +642,13 @@ impl Desk {
         let up: Vec<_> = up.collect();
         // Those that were cut off are taken to be at it still.
         let busy: Vec<_> = self.hands.keys().copied().filter(|&client| is_in(client)).collect();
-        let free = up.iter().filter(|client| !self.hands.contains_key(client));
+        let free = up.iter().filter(|client| !self.hands.contains_key(client)).count();
+        let hung = |client: &ClientId| self.hands.get(client).is_some_and(|&round| round < self.overdue);
+        let enough = free + up.iter().filter(|client| hung(client)).count() >= self.rules.least_up;
+        let enough = enough && free >= self.rules.least_up.min(1);
         let were_up = || census.up().iter().map(ClientId::new).filter(|&client| is_in(client));
         let missing = now_s < self.back_by_s && were_up().any(|client| up.binary_search(&client).is_err());
-        if free.count() < self.rules.least_up || missing {
+        if !enough || missing {
             return None;
         }
         Some(Roll {

@@ -91,7 +91,8 @@ impl NetFleet {
     fn take_roll(&self, census: &Census) -> Result<Roll, FleetError> {
         self.revoke();
         let shared = &self.course.shared;
-        let mut said_s = shared.pace.now_s();
+        let since_s = shared.pace.now_s();
+        let mut said_s = since_s;
         loop {
             let now_s = shared.pace.now_s();
             if now_s >= said_s + SAY_S {
@@ -106,11 +107,14 @@ impl NetFleet {
                     "waiting for clients that are up and not at an earlier job"
                 );
             }
-            let (roll, seen) = shared.look(|desk| desk.roll(self.number, census, now_s));
+            let ((roll, deadline_s), seen) = shared.at_desk_seen(|desk, now_s| {
+                (desk.roll(self.number, census, since_s, now_s), since_s + desk.rules().deadline_s)
+            });
             if let Some(roll) = roll {
                 return Ok(roll);
             }
-            self.wait("waiting for clients", seen, f64::INFINITY)?;
+            let until_s = if now_s < deadline_s { deadline_s } else { f64::INFINITY };
+            self.wait("waiting for clients", seen, until_s)?;
         }
     }
 

@@ -1,5 +1,7 @@
 //! Conversations at the desk, word for word.
 
+mod unfair;
+
 use std::num::NonZeroU32;
 
 use ebb_round::{Amount, Job, Loader, Order, Parcel, Saver, Wait, Work};
@@ -361,7 +363,7 @@ fn a_busy_client_gets_its_next_job_when_it_is_done_with_the_last() {
     office.desk.close(50.0).unwrap();
     let mut census = Census::new();
     census.enrol(id(0), 20, 0);
-    let roll = office.desk.roll(1, &census, 1e3).unwrap();
+    let roll = office.desk.roll(1, &census, 0.0, 1e3).unwrap();
     assert_eq!((roll.up, roll.busy, roll.came), (vec![id(0), id(1)], vec![id(0)], vec![(id(1), 20)]));
     office.open(1, &[0, 1], Wait::Deadline);
     assert_eq!(office.jobs(), [(0, 0), (1, 1)]);
@@ -380,10 +382,10 @@ fn whoever_cannot_or_leaves_is_not_waited_for() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1);
     let mut census = Census::new();
     (0..3).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(2)]);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, [id(2)]);
     // It may think better of it.
     office.connect(9, 2);
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, []);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, []);
 }
 
 #[test]
@@ -396,13 +398,13 @@ fn whoever_is_not_heard_for_three_heartbeats_is_gone() {
     assert_eq!(office.hung, [0]);
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(0, &census, 1e3).unwrap().up, [id(1)]);
+    assert_eq!(office.desk.roll(0, &census, 0.0, 1e3).unwrap().up, [id(1)]);
 }
 
 #[test]
 fn a_round_begins_once_enough_can_take_a_job() {
-    let office = Office::with(Rules { least_up: 3, ..rules() }, 2);
-    assert_eq!(office.desk.roll(0, &Census::new(), 0.0), None);
+    let mut office = Office::with(Rules { least_up: 3, ..rules() }, 2);
+    assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 0.0), None);
 }
 
 #[test]
@@ -431,7 +433,7 @@ fn the_revoked_are_out_of_the_run() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1, "nobody waits for it");
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(1)]);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, [id(1)]);
 }
 
 #[test]
@@ -457,7 +459,7 @@ fn a_client_may_take_long_to_prepare_as_long_as_it_says_that_it_is_there() {
         office.desk.tick(now_s + 14.0);
         assert!(office.desk.sessions.contains_key(&0));
     }
-    assert_eq!(office.desk.roll(0, &Census::new(), 20.0), None, "it can take no job yet");
+    assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 20.0), None, "it can take no job yet");
     office.desk.tick(36.0);
     assert!(!office.desk.sessions.contains_key(&0));
 }

@@ -1,0 +1,39 @@
+//! Clients that hang, flood or boast: what that costs the others.
+
+use super::*;
+
+/// The roll of a round that has waited from one time to another.
+fn roll(office: &mut Office, round: RoundNo, since_s: f64, now_s: f64) -> Option<Roll> {
+    let mut census = Census::new();
+    (0..3).for_each(|client| census.enrol(id(client), 20, 0));
+    office.desk.roll(round, &census, since_s, now_s)
+}
+
+#[test]
+fn a_client_that_hangs_holds_up_the_next_round_for_a_deadline_and_no_other() {
+    let mut office = Office::with(Rules { least_up: 3, ..rules() }, 3);
+    office.open(0, &[0, 1, 2], Wait::Deadline);
+    office.answer(0, 0, vec![1.0, 0.0]);
+    office.answer(1, 0, vec![1.0, 0.0]);
+    office.desk.close(12.0).expect("its deadline and grace are over");
+    assert_eq!(roll(&mut office, 1, 12.0, 12.0), None, "2 may still come to an end");
+    assert_eq!(roll(&mut office, 1, 12.0, 21.9), None);
+    let begun = roll(&mut office, 1, 12.0, 22.0).expect("nobody waits for 2 any more");
+    assert_eq!((begun.up, begun.busy), (vec![id(0), id(1), id(2)], vec![id(2)]));
+    assert!(roll(&mut office, 2, 30.0, 30.0).is_some(), "it was waited for once");
+    // Whoever is not there does not count, however long that lasts.
+    office.desk.gone(1);
+    assert_eq!(roll(&mut office, 3, 40.0, 1e6), None);
+    office.connect(4, 1);
+    // What it does next is waited for anew.
+    office.answer(2, 0, vec![1.0, 0.0]);
+    office.open(3, &[2], Wait::Deadline);
+    office.desk.close(1e6).expect("its deadline is over");
+    assert_eq!(roll(&mut office, 4, 1e6, 1e6), None);
+    // Nor is there a round without anybody who can take a job.
+    for line in [0, 4] {
+        office.desk.gone(line);
+    }
+    office.desk.rules.least_up = 1;
+    assert_eq!(roll(&mut office, 4, 1e6, 2e6), None);
+}
