@@ -478,6 +478,8 @@ impl Desk {
         let client = session.client;
         match said {
             Said::Hello(_) => self.expel(line, "malformed", "a second hello", false),
+            // What it said can be changed by coming anew; over and over again, it would keep the disk busy.
+            Said::Ready(_) if session.ready => self.expel(line, "malformed", "it was ready before", false),
             Said::Ready(ready) => self.ready(line, client, &ready, now_s),
             // It is being prepared, and does not listen yet.
             Said::Heartbeat(_) if !session.ready => {}
@@ -489,21 +491,7 @@ impl Desk {
                 self.effects.push(Effect::Say(line, Say::Beat(wire::Beat {})));
             }
             Said::Answer(answer) => self.answer(client, answer, now_s),
-            Said::Failed(failed) => {
-                let (round, message) = (failed.round, short(&failed.message));
-                tracing::warn!(client = client.number(), round, message, "failed");
-                if self.hands.get(&client) == Some(&round) {
-                    if self.fate(round, client) == Some(Fate::Owed) {
-                        self.set_fate(round, client, Fate::Failed);
-                    }
-                    self.put_down(client, round);
-                    self.uploads.drop_of(client);
-                } else if let Some(survey) = &mut self.survey {
-                    survey.fail(client, round);
-                }
-                self.stirred = true;
-                self.hand_out(client, now_s);
-            }
+            Said::Failed(failed) => self.failed(client, &failed, now_s),
             Said::Measured(measured) => self.measured(client, &measured),
             Said::Evaluated(evaluated) => self.evaluated(client, &evaluated),
             Said::Leave(leave) => {
@@ -517,6 +505,26 @@ impl Desk {
                 self.forget(line);
             }
         }
+    }
+
+    /// A client cannot do what it was asked. Every job and every question can fail once.
+    fn failed(&mut self, client: ClientId, failed: &wire::Failed, now_s: f64) {
+        let (round, message) = (failed.round, short(&failed.message));
+        let had_job = self.hands.get(&client) == Some(&round);
+        let had_question = self.survey.as_mut().is_some_and(|survey| survey.fail(client, round));
+        if !had_job && !had_question {
+            return self.refuse("not-asked", Some(client), "it failed at what it was not asked");
+        }
+        tracing::warn!(client = client.number(), round, message, "failed");
+        if had_job {
+            if self.fate(round, client) == Some(Fate::Owed) {
+                self.set_fate(round, client, Fate::Failed);
+            }
+            self.put_down(client, round);
+            self.uploads.drop_of(client);
+        }
+        self.stirred = true;
+        self.hand_out(client, now_s);
     }
 
     /// A client is done with the job of a round, one way or the other.

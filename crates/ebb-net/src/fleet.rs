@@ -131,7 +131,7 @@ impl NetFleet {
         };
         let offer = Offer::of(parcel, shared.look(|desk| desk.rules().down).0);
         let (began_s, deadline_s) = shared.at_desk(|desk, now_s| {
-            desk.ask(clients, question, &offer);
+            desk.ask(clients, question, &offer, now_s);
             (now_s, desk.rules().deadline_s)
         });
         let until_s = began_s + deadline_s;

@@ -263,7 +263,7 @@ impl Floor {
         let clients: Vec<_> = (0..N_CLIENTS as usize).map(ClientId::new).collect();
         let parcel = Parcel::of(vec![0.0; N_PARAMS]);
         let offer = Offer::of(&parcel, Packing::default());
-        self.desk.ask(&clients, Question::Evaluate(self.round, &parcel), &offer);
+        self.desk.ask(&clients, Question::Evaluate(self.round, &parcel), &offer, self.now_s);
     }
 
     /// A line of a rogue, of whoever is there or nobody.

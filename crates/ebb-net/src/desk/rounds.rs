@@ -494,11 +494,12 @@ impl Desk {
     ) {
         self.refuse(reason, Some(client), message);
         self.uploads.drop_of(client);
-        if reason == "malformed" && !matches!(self.fate(round, client), Some(Fate::Taken(_))) {
+        let fate = self.fate(round, client);
+        if reason == "malformed" && !matches!(fate, Some(Fate::Taken(_))) {
             self.set_fate(round, client, Fate::Failed);
             self.put_down(client, round);
+            self.stirred |= matches!(fate, Some(Fate::Owed | Fate::Writing));
         }
-        self.stirred = true;
         if let Some(line) = self.by_client.get(&client) {
             let settled = wire::Settled { round, refused: reason.to_owned() };
             self.effects.push(Effect::Say(*line, Say::Settled(settled)));

@@ -41,7 +41,7 @@ pub(super) struct Survey {
 
 impl Desk {
     /// Asks these clients: those that are connected, have nothing else to do and can say; the others when they come.
-    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>, offer: &Offer) {
+    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>, offer: &Offer, _now_s: f64) {
         let (round, evaluates) = match question {
             Question::Probe(job, _) => (job.round, false),
             Question::Evaluate(round, _) => (round, true),
@@ -151,11 +151,12 @@ impl Survey {
         self.asked.remove(&client);
     }
 
-    /// A client cannot say.
-    pub(super) fn fail(&mut self, client: ClientId, round: RoundNo) {
-        if self.round == round {
-            self.asked.remove(&client);
+    /// A client cannot say; returns whether it was asked.
+    pub(super) fn fail(&mut self, client: ClientId, round: RoundNo) -> bool {
+        let was_asked = self.round == round && self.asked.remove(&client);
+        if was_asked {
             self.wanted.remove(&client);
         }
+        was_asked
     }
 }

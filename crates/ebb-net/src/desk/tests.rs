@@ -587,14 +587,15 @@ fn no_client_was_asked_for_more_steps_than_its_samples_make() {
         Saved::of(&office.desk).save(&mut to);
         Saved::load(&mut Loader::new(&to.finish())).unwrap().put(&mut office.desk);
         // It may have got more or less data since.
-        let ready = wire::Ready { samples, abilities: None, in_hand: None };
-        office.say(0, Said::Ready(ready));
+        office.desk.gone(0);
+        office.hello(1, hello(0));
+        office.say(1, Said::Ready(wire::Ready { samples, abilities: None, in_hand: None }));
         let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
-        let content = office.upload(0, &packed);
+        let content = office.upload(1, &packed);
         let said = answer(0, &Key::new(&[1; 32]).ticket(id(0), 0), content);
-        office.say(0, Said::Answer(wire::Answer { steps_asked: says, ..said }));
+        office.say(1, Said::Answer(wire::Answer { steps_asked: says, ..said }));
         let refused = if taken { "" } else { "malformed" };
-        assert_eq!(office.settled(), [(0, refused)], "{says} steps with {samples} samples");
+        assert_eq!(office.settled(), [(1, refused)], "{says} steps with {samples} samples");
     }
 }
 
@@ -739,7 +740,7 @@ fn questions_are_for_those_that_are_free_and_can() {
     let mut office = Office::with(rules(), 3);
     office.open(0, &[0], Wait::Deadline);
     let job = Arc::clone(&orders(0, &[0])[0].job);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None), &offer());
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None), &offer(), 0.0);
     office.settle();
     assert!(!office.desk.all_said(1e3));
     let measured = |loss| Said::Measured(wire::Measured { round: 0, loss, train_s: 1.0, upload_s: 0.5 });
@@ -756,7 +757,7 @@ fn questions_are_for_those_that_are_free_and_can() {
 #[test]
 fn judgements_must_make_sense() {
     let mut office = Office::with(rules(), 3);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer());
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer(), 0.0);
     let judged = |round, samples, hits| {
         Said::Evaluated(wire::Evaluated { round, samples, loss: 1.0, hits: Some(hits) })
     };

@@ -37,3 +37,44 @@ fn a_client_that_hangs_holds_up_the_next_round_for_a_deadline_and_no_other() {
     office.desk.rules.least_up = 1;
     assert_eq!(roll(&mut office, 4, 1e6, 2e6), None);
 }
+
+#[test]
+fn nobody_says_twice_that_it_is_ready() {
+    let mut office = Office::with(rules(), 2);
+    office.writes.clear();
+    office.desk.has_stirred();
+    let again = wire::Ready { samples: 21, ..ready(None) };
+    office.say(1, Said::Ready(again));
+    assert_eq!((office.refusals(), &office.hung[..]), (vec![("malformed", false)], &[1][..]));
+    assert!(office.writes.is_empty(), "nor is that written down");
+}
+
+#[test]
+fn whoever_fails_at_what_it_was_not_asked_stirs_nobody() {
+    let failed = |round| Said::Failed(wire::Failed { round, message: "x".repeat(1000) });
+    let mut office = Office::with(rules(), 3);
+    office.open(0, &[0, 1], Wait::Deadline);
+    office.desk.ask(&[id(2)], Question::Evaluate(0, &Parcel::of(vec![0.0; 2])), &offer(), 0.0);
+    office.settle();
+    office.desk.has_stirred();
+    for (line, round) in [(0, 1), (1, 7), (2, 3)] {
+        office.say(line, failed(round));
+        assert!(!office.desk.has_stirred(), "client {line} in round {round}");
+    }
+    office.counted("not-asked", 3);
+    // What it was asked, it can fail at once.
+    for line in [0, 2] {
+        office.say(line, failed(0));
+        assert!(office.desk.has_stirred());
+        office.say(line, failed(0));
+        assert!(!office.desk.has_stirred());
+    }
+    office.counted("not-asked", 5);
+    // Nor do answers to what nobody asked.
+    let content = office.upload(1, b"no parcel");
+    let nonsense = || answer(3, b"no ticket", content.clone());
+    office.say(1, Said::Answer(nonsense()));
+    office.say(1, Said::Answer(wire::Answer { delta: None, ..nonsense() }));
+    assert!(!office.desk.has_stirred());
+    assert!(office.desk.close(1.0).is_none(), "1 is at its job");
+}
