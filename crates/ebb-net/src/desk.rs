@@ -175,6 +175,10 @@ pub(crate) struct Desk {
     /// No round waits to begin for whoever is still at a job of a round before this one.
     overdue: RoundNo,
     survey: Option<Survey>,
+    /// The last question: of which round, whether it was to judge a model, and until when answers were waited for.
+    last_question: Option<(RoundNo, bool, f64)>,
+    /// Who let a question pass, and has answered none in time since.
+    mute: BTreeSet<ClientId>,
     /// Answers that are in the journal and were not passed on.
     waiting: BTreeMap<u64, Arrived>,
     /// Payload that was fetched and not yet counted in a round.
@@ -230,6 +234,8 @@ impl Desk {
             hands: BTreeMap::new(),
             overdue: 0,
             survey: None,
+            last_question: None,
+            mute: BTreeSet::new(),
             waiting: BTreeMap::new(),
             fetched: 0,
             kept_bytes: 0,
@@ -492,8 +498,8 @@ impl Desk {
             }
             Said::Answer(answer) => self.answer(client, answer, now_s),
             Said::Failed(failed) => self.failed(client, &failed, now_s),
-            Said::Measured(measured) => self.measured(client, &measured),
-            Said::Evaluated(evaluated) => self.evaluated(client, &evaluated),
+            Said::Measured(measured) => self.measured(client, &measured, now_s),
+            Said::Evaluated(evaluated) => self.evaluated(client, &evaluated, now_s),
             Said::Leave(leave) => {
                 if leave.for_good {
                     let changed = self.members.change(client, |member| member.left = true);

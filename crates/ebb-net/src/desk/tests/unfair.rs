@@ -78,3 +78,54 @@ fn whoever_fails_at_what_it_was_not_asked_stirs_nobody() {
     assert!(!office.desk.has_stirred());
     assert!(office.desk.close(1.0).is_none(), "1 is at its job");
 }
+
+#[test]
+fn whoever_lets_a_question_pass_is_asked_but_not_waited_for_until_it_answers_one() {
+    let mut office = Office::with(rules(), 2);
+    let model = Parcel::of(vec![0.0; 2]);
+    let judged =
+        |round| Said::Evaluated(wire::Evaluated { round, samples: 10.0, loss: 1.0, hits: Some(5.0) });
+    let ask = |office: &mut Office, round, now_s| {
+        office.now_s = now_s;
+        office.desk.ask(&[id(0), id(1)], Question::Evaluate(round, &model), &offer(), now_s);
+        office.settle();
+        assert!(!office.desk.all_said(now_s));
+        office.say(0, judged(round));
+    };
+    ask(&mut office, 0, 0.0);
+    assert!(!office.desk.all_said(9.9), "1 has until the deadline");
+    office.desk.found();
+    // It is not waited for, but what it says is heard.
+    ask(&mut office, 1, 10.0);
+    assert!(office.desk.all_said(10.0));
+    assert_eq!(office.desk.found().evaluated.len(), 1);
+    office.open(1, &[1], Wait::Deadline);
+    office.answer(1, 1, vec![1.0, 0.0]);
+    ask(&mut office, 2, 20.0);
+    assert!(office.desk.all_said(20.0), "that it trains is no reason");
+    office.say(1, judged(2));
+    assert_eq!(office.desk.found().evaluated.len(), 2);
+    ask(&mut office, 3, 30.0);
+    assert!(!office.desk.all_said(30.0), "it has answered");
+    // One that is slower than others, but not than the deadline, is waited for again.
+    office.desk.found();
+    ask(&mut office, 4, 40.0);
+    assert!(office.desk.all_said(40.0));
+    office.desk.found();
+    office.now_s = 49.0;
+    office.say(1, judged(4));
+    ask(&mut office, 5, 50.0);
+    assert!(!office.desk.all_said(50.0));
+    office.desk.found();
+    ask(&mut office, 6, 60.0);
+    office.desk.found();
+    office.now_s = 70.1;
+    office.say(1, judged(6));
+    ask(&mut office, 7, 80.0);
+    assert!(office.desk.all_said(80.0), "it took longer than the deadline");
+    // Where nobody else is asked, it is.
+    office.desk.found();
+    office.desk.gone(0);
+    office.desk.ask(&[id(1)], Question::Evaluate(8, &model), &offer(), 90.0);
+    assert!(!office.desk.all_said(99.9));
+}
