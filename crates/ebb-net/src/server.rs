@@ -221,6 +221,11 @@ impl Served {
 
     /// Lets clients judge the model, every so many of the run's rounds.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
+        if self.shared.look(|desk| desk.rules().most_samples).0 == u32::MAX {
+            tracing::warn!(
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
+            );
+        }
         ClientJudge::new(self.course.clone(), every, n_rounds)
     }
 

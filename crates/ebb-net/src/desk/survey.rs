@@ -135,11 +135,11 @@ impl Desk {
         let wire::Evaluated { round, samples, loss, hits } = *said;
         self.spoke(client, round, true, now_s);
         let sensible = |value: f64| value.is_finite() && value >= 0.0;
-        // Nobody has more of a say than by what it said that it trains on.
+        // Nobody has more of a say than by what it said that it trains on, nor a mean loss that is no number: sums stay numbers too.
         let most = self.members.get(client).and_then(|member| member.samples).map_or(0.0, f64::from);
         let part = if samples > most { most / samples } else { 1.0 };
         let all_sensible = sensible(samples)
-            && loss.is_finite()
+            && loss.abs() <= samples * f64::from(f32::MAX)
             && hits.is_none_or(|hits| sensible(hits) && hits <= samples);
         match self.survey.as_mut().filter(|one| one.asked(client, round, true)) {
             Some(survey) if all_sensible => {

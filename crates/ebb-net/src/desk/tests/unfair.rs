@@ -129,3 +129,40 @@ fn whoever_lets_a_question_pass_is_asked_but_not_waited_for_until_it_answers_one
     office.desk.ask(&[id(1)], Question::Evaluate(8, &model), &offer(), 90.0);
     assert!(!office.desk.all_said(99.9));
 }
+
+#[test]
+fn nobody_has_more_of_a_say_in_judging_than_its_samples_and_a_loss_that_is_one() {
+    let huge = 1.7e308;
+    let cases = [
+        // Claimed, loss, hits; and what is believed of it with 20 samples.
+        ((10.0, 5.0, 5.0), Some((10.0, 5.0, Some(5.0)))),
+        ((40.0, 8.0, 20.0), Some((20.0, 4.0, Some(10.0)))),
+        ((1e300, 1e300, 0.0), Some((20.0, 20.0, Some(0.0)))),
+        ((20.0, huge, 5.0), None),
+        ((20.0, -huge, 5.0), None),
+        ((1e300, huge, 5.0), Some((20.0, 20.0 * (huge / 1e300), Some(5.0 * (20.0 / 1e300))))),
+        ((0.0, 1.0, 0.0), None),
+        ((1e-300, 1.0, 0.0), None),
+        ((20.0, f64::NAN, 5.0), None),
+        ((20.0, 1.0, 21.0), None),
+        ((f64::INFINITY, 1.0, 1.0), None),
+        ((-1.0, 1.0, 0.0), None),
+    ];
+    for ((samples, loss, hits), believed) in cases {
+        let mut office = Office::with(rules(), 1);
+        office.desk.ask(&[id(0)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer(), 0.0);
+        office.say(0, Said::Evaluated(wire::Evaluated { round: 4, samples, loss, hits: Some(hits) }));
+        let found = office.desk.found().evaluated;
+        let close = |one: f64, other: f64| (one - other).abs() <= 1e-9 * other.abs();
+        let same = match (found.get(&id(0)), believed) {
+            (None, None) => true,
+            (Some(found), Some(wanted)) => {
+                let hits = found.2.zip(wanted.2).is_some_and(|(found, wanted)| close(found, wanted));
+                close(found.0, wanted.0) && close(found.1, wanted.1) && hits
+            }
+            _ => false,
+        };
+        assert!(same, "{samples} samples, loss {loss}, hits {hits}: {found:?}");
+        office.counted("not-finite", u64::from(believed.is_none()));
+    }
+}
