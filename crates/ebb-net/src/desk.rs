@@ -1,6 +1,7 @@
 //! The server's own logic: who is connected, who was asked what, what came back. It knows neither sockets nor clocks: it
 //! takes messages and times, and says what is to be sent and written.
 
+mod downloads;
 mod rounds;
 mod survey;
 mod uploads;
@@ -21,6 +22,7 @@ use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
 use crate::{VERSION, wire};
 
+use downloads::Content;
 use rounds::{Asked, Fate, Open};
 pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;
@@ -153,6 +155,8 @@ struct Session {
     abilities: Abilities,
     /// The number of its last fetching.
     fetching: u64,
+    /// Which model it fetches, and when it last got a piece of it.
+    fetches: Option<(Digest, f64)>,
 }
 
 /// Everything the server knows of its clients.
@@ -200,22 +204,11 @@ pub(crate) struct Desk {
     effects: Vec<Effect>,
 }
 
-/// A model that can be fetched.
-#[derive(Clone, Debug)]
-struct Content {
-    bytes: Bytes,
-    payload: u64,
-    round: RoundNo,
-}
-
 /// So many refusals of a kind are logged, and then one in so many.
 const MOST_LINES: u64 = 1000;
 
 /// What a client says of itself is logged up to this length.
 const MOST_CHARS: usize = 200;
-
-/// Models of so many rounds can be fetched.
-const ROUNDS_KEPT: u32 = 2;
 
 impl Desk {
     pub(crate) fn new(rules: Rules, key: Key, server: [u8; 16], members: Members) -> Desk {
@@ -396,7 +389,8 @@ impl Desk {
         }
         let key = unguessable();
         let abilities = Abilities::default();
-        let session = Session { client, key, heard_s: now_s, ready: false, abilities, fetching: 0 };
+        let session =
+            Session { client, key, heard_s: now_s, ready: false, abilities, fetching: 0, fetches: None };
         self.sessions.insert(line, session);
         self.by_client.insert(client, line);
         self.by_key.insert(key, line);
@@ -697,34 +691,6 @@ impl Desk {
     fn of_session(&self, key: &[u8]) -> Option<ClientId> {
         let line = self.by_key.get(<&[u8; 16]>::try_from(key).ok()?)?;
         Some(self.sessions[line].client)
-    }
-
-    /// A model by its digest, for a client that is connected, and the number of this fetching: a client fetches one at a time.
-    pub(crate) fn content(&mut self, session: &[u8], digest: &[u8]) -> Option<(Bytes, u64)> {
-        let line = *self.by_key.get(<&[u8; 16]>::try_from(session).ok()?)?;
-        let bytes = self.contents.get(&Digest::read(digest)?)?.bytes.clone();
-        let session = self.sessions.get_mut(&line)?;
-        session.fetching += 1;
-        Some((bytes, session.fetching))
-    }
-
-    /// Whether a client is still at this fetching.
-    pub(crate) fn fetches(&self, session: &[u8], fetching: u64) -> bool {
-        let line = <&[u8; 16]>::try_from(session).ok().and_then(|key| self.by_key.get(key));
-        line.is_some_and(|line| self.sessions[line].fetching == fetching)
-    }
-
-    /// So much of a model was sent, from one offset to another.
-    pub(crate) fn fetched(&mut self, session: &[u8], digest: &[u8], from: u64, to: u64, now_s: f64) {
-        if let Some(client) = self.of_session(session) {
-            self.heard(client, now_s);
-        }
-        if let Some(content) = Digest::read(digest).and_then(|digest| self.contents.get(&digest)) {
-            let head = content.bytes.len() as u64 - content.payload;
-            let payload = to.saturating_sub(from.max(head));
-            self.fetched += payload;
-            self.progress.1 += payload;
-        }
     }
 
     /// An answer was entered in the journal.

@@ -234,8 +234,10 @@ impl Theatre {
     fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
         let content = said.global.as_ref().unwrap();
         let session = self.with(client, |actor| actor.session.clone());
-        let (bytes, _) = shared.at_desk(|desk, _| desk.content(&session, &content.digest)).unwrap();
-        shared.at_desk(|desk, now_s| desk.fetched(&session, &content.digest, 0, content.bytes, now_s));
+        let bytes = shared.at_desk(|desk, now_s| {
+            let fetching = desk.begin_fetch(&session, &content.digest, now_s).unwrap();
+            desk.next_piece(&fetching, 0, now_s).unwrap()
+        });
         let bounds = shared.look(|desk| desk.rules().bounds()).0;
         let global = Arc::new(unpack(&bytes, bounds).unwrap().0);
         let job = Arc::new(convert::job(said, global).unwrap());

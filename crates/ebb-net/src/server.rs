@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ebb_round::FleetError;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
@@ -462,38 +461,26 @@ impl Fleet for Service {
     ) -> Result<Response<Self::FetchStream>, Status> {
         let door = door(&request);
         let wire::FetchRequest { session, digest, offset } = request.into_inner();
-        let content = self.shared.at_desk(|desk, _| desk.content(&session, &digest));
-        let (content, fetching) =
-            content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
-        let from = usize::try_from(offset).ok().filter(|&from| from <= content.len());
+        let gone = || Status::not_found("there is no such content any more");
+        let begun = self.shared.at_desk(|desk, now_s| desk.begin_fetch(&session, &digest, now_s));
+        let fetching = begun.ok_or_else(gone)?;
+        let from = usize::try_from(offset).ok().filter(|&from| from <= fetching.bytes);
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
         let shared = Arc::clone(&self.shared);
         let inside = enter(door);
         let (to, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             let _inside = inside;
-            for at in (from..content.len()).step_by(CHUNK) {
-                let end = (at + CHUNK).min(content.len());
-                // A copy: a client that stops reading would keep the whole model, and that of the next round, and so on.
-                let chunk = wire::Chunk { bytes: Bytes::copy_from_slice(&content[at..end]) };
-                // Whoever was shut out, came anew or fetches another one meanwhile does not want it any more. It is counted before it
-                // is sent, for what it leads to may come back at once.
-                let wanted = shared.at_desk(|desk, now_s| {
-                    let wanted = desk.fetches(&session, fetching);
-                    if wanted {
-                        desk.fetched(&session, &digest, at as u64, end as u64, now_s);
-                    }
-                    wanted
-                });
-                let sent = match wanted {
-                    true => timeout(Duration::from_secs(UNREAD_S), to.send(Ok(chunk)))
-                        .await
-                        .is_ok_and(|sent| sent.is_ok()),
-                    false => false,
-                };
-                if !sent {
+            for at in (from..fetching.bytes).step_by(CHUNK) {
+                // Only this piece is held while the client does not read.
+                let piece = shared.at_desk(|desk, now_s| desk.next_piece(&fetching, at, now_s));
+                let Some(bytes) = piece else {
                     // Whoever went hears nothing.
                     return drop(to.try_send(Err(Status::aborted("nobody fetches it any more"))));
+                };
+                let sent = to.send(Ok(wire::Chunk { bytes }));
+                if !timeout(Duration::from_secs(UNREAD_S), sent).await.is_ok_and(|sent| sent.is_ok()) {
+                    return drop(to.try_send(Err(Status::aborted("nobody reads it"))));
                 }
             }
         });

@@ -324,9 +324,11 @@ impl Floor {
                     wire::FetchRequest { session: session(line), digest, offset: stream.next_u64() };
                 let Some(request) = damaged(&request, stream) else { return };
                 let _ = self.desk.held(&request.session, &request.digest);
-                let _ = self.desk.content(&request.session, &request.digest);
-                let to = request.offset.saturating_add(stream.next_u64());
-                self.desk.fetched(&request.session, &request.digest, request.offset, to, self.now_s);
+                let fetching = self.desk.begin_fetch(&request.session, &request.digest, self.now_s);
+                if let Some(fetching) = fetching {
+                    let from = usize::try_from(request.offset).unwrap_or(usize::MAX) % (2 * fetching.bytes);
+                    let _ = self.desk.next_piece(&fetching, from, self.now_s);
+                }
             }
         }
         let held: usize = self.desk.uploads.clients().count();

@@ -630,15 +630,16 @@ fn a_client_fetches_one_model_at_a_time() {
     let Some((_, Say::Job(job))) = office.said.first().cloned() else { panic!("no job") };
     let digest = job.global.unwrap().digest;
     let (session, other) = (office.session(0), office.session(1));
-    let (_, first) = office.desk.content(&session, &digest).unwrap();
-    assert!(office.desk.fetches(&session, first));
-    let (_, others) = office.desk.content(&other, &digest).unwrap();
-    let (_, second) = office.desk.content(&session, &digest).unwrap();
-    assert!(!office.desk.fetches(&session, first));
-    assert!(office.desk.fetches(&session, second) && office.desk.fetches(&other, others));
+    let first = office.desk.begin_fetch(&session, &digest, 0.0).unwrap();
+    assert!(office.desk.next_piece(&first, 0, 0.0).is_some());
+    let others = office.desk.begin_fetch(&other, &digest, 0.0).unwrap();
+    let second = office.desk.begin_fetch(&session, &digest, 0.0).unwrap();
+    assert_eq!(office.desk.next_piece(&first, 0, 0.0), None);
+    assert!(office.desk.next_piece(&second, 0, 0.0).is_some());
+    assert!(office.desk.next_piece(&others, 0, 0.0).is_some());
     office.desk.revoke([id(1)]);
     office.settle();
-    assert!(!office.desk.fetches(&other, others), "nor does one that is shut out");
+    assert_eq!(office.desk.next_piece(&others, 0, 0.0), None, "nor does one that is shut out");
 }
 
 #[test]
@@ -705,15 +706,18 @@ fn models_are_for_members_and_are_counted_as_they_are_fetched() {
     office.open(0, &[0], Wait::Deadline);
     let Some((_, Say::Job(job))) = office.said.first().cloned() else { panic!("no job") };
     let content = job.global.unwrap();
-    assert_eq!(office.desk.content(&[0; 16], &content.digest), None);
-    let (bytes, _) = office.desk.content(&office.session(0), &content.digest).unwrap();
-    assert_eq!(bytes.len() as u64, content.bytes);
-    let session = office.session(0);
-    office.desk.fetched(&session, &content.digest, 0, 10, 1.0);
-    office.desk.fetched(&session, &content.digest, 10, content.bytes, 1.0);
+    assert!(office.desk.begin_fetch(&Bytes::from_static(&[0; 16]), &content.digest, 0.0).is_none());
+    let fetching = office.desk.begin_fetch(&office.session(0), &content.digest, 0.0).unwrap();
+    assert_eq!(fetching.bytes as u64, content.bytes);
+    // A client goes on where it was cut off: what it has is not sent again.
+    let rest = office.desk.next_piece(&fetching, fetching.bytes - 3, 1.0).unwrap();
+    assert_eq!((rest.len(), office.desk.progress().1), (3, 3));
+    assert_eq!(office.desk.next_piece(&fetching, fetching.bytes + 1, 1.0), None);
+    let whole = office.desk.next_piece(&fetching, 0, 1.0).unwrap();
+    assert_eq!(Digest::of(&whole).bytes(), content.digest.as_ref());
     office.answer(0, 0, vec![1.0, 0.0]);
     let closing = office.desk.close(1.0).unwrap();
-    assert_eq!(closing.spent.bytes_down, 8, "the head of a parcel is no payload");
+    assert_eq!(closing.spent.bytes_down, 3 + 8, "the head of a parcel is no payload");
     office.open(1, &[], Wait::Deadline);
     office.open(2, &[0], Wait::Deadline);
     assert_eq!(office.desk.contents.len(), 1, "the same model is the same content");

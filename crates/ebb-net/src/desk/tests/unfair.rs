@@ -166,3 +166,39 @@ fn nobody_has_more_of_a_say_in_judging_than_its_samples_and_a_loss_that_is_one()
         office.counted("not-finite", u64::from(believed.is_none()));
     }
 }
+
+#[test]
+fn an_old_model_is_kept_for_those_that_fetch_it_and_not_for_those_that_stopped() {
+    let mut rules = rules();
+    rules.layout = crate::flat(40_000);
+    let mut office = Office::with(rules, 2);
+    let open = |office: &mut Office, round: RoundNo, now_s: f64| {
+        let mut orders = orders(round, &[0, 1]);
+        let global = Arc::new(Parcel::of(vec![round as f32; 40_000]));
+        let job = Arc::new(Job { global, ..orders[0].job.as_ref().clone() });
+        orders.iter_mut().for_each(|order| order.job = Arc::clone(&job));
+        let offers = Offer::all(&orders, Packing::default());
+        office.desk.open(round, &orders, &offers, Wait::Deadline, now_s, 0.0);
+        office.settle();
+    };
+    open(&mut office, 0, 0.0);
+    let jobs = office.said.iter().filter_map(|(_, say)| match say {
+        Say::Job(job) => job.global.clone(),
+        _ => None,
+    });
+    let digest = jobs.last().unwrap().digest;
+    let (slow, stopped) = (office.session(0), office.session(1));
+    let [slow, stopped] = [slow, stopped].map(|one| office.desk.begin_fetch(&one, &digest, 0.0).unwrap());
+    assert!(office.desk.next_piece(&stopped, 0, 0.0).is_some());
+    for round in 1..=4 {
+        let now_s = 20.0 * f64::from(round);
+        open(&mut office, round, now_s);
+        assert!(office.desk.next_piece(&slow, 0, now_s).is_some(), "round {round}");
+        assert_eq!(office.desk.contents.len(), if round == 1 { 2 } else { 3 });
+    }
+    // Once it has the last piece, nobody is at it any more.
+    assert!(office.desk.next_piece(&slow, slow.bytes - 1, 90.0).is_some());
+    open(&mut office, 5, 90.0);
+    assert_eq!(office.desk.contents.len(), 2);
+    assert_eq!(office.desk.next_piece(&stopped, 1, 90.0), None);
+}
