@@ -308,8 +308,13 @@ pub struct ClientJudge {
 }
 
 impl ClientJudge {
-    pub(crate) fn new(course: Course, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        ClientJudge { fleet: NetFleet::new(course, None), every, n_rounds, failed: None }
+    pub(crate) fn new(
+        course: Course,
+        revoked: Option<PathBuf>,
+        every: NonZeroU32,
+        n_rounds: u32,
+    ) -> ClientJudge {
+        ClientJudge { fleet: NetFleet::new(course, revoked), every, n_rounds, failed: None }
     }
 
     /// What went wrong, if anything did: an evaluator cannot say so itself.

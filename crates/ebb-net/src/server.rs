@@ -113,6 +113,8 @@ pub struct Served {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
     course: Course,
+    /// The file of those that may not come any more.
+    revoked: PathBuf,
     /// Ends the listening, once all connections have ended.
     end: watch::Sender<bool>,
 }
@@ -204,8 +206,9 @@ impl Served {
             Ok(())
         });
         let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
-        let fleet = NetFleet::new(course.clone(), Some(place.folder.join(REVOKED)));
-        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, end }, fleet))
+        let revoked = place.folder.join(REVOKED);
+        let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
+        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, revoked, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
@@ -225,7 +228,7 @@ impl Served {
                 "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
             );
         }
-        ClientJudge::new(self.course.clone(), every, n_rounds)
+        ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
     }
 
     /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
@@ -303,7 +306,7 @@ impl Recalled {
 
     /// What clients judged.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        ClientJudge::new(self.course.clone(), every, n_rounds)
+        ClientJudge::new(self.course.clone(), None, every, n_rounds)
     }
 }
 

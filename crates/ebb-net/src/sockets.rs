@@ -1,5 +1,7 @@
 //! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
 
+mod held_up;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -252,7 +254,8 @@ impl Stranger {
         let Said::Welcome(welcome) = first else {
             return Err(tonic::Status::unavailable(format!("{first:?}")));
         };
-        let able = convert::say_abilities(Abilities { partial: true, ..Abilities::default() });
+        let able = Abilities { partial: true, evaluate: true, ..Abilities::default() };
+        let able = convert::say_abilities(able);
         say(&to, Say::Ready(wire::Ready { samples: 10, abilities: Some(able), in_hand: None })).await;
         Ok(Stranger { server, to, from, session: welcome.session })
     }
