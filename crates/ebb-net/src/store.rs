@@ -100,6 +100,7 @@ impl Store {
             }
             drop(Store::with(open(&unfinished)?)?);
             std::fs::rename(&unfinished, file).map_err(failed)?;
+            crate::tokens::sync_folder_of(file).map_err(failed)?;
         }
         Store::with(open(file)?)
     }

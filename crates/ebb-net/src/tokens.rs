@@ -73,7 +73,10 @@ impl Key {
                 let linked = fs::hard_link(&own, file);
                 fs::remove_file(&own)?;
                 match linked {
-                    Ok(()) => bytes.to_vec(),
+                    Ok(()) => {
+                        sync_folder_of(file)?;
+                        bytes.to_vec()
+                    }
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Key::open(file),
                     Err(error) => return Err(error),
                 }
@@ -170,9 +173,15 @@ pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.sync_all()?;
     fs::rename(new, file)?;
-    match file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        Some(folder) => fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
+    sync_folder_of(file)
+}
+
+/// Makes the name of a file safe: without, it may be gone after a loss of power, though what is in the file is not.
+pub(crate) fn sync_folder_of(file: &Path) -> io::Result<()> {
+    match file.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder }) {
+        // Elsewhere a folder cannot be opened as a file.
+        Some(folder) if cfg!(unix) => fs::File::open(folder)?.sync_all(),
+        _ => Ok(()),
     }
 }
 
