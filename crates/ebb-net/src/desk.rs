@@ -96,6 +96,8 @@ pub struct Rules {
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
+    /// What the run makes use of where clients can: those that cannot are let in, and that is logged.
+    pub uses: Abilities,
     /// What the model consists of.
     pub layout: Layout,
     /// How many vectors clients may send beside the model.
@@ -441,6 +443,15 @@ impl Desk {
             None => self.hands.remove(&client),
         };
         tracing::info!(client = client.number(), samples, in_hand, "ready");
+        let lacks = self.rules.uses.missing_in(can);
+        if !lacks.is_empty() {
+            let lacks = lacks.join(", ");
+            tracing::info!(
+                client = client.number(),
+                lacks,
+                "it takes part without what this run makes use of"
+            );
+        }
         self.stirred = true;
         match in_hand {
             Some(round) => self.stop_again(line, round),

@@ -304,6 +304,8 @@ pub struct ClientJudge {
     fleet: NetFleet,
     every: NonZeroU32,
     n_rounds: u32,
+    /// Whether it was said that nobody can judge.
+    said: bool,
     failed: Option<FleetError>,
 }
 
@@ -314,7 +316,7 @@ impl ClientJudge {
         every: NonZeroU32,
         n_rounds: u32,
     ) -> ClientJudge {
-        ClientJudge { fleet: NetFleet::new(course, revoked), every, n_rounds, failed: None }
+        ClientJudge { fleet: NetFleet::new(course, revoked), every, n_rounds, said: false, failed: None }
     }
 
     /// What went wrong, if anything did: an evaluator cannot say so itself.
@@ -341,7 +343,8 @@ impl ClientJudge {
                 let (found, _) = self.fleet.ask(&clients, Question::Evaluate(number, model))?;
                 let all = found.evaluated.values();
                 let samples = all.clone().map(|(samples, _, _)| samples).sum();
-                if samples == 0.0 && !self.fleet.course.shared.look(|desk| desk.some_judge()).0 {
+                let nobody = samples == 0.0 && !self.fleet.course.shared.look(|desk| desk.some_judge()).0;
+                if nobody && !std::mem::replace(&mut self.said, true) {
                     tracing::warn!(
                         round = number,
                         "no client that is connected keeps samples to judge models, so nobody judges; give data.split.held_out, or held_out where a worker describes itself"

@@ -372,6 +372,7 @@ fn rules(task: &dyn Task) -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: task.layout().clone(),
         most_sides: 2,
         down: Packing::default(),

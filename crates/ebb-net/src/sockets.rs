@@ -47,6 +47,7 @@ fn rules() -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
         most_sides: 1,
         down: Packing::default(),

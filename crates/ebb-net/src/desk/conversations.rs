@@ -119,6 +119,7 @@ impl Floor {
             // Room for a few answers.
             memory_bytes: 64,
             needs: Abilities::default(),
+            uses: Abilities::default(),
             layout: crate::flat(N_PARAMS),
             most_sides: 1,
             down: Packing::default(),

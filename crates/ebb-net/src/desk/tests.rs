@@ -26,6 +26,7 @@ fn rules() -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
         most_sides: 1,
         down: Packing::default(),

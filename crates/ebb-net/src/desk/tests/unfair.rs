@@ -50,6 +50,15 @@ fn nobody_says_twice_that_it_is_ready() {
 }
 
 #[test]
+fn a_client_that_cannot_what_the_run_makes_use_of_is_let_in() {
+    let uses = Abilities { partial: true, own_start: true, evaluate: true, ..Abilities::default() };
+    let mut office = Office::with(Rules { uses, ..rules() }, 1);
+    assert_eq!(office.refusals(), []);
+    office.open(0, &[0], Wait::Deadline);
+    assert_eq!(office.jobs(), [(0, 0)]);
+}
+
+#[test]
 fn whoever_fails_at_what_it_was_not_asked_stirs_nobody() {
     let failed = |round| Said::Failed(wire::Failed { round, message: "x".repeat(1000) });
     let mut office = Office::with(rules(), 3);
