@@ -98,6 +98,10 @@ impl std::fmt::Display for ServeError {
             ServeError::File(file, error) => write!(f, "{}: {error}", file.display()),
             ServeError::Store(file, error) => write!(f, "{}: {error}", file.display()),
             ServeError::Fleet(error) => error.fmt(f),
+            ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "listening at {address}: another program does so already; stop that, or give another address (serve.listen, serve.metrics)"
+            ),
             ServeError::Listen(address, error) => write!(f, "listening at {address}: {error}"),
             ServeError::Tls(message) => write!(f, "the server's certificate: {message}"),
         }

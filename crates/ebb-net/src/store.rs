@@ -58,7 +58,13 @@ trait Doing<T> {
 
 impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
     fn doing(self, doing: &'static str) -> Result<T, StoreError> {
-        self.map_err(|error| StoreError { doing, message: error.into().to_string() })
+        self.map_err(|error| match error.into() {
+            redb::Error::DatabaseAlreadyOpen => {
+                let message = "another ebbflow uses this folder; stop it first";
+                StoreError { doing, message: message.to_owned() }
+            }
+            other => StoreError { doing, message: other.to_string() },
+        })
     }
 }
 
@@ -525,5 +531,6 @@ mod tests {
         let (folder, _store) = store();
         let error = Store::open(&folder.path().join("store.redb")).unwrap_err();
         assert_eq!(error.doing, "opening");
+        assert!(error.message.contains("stop it first"), "{error}");
     }
 }

@@ -64,7 +64,11 @@ impl Key {
     pub fn open(file: &Path) -> io::Result<Key> {
         let bytes = match fs::read(file) {
             Ok(bytes) if bytes.len() == 32 => bytes,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not the key of a server")),
+            Ok(_) => {
+                let message = "not the key of a server, which has 32 bytes; put back the one that was there, or remove it if that is lost: \
+                               then tokens are to be made anew, and answers that are under way are refused";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Two may do so at once, a server and whoever makes a token: the first one's key counts.
                 let bytes = unguessable::<32>();

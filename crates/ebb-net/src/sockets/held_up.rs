@@ -37,3 +37,21 @@ fn whoever_is_shut_out_while_a_model_is_judged_is_so_at_once() {
     assert_eq!(score, None);
     assert_eq!(house.served.counts().members, 0, "it was not the deadline that ended the waiting");
 }
+
+#[test]
+fn a_second_server_says_what_is_in_its_way() {
+    let house = House::new(rules(), None);
+    let start = |folder: &std::path::Path| {
+        let (listen, folder) = (([127, 0, 0, 1], house.served.address().port()).into(), folder.to_owned());
+        let place = Place { folder, listen, tls: None, metrics: None, keep_updates: true };
+        Served::start(place, rules()).err().expect("something is in its way").to_string()
+    };
+    let same_folder = start(house.folder.path());
+    assert!(same_folder.contains("another ebbflow uses this folder; stop it first"), "{same_folder}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let same_address = start(elsewhere.path());
+    assert!(same_address.contains("give another address"), "{same_address}");
+    std::fs::write(elsewhere.path().join(KEY), "short").unwrap();
+    let key = start(elsewhere.path());
+    assert!(key.contains("put back the one that was there"), "{key}");
+}
