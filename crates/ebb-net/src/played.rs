@@ -1,5 +1,7 @@
 //! A script of who answers what, played by a simulated fleet and by this one, with kills in between: the records are the same.
 
+mod cuts;
+
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Arc, Mutex};
@@ -19,6 +21,7 @@ use crate::course::Course;
 use crate::desk::{Abilities, AfterDeadline, Desk, Line, Rules};
 use crate::digest::Digest;
 use crate::fleet::NetFleet;
+use crate::journal::Entry;
 use crate::members::Members;
 use crate::pack::{Packing, pack, unpack};
 use crate::shared::{Outlet, Pace, STOPPED, Shared};
@@ -139,13 +142,28 @@ struct Actor {
     answer: Option<(RoundNo, wire::Answer, Bytes)>,
 }
 
-struct ToActor(Arc<Mutex<Vec<Say>>>);
+struct ToActor {
+    inbox: Arc<Mutex<Vec<Say>>>,
+    client: ClientId,
+    store: Arc<Store>,
+}
 
 impl Outlet for ToActor {
     fn say(&self, say: Say) -> bool {
-        self.0.lock().unwrap().push(say);
+        if let Say::Settled(settled) = &say
+            && settled.refused.is_empty()
+        {
+            let is_it = |entry: &Entry| matches!(entry, Entry::Answered(one) if (one.client, one.base) == (self.client, settled.round));
+            assert!(entries(&self.store).iter().any(is_it), "heard of before it is on the disk: {settled:?}");
+        }
+        self.inbox.lock().unwrap().push(say);
         true
     }
+}
+
+/// The journal as it is on the disk.
+fn entries(store: &Store) -> Vec<Entry> {
+    store.entries(0).unwrap().iter().map(|(_, bytes)| Entry::read(bytes).unwrap()).collect()
 }
 
 /// The clients and their clock. Time passes only when nothing is left to be done.
@@ -301,7 +319,12 @@ impl Theatre {
     /// Lets a client come, with what it has in hand.
     fn connect(&self, shared: &Shared, client: usize) {
         let inbox = Arc::new(Mutex::new(Vec::new()));
-        let line = shared.connect(Box::new(ToActor(Arc::clone(&inbox))));
+        let to = ToActor {
+            inbox: Arc::clone(&inbox),
+            client: ClientId::new(client),
+            store: Arc::clone(&shared.store),
+        };
+        let line = shared.connect(Box::new(to));
         let in_hand = self.with(client, |actor| {
             actor.line = Some(line);
             actor.inbox = inbox;
@@ -442,6 +465,8 @@ fn live(
                 shared.writer.close();
                 return false;
             }
+            // A server whose disk is gone is as good as killed: nothing that it says is believed.
+            Err(_) if shared.store.is_killed() => return false,
             Err(error) => panic!("{error}"),
         }
         if rows.len().is_multiple_of(every) {
