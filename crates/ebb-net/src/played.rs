@@ -10,7 +10,7 @@ use bytes::Bytes;
 use ebb_methods::Registry;
 use ebb_record::Row;
 use ebb_round::{
-    ClientId, Engine, Fleet, FleetError, Job, Loader, LocalRule, RoundNo, RunFacts, Saver, State,
+    ClientId, Engine, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver, State,
 };
 use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
@@ -74,11 +74,18 @@ fn script() -> String {
 /// A run of a recipe on three quadratics.
 fn settings(recipe: &str) -> Tree {
     // Some recipes ask so many, some ask everybody.
-    let cohort = if recipe == "scaffold" { "[select]\ncohort = 3\n" } else { "" };
+    let select = match recipe {
+        "scaffold" => "cohort = 3",
+        "e3cs" => "cohort = 2",
+        "fast" => "cohort = 2\nchance = 0.5",
+        // Whoever is away is not probed by a server, and in simulation is waited for.
+        "pow-d" => "cohort = 2\ncandidates = 3\namong = \"up\"",
+        _ => "",
+    };
     let text = format!(
         "recipe = \"{recipe}\"\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, -1.0], [6.0, 2.0]]\nstart = [10.0, 0.0]\n\
          [world]\nscript = [{}]\nstep_s = 0.0\nupload_s = 0.0\ndeadline_s = {DEADLINE_S:?}\n\
-         patience_s = 100.0\nwhen_waited_for = \"never\"\n{cohort}[local]\nrate = 0.1\nsteps = 3\n",
+         patience_s = 100.0\nwhen_waited_for = \"never\"\n[select]\n{select}\n[local]\nrate = 0.1\nsteps = 3\n",
         script()
     );
     Registry::standard().with_recipe(Tree::parse(&text, "played").unwrap()).unwrap()
@@ -235,6 +242,8 @@ impl Theatre {
         match said {
             Say::Welcome(welcome) => self.with(client, |actor| actor.session = welcome.session),
             Say::Job(job) => self.train(shared, client, &job),
+            Say::Probe(probe) => self.probe(shared, client, &probe),
+            Say::Evaluate(evaluate) => self.evaluate(shared, client, &evaluate),
             Say::Settled(settled) => {
                 self.with(client, |actor| {
                     actor.answer.take_if(|(_, answer, _)| answer.round == settled.round)
@@ -249,15 +258,41 @@ impl Theatre {
         act(&mut self.stage.lock().unwrap().actors[client])
     }
 
-    fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
-        let content = said.global.as_ref().unwrap();
+    fn fetch(&self, shared: &Shared, client: usize, content: Option<&wire::Content>) -> Arc<Parcel> {
+        let content = content.unwrap();
         let session = self.with(client, |actor| actor.session.clone());
         let bytes = shared.at_desk(|desk, now_s| {
             let fetching = desk.begin_fetch(&session, &content.digest, now_s).unwrap();
             desk.next_piece(&fetching, 0, now_s).unwrap()
         });
         let bounds = shared.look(|desk| desk.rules().bounds()).0;
-        let global = Arc::new(unpack(&bytes, bounds).unwrap().0);
+        Arc::new(unpack(&bytes, bounds).unwrap().0)
+    }
+
+    fn say(&self, shared: &Shared, client: usize, said: Said) {
+        if let Some(line) = self.with(client, |actor| actor.line) {
+            shared.at_desk(|desk, now_s| desk.said(line, said, now_s));
+        }
+    }
+
+    fn probe(&self, shared: &Shared, client: usize, said: &wire::Probe) {
+        let model = self.fetch(shared, client, said.global.as_ref());
+        let loss = self.task.loss(ClientId::new(client), &model.model);
+        let measured = wire::Measured { round: said.round, loss, train_s: 0.0, upload_s: 0.0 };
+        self.say(shared, client, Said::Measured(measured));
+    }
+
+    /// A client judges a model on what it trains on.
+    fn evaluate(&self, shared: &Shared, client: usize, said: &wire::Evaluate) {
+        let model = self.fetch(shared, client, said.global.as_ref());
+        let samples = f64::from(self.task.samples(ClientId::new(client)));
+        let loss = samples * f64::from(self.task.loss(ClientId::new(client), &model.model));
+        let evaluated = wire::Evaluated { round: said.round, samples, loss, hits: None };
+        self.say(shared, client, Said::Evaluated(evaluated));
+    }
+
+    fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
+        let global = self.fetch(shared, client, said.global.as_ref());
         let job = Arc::new(convert::job(said, global).unwrap());
         let acts = SCRIPT[said.round as usize];
         let act = acts.iter().find(|(one, _)| *one == client).map_or(Whole, |(_, act)| *act);
@@ -347,7 +382,7 @@ impl Theatre {
         let welcome = self.with(client, |actor| actor.inbox.lock().unwrap().remove(0));
         let Say::Welcome(welcome) = welcome else { panic!("client {client} was not let in: {welcome:?}") };
         self.with(client, |actor| actor.session = welcome.session);
-        let able = Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate: false };
+        let able = Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate: true };
         let samples = self.task.samples(ClientId::new(client));
         let ready = wire::Ready { samples, abilities: Some(convert::say_abilities(able)), in_hand };
         shared.at_desk(|desk, now_s| desk.said(line, Said::Ready(ready), now_s));
@@ -550,10 +585,25 @@ fn check(recipe: &str, kills: &[usize], every: usize) {
 
 #[test]
 fn a_script_gives_the_same_record_in_simulation_and_over_a_network() {
-    for recipe in ["full", "dropout", "stale-update", "fl-fdms", "scheme-c", "scaffold", "mifa", "fedawe"] {
+    for recipe in RECIPES {
         check(recipe, &[], 3);
     }
 }
+
+/// Those whose selection goes by who answered, or waits for some, or asks for losses first, among them.
+const RECIPES: [&str; 11] = [
+    "full",
+    "dropout",
+    "stale-update",
+    "fl-fdms",
+    "scheme-c",
+    "scaffold",
+    "mifa",
+    "fedawe",
+    "e3cs",
+    "fast",
+    "pow-d",
+];
 
 #[test]
 fn a_server_that_is_killed_at_any_message_goes_on_as_if_it_had_not_been() {
