@@ -1,16 +1,19 @@
 //! A script of who answers what, played by a simulated fleet and by this one, with kills in between: the records are the same.
 
 mod cuts;
+mod questions;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ebb_methods::Registry;
 use ebb_record::Row;
 use ebb_round::{
-    ClientId, Engine, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver, State,
+    ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver,
+    State,
 };
 use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
@@ -20,7 +23,7 @@ use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
 use crate::course::Course;
 use crate::desk::{Abilities, AfterDeadline, Desk, Line, Rules};
 use crate::digest::Digest;
-use crate::fleet::NetFleet;
+use crate::fleet::{ClientJudge, NetFleet};
 use crate::journal::Entry;
 use crate::members::Members;
 use crate::pack::{Packing, pack, unpack};
@@ -96,6 +99,8 @@ struct Run {
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     evaluator: TaskEvaluator,
+    /// Who judges instead, if somebody does.
+    judge: Option<ClientJudge>,
 }
 
 fn assemble(tree: &Tree) -> Run {
@@ -114,12 +119,17 @@ fn assemble(tree: &Tree) -> Run {
         ..RunFacts::default()
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, SCRIPT.len() as u32, NonZeroUsize::MIN);
-    Run { engine: Engine::new(roles, facts), task, rule, evaluator }
+    Run { engine: Engine::new(roles, facts), task, rule, evaluator, judge: None }
 }
 
 /// Plays the next round, and returns its line of the record, without what only a simulation can know.
 fn round(run: &mut Run, fleet: &mut dyn Fleet) -> Result<String, FleetError> {
-    let mut outcome = run.engine.round(fleet, &mut run.evaluator)?;
+    let evaluator: &mut dyn Evaluator = match &mut run.judge {
+        Some(judge) => judge,
+        None => &mut run.evaluator,
+    };
+    let mut outcome = run.engine.round(fleet, evaluator)?;
+    run.judge.as_mut().and_then(ClientJudge::failed).map_or(Ok(()), Err)?;
     outcome.oracle_silent = None;
     let row = Row::new(run.engine.census(), &outcome, Some(&run.engine.model().model));
     Ok(serde_json::to_string(&row).unwrap())
@@ -178,6 +188,8 @@ struct Theatre {
     stage: Mutex<Stage>,
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
+    /// Whether the clients judge the model after every round.
+    judged: bool,
     key: [u8; 32],
 }
 
@@ -287,7 +299,7 @@ impl Theatre {
         let model = self.fetch(shared, client, said.global.as_ref());
         let samples = f64::from(self.task.samples(ClientId::new(client)));
         let loss = samples * f64::from(self.task.loss(ClientId::new(client), &model.model));
-        let evaluated = wire::Evaluated { round: said.round, samples, loss, hits: None };
+        let evaluated = wire::Evaluated { round: said.round, samples, loss, hits: Some(samples / 4.0) };
         self.say(shared, client, Said::Evaluated(evaluated));
     }
 
@@ -476,6 +488,8 @@ fn live(
         })
     };
     let course = Course::new(Arc::clone(&shared), true, came).unwrap();
+    let rounds = SCRIPT.len() as u32;
+    run.judge = theatre.judged.then(|| ClientJudge::new(course.clone(), None, NonZeroU32::MIN, rounds));
     let mut fleet = NetFleet::new(course, None);
     rows.truncate(0);
     if let Some((state, done)) = checkpoint {
@@ -516,7 +530,7 @@ fn live(
 }
 
 impl Theatre {
-    fn new(tree: &Tree) -> Arc<Theatre> {
+    fn new(tree: &Tree, judged: bool) -> Arc<Theatre> {
         let run = assemble(tree);
         let actor = |client| Actor {
             client,
@@ -527,7 +541,7 @@ impl Theatre {
             answer: None,
         };
         let stage = Stage { now_s: 0.0, actors: (0..N_CLIENTS).map(actor).collect(), left: usize::MAX };
-        Arc::new(Theatre { stage: Mutex::new(stage), task: run.task, rule: run.rule, key: [3; 32] })
+        Arc::new(Theatre { stage: Mutex::new(stage), task: run.task, rule: run.rule, judged, key: [3; 32] })
     }
 
     /// Whether anybody ever came in this life of the server.
@@ -536,27 +550,45 @@ impl Theatre {
     }
 }
 
-/// The rows of a run whose server is killed after each of so many messages.
-fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
+/// When a server is killed.
+#[derive(Clone, Copy, Debug)]
+enum Kill {
+    /// After clients heard so many messages.
+    After(usize),
+    /// Just before this entry is on the disk: whatever transaction it is part of is lost with it, and so is all that the server was
+    /// about to say.
+    Before(u64),
+}
+
+/// The rows of a run whose server is killed again and again, and its journal.
+fn killed(recipe: &str, judged: bool, kills: &[Kill], every: usize) -> (Vec<String>, Vec<Entry>) {
     let store = Arc::new(Store::in_memory());
-    let theatre = Theatre::new(&settings(recipe));
+    let theatre = Theatre::new(&settings(recipe), judged);
     let (mut checkpoint, mut rows) = (None, Vec::new());
     let mut all = BTreeMap::new();
-    for &left in kills.iter().chain([&usize::MAX]) {
+    for &kill in kills.iter().chain([&Kill::Before(u64::MAX)]) {
+        let (left, before) = match kill {
+            Kill::After(left) => (left, u64::MAX),
+            Kill::Before(entry) => (usize::MAX, entry),
+        };
         theatre.stage.lock().unwrap().left = left;
+        store.killed_before.store(before, Ordering::Relaxed);
         let ended = live(recipe, &store, &theatre, &mut checkpoint, &mut rows, every);
         for (number, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
-            let before = all.insert(number, row.clone());
-            assert!(
-                before.is_none_or(|before| before == *row),
-                "round {number} went otherwise after a restart"
-            );
+            let known = all.entry(number).or_insert_with(|| row.clone());
+            assert_eq!(known, row, "round {number} went otherwise after a restart");
         }
         if ended {
             break;
         }
     }
-    all.into_values().collect()
+    (all.into_values().collect(), entries(&store))
+}
+
+/// The rows of a run whose server is killed after each of so many messages.
+fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
+    let kills: Vec<_> = kills.iter().copied().map(Kill::After).collect();
+    killed(recipe, false, &kills, every).0
 }
 
 /// A line without the bytes that travelled down, and without how long answers took: what was fetched in a round in which the server is
@@ -588,6 +620,9 @@ fn a_script_gives_the_same_record_in_simulation_and_over_a_network() {
     for recipe in RECIPES {
         check(recipe, &[], 3);
     }
+    // Snapshots are among them, and rounds in between.
+    let snapshots = simulated("fast").iter().filter(|row| row.contains(r#""fast_snapshot":1.0"#)).count();
+    assert_eq!(snapshots, 3);
 }
 
 /// Those whose selection goes by who answered, or waits for some, or asks for losses first, among them.
