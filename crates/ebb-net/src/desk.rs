@@ -670,6 +670,9 @@ impl Desk {
         if !enough || missing {
             return None;
         }
+        if free < self.rules.least_up && self.overdue == round {
+            tracing::warn!(round, free, "begins without those that are still at an earlier job");
+        }
         Some(Roll {
             round,
             came: came.filter(|(client, samples)| known(*client) != Some(*samples)).collect(),
