@@ -12,8 +12,8 @@ use crate::digest::Digest;
 /// Models of so many rounds can be fetched; older ones only while somebody is at it.
 const ROUNDS_KEPT: u32 = 2;
 
-/// Somebody is at a model who fetched a piece of it within so many seconds.
-const STILL_S: f64 = 30.0;
+/// Somebody is at a model who fetched a piece of it within so many seconds: on a slow way, some go at once and then none for a while.
+const STILL_S: f64 = 60.0;
 
 /// A model that can be fetched.
 #[derive(Clone, Debug)]
