@@ -183,10 +183,17 @@ impl ServeTable {
             most_clients: self.most_clients.get(),
             most_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
             memory_bytes: self.memory_bytes,
+            // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
+            // judge, for one that cannot may train.
             needs: Abilities {
                 sides: needs.memory,
                 own_start: needs.own_start,
                 probe: needs.probe,
+                ..Abilities::default()
+            },
+            uses: Abilities {
+                partial: self.after_deadline == After::Cut,
+                evaluate: self.judged_by == JudgedBy::Clients,
                 ..Abilities::default()
             },
             layout,

@@ -66,7 +66,7 @@ impl Course {
                 Some(Entry::Answered(answer)) => {
                     recalled.insert(seq, answer);
                 }
-                _ => return Err(failed(format!("the answer of entry {seq} is missing"))),
+                _ => return Err(failed(missing(seq))),
             }
         }
         let mut state = self.lock();
@@ -92,7 +92,7 @@ impl Course {
                 Entry::Opened { .. } => state.open_s = Some(0.0),
                 Entry::Passed { elapsed_s, .. } => state.open_s = Some(elapsed_s),
                 other => {
-                    let said = format!("{other:?}");
+                    let said = kind(&other);
                     if ends_round(&other) {
                         state.from = seq + 1;
                         state.open_s = None;
@@ -100,7 +100,7 @@ impl Course {
                     return wanted(other).map(Some).ok_or_else(|| FleetError::Failed {
                         doing: doing.to_owned(),
                         message: format!(
-                            "the journal does not go on as the run does; its next entry is {said}"
+                            "the journal does not go on as the run does: entry {seq} is {said}. Is the record beside it of another run, or were the settings or the program others? Go on with those that it was begun with, or begin another run with another --out"
                         ),
                     });
                 }
@@ -113,11 +113,8 @@ impl Course {
 
     /// The answer of an entry that was played.
     pub(crate) fn answer(&self, seq: u64) -> Result<(Answered, Parcel), FleetError> {
-        let missing = || FleetError::Failed {
-            doing: "reading the journal".to_owned(),
-            message: format!("the answer of entry {seq} is missing"),
-        };
-        let answer = self.lock().recalled.remove(&seq).ok_or_else(missing)?;
+        let failed = || FleetError::Failed { doing: "reading the journal".to_owned(), message: missing(seq) };
+        let answer = self.lock().recalled.remove(&seq).ok_or_else(failed)?;
         Ok((answer, self.delta(seq)?))
     }
 
@@ -128,7 +125,7 @@ impl Course {
             message,
         };
         let packed = self.shared.store.vectors(seq).map_err(|error| failed(error.to_string()))?;
-        let packed = packed.ok_or_else(|| failed("its vectors are missing".to_owned()))?;
+        let packed = packed.ok_or_else(|| failed(missing(seq)))?;
         let bounds = self.shared.look(|desk| desk.rules().bounds()).0;
         pack::unpack(&packed, bounds).map(|(parcel, _)| parcel).map_err(|error| failed(error.to_string()))
     }
@@ -201,7 +198,40 @@ impl Course {
     }
 }
 
+/// What to do where an answer should be and is not.
+fn missing(seq: u64) -> String {
+    format!(
+        "the answer of entry {seq} is missing: journal and record are not of one time; put back both from one copy of the folder, or begin another run with another --out"
+    )
+}
+
+/// What an entry is, in a few words: some name every client.
+fn kind(entry: &Entry) -> String {
+    let (what, round) = match entry {
+        Entry::Roll(roll) => ("the roll", roll.round),
+        Entry::Probed { round, .. } => ("what was probed", *round),
+        Entry::Opened { round } => ("the beginning", *round),
+        Entry::Answered(answer) => ("an answer", answer.base),
+        Entry::Closed { round, .. } => ("the end", *round),
+        Entry::Judged { round, .. } => ("the judging", *round),
+        Entry::Passed { round, .. } => ("the time", *round),
+    };
+    format!("{what} of round {round}")
+}
+
 /// Whether a checkpoint may stand after this entry.
 fn ends_round(entry: &Entry) -> bool {
     matches!(entry, Entry::Closed { .. } | Entry::Judged { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_named_in_a_few_words() {
+        let entries = crate::journal::tests::all();
+        assert!(entries.iter().all(|entry| kind(entry).len() < 40));
+        assert_eq!(kind(&entries[0]), "the roll of round 3");
+    }
 }

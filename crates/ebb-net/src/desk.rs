@@ -1,6 +1,7 @@
 //! The server's own logic: who is connected, who was asked what, what came back. It knows neither sockets nor clocks: it
 //! takes messages and times, and says what is to be sent and written.
 
+mod downloads;
 mod rounds;
 mod survey;
 mod uploads;
@@ -21,6 +22,7 @@ use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
 use crate::{VERSION, wire};
 
+use downloads::Content;
 use rounds::{Asked, Fate, Open};
 pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;
@@ -94,6 +96,8 @@ pub struct Rules {
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
+    /// What the run makes use of where clients can: those that cannot are let in, and that is logged.
+    pub uses: Abilities,
     /// What the model consists of.
     pub layout: Layout,
     /// How many vectors clients may send beside the model.
@@ -153,6 +157,8 @@ struct Session {
     abilities: Abilities,
     /// The number of its last fetching.
     fetching: u64,
+    /// Which model it fetches, and when it last got a piece of it.
+    fetches: Option<(Digest, f64)>,
 }
 
 /// Everything the server knows of its clients.
@@ -172,7 +178,13 @@ pub(crate) struct Desk {
     open: Option<Open>,
     /// The round of the job that a client has in hand, connected or not.
     hands: BTreeMap<ClientId, RoundNo>,
+    /// No round waits to begin for whoever is still at a job of a round before this one.
+    overdue: RoundNo,
     survey: Option<Survey>,
+    /// The last question: of which round, whether it was to judge a model, and until when answers were waited for.
+    last_question: Option<(RoundNo, bool, f64)>,
+    /// Who let a question pass, and has answered none in time since.
+    mute: BTreeSet<ClientId>,
     /// Answers that are in the journal and were not passed on.
     waiting: BTreeMap<u64, Arrived>,
     /// Payload that was fetched and not yet counted in a round.
@@ -194,22 +206,11 @@ pub(crate) struct Desk {
     effects: Vec<Effect>,
 }
 
-/// A model that can be fetched.
-#[derive(Clone, Debug)]
-struct Content {
-    bytes: Bytes,
-    payload: u64,
-    round: RoundNo,
-}
-
 /// So many refusals of a kind are logged, and then one in so many.
 const MOST_LINES: u64 = 1000;
 
 /// What a client says of itself is logged up to this length.
 const MOST_CHARS: usize = 200;
-
-/// Models of so many rounds can be fetched.
-const ROUNDS_KEPT: u32 = 2;
 
 impl Desk {
     pub(crate) fn new(rules: Rules, key: Key, server: [u8; 16], members: Members) -> Desk {
@@ -226,7 +227,10 @@ impl Desk {
             asked: BTreeMap::new(),
             open: None,
             hands: BTreeMap::new(),
+            overdue: 0,
             survey: None,
+            last_question: None,
+            mute: BTreeSet::new(),
             waiting: BTreeMap::new(),
             fetched: 0,
             kept_bytes: 0,
@@ -387,7 +391,8 @@ impl Desk {
         }
         let key = unguessable();
         let abilities = Abilities::default();
-        let session = Session { client, key, heard_s: now_s, ready: false, abilities, fetching: 0 };
+        let session =
+            Session { client, key, heard_s: now_s, ready: false, abilities, fetching: 0, fetches: None };
         self.sessions.insert(line, session);
         self.by_client.insert(client, line);
         self.by_key.insert(key, line);
@@ -438,6 +443,15 @@ impl Desk {
             None => self.hands.remove(&client),
         };
         tracing::info!(client = client.number(), samples, in_hand, "ready");
+        let lacks = self.rules.uses.missing_in(can);
+        if !lacks.is_empty() {
+            let lacks = lacks.join(", ");
+            tracing::info!(
+                client = client.number(),
+                lacks,
+                "it takes part without what this run makes use of"
+            );
+        }
         self.stirred = true;
         match in_hand {
             Some(round) => self.stop_again(line, round),
@@ -475,6 +489,8 @@ impl Desk {
         let client = session.client;
         match said {
             Said::Hello(_) => self.expel(line, "malformed", "a second hello", false),
+            // What it said can be changed by coming anew; over and over again, it would keep the disk busy.
+            Said::Ready(_) if session.ready => self.expel(line, "malformed", "it was ready before", false),
             Said::Ready(ready) => self.ready(line, client, &ready, now_s),
             // It is being prepared, and does not listen yet.
             Said::Heartbeat(_) if !session.ready => {}
@@ -486,23 +502,9 @@ impl Desk {
                 self.effects.push(Effect::Say(line, Say::Beat(wire::Beat {})));
             }
             Said::Answer(answer) => self.answer(client, answer, now_s),
-            Said::Failed(failed) => {
-                let (round, message) = (failed.round, short(&failed.message));
-                tracing::warn!(client = client.number(), round, message, "failed");
-                if self.hands.get(&client) == Some(&round) {
-                    if self.fate(round, client) == Some(Fate::Owed) {
-                        self.set_fate(round, client, Fate::Failed);
-                    }
-                    self.put_down(client, round);
-                    self.uploads.drop_of(client);
-                } else if let Some(survey) = &mut self.survey {
-                    survey.fail(client, round);
-                }
-                self.stirred = true;
-                self.hand_out(client, now_s);
-            }
-            Said::Measured(measured) => self.measured(client, &measured),
-            Said::Evaluated(evaluated) => self.evaluated(client, &evaluated),
+            Said::Failed(failed) => self.failed(client, &failed, now_s),
+            Said::Measured(measured) => self.measured(client, &measured, now_s),
+            Said::Evaluated(evaluated) => self.evaluated(client, &evaluated, now_s),
             Said::Leave(leave) => {
                 if leave.for_good {
                     let changed = self.members.change(client, |member| member.left = true);
@@ -514,6 +516,26 @@ impl Desk {
                 self.forget(line);
             }
         }
+    }
+
+    /// A client cannot do what it was asked. Every job and every question can fail once.
+    fn failed(&mut self, client: ClientId, failed: &wire::Failed, now_s: f64) {
+        let (round, message) = (failed.round, short(&failed.message));
+        let had_job = self.hands.get(&client) == Some(&round);
+        let had_question = self.survey.as_mut().is_some_and(|survey| survey.fail(client, round));
+        if !had_job && !had_question {
+            return self.refuse("not-asked", Some(client), "it failed at what it was not asked");
+        }
+        tracing::warn!(client = client.number(), round, message, "failed");
+        if had_job {
+            if self.fate(round, client) == Some(Fate::Owed) {
+                self.set_fate(round, client, Fate::Failed);
+            }
+            self.put_down(client, round);
+            self.uploads.drop_of(client);
+        }
+        self.stirred = true;
+        self.hand_out(client, now_s);
     }
 
     /// A client is done with the job of a round, one way or the other.
@@ -623,9 +645,13 @@ impl Desk {
         }
     }
 
-    /// Who is there; `None` until there are enough to begin a round, and for a while after a restart until those are back that
-    /// were there before.
-    pub(crate) fn roll(&self, round: RoundNo, census: &Census, now_s: f64) -> Option<Roll> {
+    /// Who is there; `None` until there are enough to begin a round that has waited for them since some time, and for a while after
+    /// a restart until those are back that were there before.
+    pub(crate) fn roll(&mut self, round: RoundNo, census: &Census, since_s: f64, now_s: f64) -> Option<Roll> {
+        if now_s >= since_s + self.rules.deadline_s {
+            // Whoever hangs, or sends a byte a second, is waited for once and no longer than a round.
+            self.overdue = round;
+        }
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
         let came = self.members.iter().filter(|member| member.is_in());
@@ -635,11 +661,17 @@ impl Desk {
         let up: Vec<_> = up.collect();
         // Those that were cut off are taken to be at it still.
         let busy: Vec<_> = self.hands.keys().copied().filter(|&client| is_in(client)).collect();
-        let free = up.iter().filter(|client| !self.hands.contains_key(client));
+        let free = up.iter().filter(|client| !self.hands.contains_key(client)).count();
+        let hung = |client: &ClientId| self.hands.get(client).is_some_and(|&round| round < self.overdue);
+        let enough = free + up.iter().filter(|client| hung(client)).count() >= self.rules.least_up;
+        let enough = enough && free >= self.rules.least_up.min(1);
         let were_up = || census.up().iter().map(ClientId::new).filter(|&client| is_in(client));
         let missing = now_s < self.back_by_s && were_up().any(|client| up.binary_search(&client).is_err());
-        if free.count() < self.rules.least_up || missing {
+        if !enough || missing {
             return None;
+        }
+        if free < self.rules.least_up && self.overdue == round {
+            tracing::warn!(round, free, "begins without those that are still at an earlier job");
         }
         Some(Roll {
             round,
@@ -673,34 +705,6 @@ impl Desk {
     fn of_session(&self, key: &[u8]) -> Option<ClientId> {
         let line = self.by_key.get(<&[u8; 16]>::try_from(key).ok()?)?;
         Some(self.sessions[line].client)
-    }
-
-    /// A model by its digest, for a client that is connected, and the number of this fetching: a client fetches one at a time.
-    pub(crate) fn content(&mut self, session: &[u8], digest: &[u8]) -> Option<(Bytes, u64)> {
-        let line = *self.by_key.get(<&[u8; 16]>::try_from(session).ok()?)?;
-        let bytes = self.contents.get(&Digest::read(digest)?)?.bytes.clone();
-        let session = self.sessions.get_mut(&line)?;
-        session.fetching += 1;
-        Some((bytes, session.fetching))
-    }
-
-    /// Whether a client is still at this fetching.
-    pub(crate) fn fetches(&self, session: &[u8], fetching: u64) -> bool {
-        let line = <&[u8; 16]>::try_from(session).ok().and_then(|key| self.by_key.get(key));
-        line.is_some_and(|line| self.sessions[line].fetching == fetching)
-    }
-
-    /// So much of a model was sent, from one offset to another.
-    pub(crate) fn fetched(&mut self, session: &[u8], digest: &[u8], from: u64, to: u64, now_s: f64) {
-        if let Some(client) = self.of_session(session) {
-            self.heard(client, now_s);
-        }
-        if let Some(content) = Digest::read(digest).and_then(|digest| self.contents.get(&digest)) {
-            let head = content.bytes.len() as u64 - content.payload;
-            let payload = to.saturating_sub(from.max(head));
-            self.fetched += payload;
-            self.progress.1 += payload;
-        }
     }
 
     /// An answer was entered in the journal.

@@ -91,7 +91,8 @@ impl NetFleet {
     fn take_roll(&self, census: &Census) -> Result<Roll, FleetError> {
         self.revoke();
         let shared = &self.course.shared;
-        let mut said_s = shared.pace.now_s();
+        let since_s = shared.pace.now_s();
+        let mut said_s = since_s;
         loop {
             let now_s = shared.pace.now_s();
             if now_s >= said_s + SAY_S {
@@ -106,11 +107,14 @@ impl NetFleet {
                     "waiting for clients that are up and not at an earlier job"
                 );
             }
-            let (roll, seen) = shared.look(|desk| desk.roll(self.number, census, now_s));
+            let ((roll, deadline_s), seen) = shared.at_desk_seen(|desk, now_s| {
+                (desk.roll(self.number, census, since_s, now_s), since_s + desk.rules().deadline_s)
+            });
             if let Some(roll) = roll {
                 return Ok(roll);
             }
-            self.wait("waiting for clients", seen, f64::INFINITY)?;
+            let until_s = if now_s < deadline_s { deadline_s } else { f64::INFINITY };
+            self.wait("waiting for clients", seen, until_s)?;
         }
     }
 
@@ -127,7 +131,7 @@ impl NetFleet {
         };
         let offer = Offer::of(parcel, shared.look(|desk| desk.rules().down).0);
         let (began_s, deadline_s) = shared.at_desk(|desk, now_s| {
-            desk.ask(clients, question, &offer);
+            desk.ask(clients, question, &offer, now_s);
             (now_s, desk.rules().deadline_s)
         });
         let until_s = began_s + deadline_s;
@@ -300,12 +304,19 @@ pub struct ClientJudge {
     fleet: NetFleet,
     every: NonZeroU32,
     n_rounds: u32,
+    /// Whether it was said that nobody can judge.
+    said: bool,
     failed: Option<FleetError>,
 }
 
 impl ClientJudge {
-    pub(crate) fn new(course: Course, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        ClientJudge { fleet: NetFleet::new(course, None), every, n_rounds, failed: None }
+    pub(crate) fn new(
+        course: Course,
+        revoked: Option<PathBuf>,
+        every: NonZeroU32,
+        n_rounds: u32,
+    ) -> ClientJudge {
+        ClientJudge { fleet: NetFleet::new(course, revoked), every, n_rounds, said: false, failed: None }
     }
 
     /// What went wrong, if anything did: an evaluator cannot say so itself.
@@ -332,7 +343,8 @@ impl ClientJudge {
                 let (found, _) = self.fleet.ask(&clients, Question::Evaluate(number, model))?;
                 let all = found.evaluated.values();
                 let samples = all.clone().map(|(samples, _, _)| samples).sum();
-                if samples == 0.0 && !self.fleet.course.shared.look(|desk| desk.some_judge()).0 {
+                let nobody = samples == 0.0 && !self.fleet.course.shared.look(|desk| desk.some_judge()).0;
+                if nobody && !std::mem::replace(&mut self.said, true) {
                     tracing::warn!(
                         round = number,
                         "no client that is connected keeps samples to judge models, so nobody judges; give data.split.held_out, or held_out where a worker describes itself"

@@ -1,14 +1,19 @@
 //! A script of who answers what, played by a simulated fleet and by this one, with kills in between: the records are the same.
 
+mod cuts;
+mod questions;
+
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use ebb_methods::Registry;
 use ebb_record::Row;
 use ebb_round::{
-    ClientId, Engine, Fleet, FleetError, Job, Loader, LocalRule, RoundNo, RunFacts, Saver, State,
+    ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver,
+    State,
 };
 use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
@@ -18,7 +23,8 @@ use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
 use crate::course::Course;
 use crate::desk::{Abilities, AfterDeadline, Desk, Line, Rules};
 use crate::digest::Digest;
-use crate::fleet::NetFleet;
+use crate::fleet::{ClientJudge, NetFleet};
+use crate::journal::Entry;
 use crate::members::Members;
 use crate::pack::{Packing, pack, unpack};
 use crate::shared::{Outlet, Pace, STOPPED, Shared};
@@ -71,11 +77,18 @@ fn script() -> String {
 /// A run of a recipe on three quadratics.
 fn settings(recipe: &str) -> Tree {
     // Some recipes ask so many, some ask everybody.
-    let cohort = if recipe == "scaffold" { "[select]\ncohort = 3\n" } else { "" };
+    let select = match recipe {
+        "scaffold" => "cohort = 3",
+        "e3cs" => "cohort = 2",
+        "fast" => "cohort = 2\nchance = 0.5",
+        // Whoever is away is not probed by a server, and in simulation is waited for.
+        "pow-d" => "cohort = 2\ncandidates = 3\namong = \"up\"",
+        _ => "",
+    };
     let text = format!(
         "recipe = \"{recipe}\"\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, -1.0], [6.0, 2.0]]\nstart = [10.0, 0.0]\n\
          [world]\nscript = [{}]\nstep_s = 0.0\nupload_s = 0.0\ndeadline_s = {DEADLINE_S:?}\n\
-         patience_s = 100.0\nwhen_waited_for = \"never\"\n{cohort}[local]\nrate = 0.1\nsteps = 3\n",
+         patience_s = 100.0\nwhen_waited_for = \"never\"\n[select]\n{select}\n[local]\nrate = 0.1\nsteps = 3\n",
         script()
     );
     Registry::standard().with_recipe(Tree::parse(&text, "played").unwrap()).unwrap()
@@ -86,6 +99,8 @@ struct Run {
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     evaluator: TaskEvaluator,
+    /// Who judges instead, if somebody does.
+    judge: Option<ClientJudge>,
 }
 
 fn assemble(tree: &Tree) -> Run {
@@ -104,12 +119,17 @@ fn assemble(tree: &Tree) -> Run {
         ..RunFacts::default()
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, SCRIPT.len() as u32, NonZeroUsize::MIN);
-    Run { engine: Engine::new(roles, facts), task, rule, evaluator }
+    Run { engine: Engine::new(roles, facts), task, rule, evaluator, judge: None }
 }
 
 /// Plays the next round, and returns its line of the record, without what only a simulation can know.
 fn round(run: &mut Run, fleet: &mut dyn Fleet) -> Result<String, FleetError> {
-    let mut outcome = run.engine.round(fleet, &mut run.evaluator)?;
+    let evaluator: &mut dyn Evaluator = match &mut run.judge {
+        Some(judge) => judge,
+        None => &mut run.evaluator,
+    };
+    let mut outcome = run.engine.round(fleet, evaluator)?;
+    run.judge.as_mut().and_then(ClientJudge::failed).map_or(Ok(()), Err)?;
     outcome.oracle_silent = None;
     let row = Row::new(run.engine.census(), &outcome, Some(&run.engine.model().model));
     Ok(serde_json::to_string(&row).unwrap())
@@ -139,13 +159,28 @@ struct Actor {
     answer: Option<(RoundNo, wire::Answer, Bytes)>,
 }
 
-struct ToActor(Arc<Mutex<Vec<Say>>>);
+struct ToActor {
+    inbox: Arc<Mutex<Vec<Say>>>,
+    client: ClientId,
+    store: Arc<Store>,
+}
 
 impl Outlet for ToActor {
     fn say(&self, say: Say) -> bool {
-        self.0.lock().unwrap().push(say);
+        if let Say::Settled(settled) = &say
+            && settled.refused.is_empty()
+        {
+            let is_it = |entry: &Entry| matches!(entry, Entry::Answered(one) if (one.client, one.base) == (self.client, settled.round));
+            assert!(entries(&self.store).iter().any(is_it), "heard of before it is on the disk: {settled:?}");
+        }
+        self.inbox.lock().unwrap().push(say);
         true
     }
+}
+
+/// The journal as it is on the disk.
+fn entries(store: &Store) -> Vec<Entry> {
+    store.entries(0).unwrap().iter().map(|(_, bytes)| Entry::read(bytes).unwrap()).collect()
 }
 
 /// The clients and their clock. Time passes only when nothing is left to be done.
@@ -153,6 +188,8 @@ struct Theatre {
     stage: Mutex<Stage>,
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
+    /// Whether the clients judge the model after every round.
+    judged: bool,
     key: [u8; 32],
 }
 
@@ -217,6 +254,8 @@ impl Theatre {
         match said {
             Say::Welcome(welcome) => self.with(client, |actor| actor.session = welcome.session),
             Say::Job(job) => self.train(shared, client, &job),
+            Say::Probe(probe) => self.probe(shared, client, &probe),
+            Say::Evaluate(evaluate) => self.evaluate(shared, client, &evaluate),
             Say::Settled(settled) => {
                 self.with(client, |actor| {
                     actor.answer.take_if(|(_, answer, _)| answer.round == settled.round)
@@ -231,13 +270,41 @@ impl Theatre {
         act(&mut self.stage.lock().unwrap().actors[client])
     }
 
-    fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
-        let content = said.global.as_ref().unwrap();
+    fn fetch(&self, shared: &Shared, client: usize, content: Option<&wire::Content>) -> Arc<Parcel> {
+        let content = content.unwrap();
         let session = self.with(client, |actor| actor.session.clone());
-        let (bytes, _) = shared.at_desk(|desk, _| desk.content(&session, &content.digest)).unwrap();
-        shared.at_desk(|desk, now_s| desk.fetched(&session, &content.digest, 0, content.bytes, now_s));
+        let bytes = shared.at_desk(|desk, now_s| {
+            let fetching = desk.begin_fetch(&session, &content.digest, now_s).unwrap();
+            desk.next_piece(&fetching, 0, now_s).unwrap()
+        });
         let bounds = shared.look(|desk| desk.rules().bounds()).0;
-        let global = Arc::new(unpack(&bytes, bounds).unwrap().0);
+        Arc::new(unpack(&bytes, bounds).unwrap().0)
+    }
+
+    fn say(&self, shared: &Shared, client: usize, said: Said) {
+        if let Some(line) = self.with(client, |actor| actor.line) {
+            shared.at_desk(|desk, now_s| desk.said(line, said, now_s));
+        }
+    }
+
+    fn probe(&self, shared: &Shared, client: usize, said: &wire::Probe) {
+        let model = self.fetch(shared, client, said.global.as_ref());
+        let loss = self.task.loss(ClientId::new(client), &model.model);
+        let measured = wire::Measured { round: said.round, loss, train_s: 0.0, upload_s: 0.0 };
+        self.say(shared, client, Said::Measured(measured));
+    }
+
+    /// A client judges a model on what it trains on.
+    fn evaluate(&self, shared: &Shared, client: usize, said: &wire::Evaluate) {
+        let model = self.fetch(shared, client, said.global.as_ref());
+        let samples = f64::from(self.task.samples(ClientId::new(client)));
+        let loss = samples * f64::from(self.task.loss(ClientId::new(client), &model.model));
+        let evaluated = wire::Evaluated { round: said.round, samples, loss, hits: Some(samples / 4.0) };
+        self.say(shared, client, Said::Evaluated(evaluated));
+    }
+
+    fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
+        let global = self.fetch(shared, client, said.global.as_ref());
         let job = Arc::new(convert::job(said, global).unwrap());
         let acts = SCRIPT[said.round as usize];
         let act = acts.iter().find(|(one, _)| *one == client).map_or(Whole, |(_, act)| *act);
@@ -299,7 +366,12 @@ impl Theatre {
     /// Lets a client come, with what it has in hand.
     fn connect(&self, shared: &Shared, client: usize) {
         let inbox = Arc::new(Mutex::new(Vec::new()));
-        let line = shared.connect(Box::new(ToActor(Arc::clone(&inbox))));
+        let to = ToActor {
+            inbox: Arc::clone(&inbox),
+            client: ClientId::new(client),
+            store: Arc::clone(&shared.store),
+        };
+        let line = shared.connect(Box::new(to));
         let in_hand = self.with(client, |actor| {
             actor.line = Some(line);
             actor.inbox = inbox;
@@ -322,7 +394,7 @@ impl Theatre {
         let welcome = self.with(client, |actor| actor.inbox.lock().unwrap().remove(0));
         let Say::Welcome(welcome) = welcome else { panic!("client {client} was not let in: {welcome:?}") };
         self.with(client, |actor| actor.session = welcome.session);
-        let able = Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate: false };
+        let able = Abilities { partial: true, sides: true, own_start: true, probe: true, evaluate: true };
         let samples = self.task.samples(ClientId::new(client));
         let ready = wire::Ready { samples, abilities: Some(convert::say_abilities(able)), in_hand };
         shared.at_desk(|desk, now_s| desk.said(line, Said::Ready(ready), now_s));
@@ -370,6 +442,7 @@ fn rules(task: &dyn Task) -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: task.layout().clone(),
         most_sides: 2,
         down: Packing::default(),
@@ -415,6 +488,8 @@ fn live(
         })
     };
     let course = Course::new(Arc::clone(&shared), true, came).unwrap();
+    let rounds = SCRIPT.len() as u32;
+    run.judge = theatre.judged.then(|| ClientJudge::new(course.clone(), None, NonZeroU32::MIN, rounds));
     let mut fleet = NetFleet::new(course, None);
     rows.truncate(0);
     if let Some((state, done)) = checkpoint {
@@ -439,6 +514,8 @@ fn live(
                 shared.writer.close();
                 return false;
             }
+            // A server whose disk is gone is as good as killed: nothing that it says is believed.
+            Err(_) if shared.store.is_killed() => return false,
             Err(error) => panic!("{error}"),
         }
         if rows.len().is_multiple_of(every) {
@@ -453,7 +530,7 @@ fn live(
 }
 
 impl Theatre {
-    fn new(tree: &Tree) -> Arc<Theatre> {
+    fn new(tree: &Tree, judged: bool) -> Arc<Theatre> {
         let run = assemble(tree);
         let actor = |client| Actor {
             client,
@@ -464,7 +541,7 @@ impl Theatre {
             answer: None,
         };
         let stage = Stage { now_s: 0.0, actors: (0..N_CLIENTS).map(actor).collect(), left: usize::MAX };
-        Arc::new(Theatre { stage: Mutex::new(stage), task: run.task, rule: run.rule, key: [3; 32] })
+        Arc::new(Theatre { stage: Mutex::new(stage), task: run.task, rule: run.rule, judged, key: [3; 32] })
     }
 
     /// Whether anybody ever came in this life of the server.
@@ -473,27 +550,45 @@ impl Theatre {
     }
 }
 
-/// The rows of a run whose server is killed after each of so many messages.
-fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
+/// When a server is killed.
+#[derive(Clone, Copy, Debug)]
+enum Kill {
+    /// After clients heard so many messages.
+    After(usize),
+    /// Just before this entry is on the disk: whatever transaction it is part of is lost with it, and so is all that the server was
+    /// about to say.
+    Before(u64),
+}
+
+/// The rows of a run whose server is killed again and again, and its journal.
+fn killed(recipe: &str, judged: bool, kills: &[Kill], every: usize) -> (Vec<String>, Vec<Entry>) {
     let store = Arc::new(Store::in_memory());
-    let theatre = Theatre::new(&settings(recipe));
+    let theatre = Theatre::new(&settings(recipe), judged);
     let (mut checkpoint, mut rows) = (None, Vec::new());
     let mut all = BTreeMap::new();
-    for &left in kills.iter().chain([&usize::MAX]) {
+    for &kill in kills.iter().chain([&Kill::Before(u64::MAX)]) {
+        let (left, before) = match kill {
+            Kill::After(left) => (left, u64::MAX),
+            Kill::Before(entry) => (usize::MAX, entry),
+        };
         theatre.stage.lock().unwrap().left = left;
+        store.killed_before.store(before, Ordering::Relaxed);
         let ended = live(recipe, &store, &theatre, &mut checkpoint, &mut rows, every);
         for (number, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
-            let before = all.insert(number, row.clone());
-            assert!(
-                before.is_none_or(|before| before == *row),
-                "round {number} went otherwise after a restart"
-            );
+            let known = all.entry(number).or_insert_with(|| row.clone());
+            assert_eq!(known, row, "round {number} went otherwise after a restart");
         }
         if ended {
             break;
         }
     }
-    all.into_values().collect()
+    (all.into_values().collect(), entries(&store))
+}
+
+/// The rows of a run whose server is killed after each of so many messages.
+fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
+    let kills: Vec<_> = kills.iter().copied().map(Kill::After).collect();
+    killed(recipe, false, &kills, every).0
 }
 
 /// A line without the bytes that travelled down, and without how long answers took: what was fetched in a round in which the server is
@@ -522,10 +617,28 @@ fn check(recipe: &str, kills: &[usize], every: usize) {
 
 #[test]
 fn a_script_gives_the_same_record_in_simulation_and_over_a_network() {
-    for recipe in ["full", "dropout", "stale-update", "fl-fdms", "scheme-c", "scaffold", "mifa", "fedawe"] {
+    for recipe in RECIPES {
         check(recipe, &[], 3);
     }
+    // Snapshots are among them, and rounds in between.
+    let snapshots = simulated("fast").iter().filter(|row| row.contains(r#""fast_snapshot":1.0"#)).count();
+    assert_eq!(snapshots, 3);
 }
+
+/// Those whose selection goes by who answered, or waits for some, or asks for losses first, among them.
+const RECIPES: [&str; 11] = [
+    "full",
+    "dropout",
+    "stale-update",
+    "fl-fdms",
+    "scheme-c",
+    "scaffold",
+    "mifa",
+    "fedawe",
+    "e3cs",
+    "fast",
+    "pow-d",
+];
 
 #[test]
 fn a_server_that_is_killed_at_any_message_goes_on_as_if_it_had_not_been() {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ebb_round::FleetError;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
@@ -99,6 +98,10 @@ impl std::fmt::Display for ServeError {
             ServeError::File(file, error) => write!(f, "{}: {error}", file.display()),
             ServeError::Store(file, error) => write!(f, "{}: {error}", file.display()),
             ServeError::Fleet(error) => error.fmt(f),
+            ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "listening at {address}: another program does so already; stop that, or give another address (serve.listen, serve.metrics)"
+            ),
             ServeError::Listen(address, error) => write!(f, "listening at {address}: {error}"),
             ServeError::Tls(message) => write!(f, "the server's certificate: {message}"),
         }
@@ -114,6 +117,8 @@ pub struct Served {
     address: SocketAddr,
     metrics: Option<SocketAddr>,
     course: Course,
+    /// The file of those that may not come any more.
+    revoked: PathBuf,
     /// Ends the listening, once all connections have ended.
     end: watch::Sender<bool>,
 }
@@ -205,8 +210,9 @@ impl Served {
             Ok(())
         });
         let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
-        let fleet = NetFleet::new(course.clone(), Some(place.folder.join(REVOKED)));
-        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, end }, fleet))
+        let revoked = place.folder.join(REVOKED);
+        let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
+        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, revoked, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
@@ -221,7 +227,12 @@ impl Served {
 
     /// Lets clients judge the model, every so many of the run's rounds.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        ClientJudge::new(self.course.clone(), every, n_rounds)
+        if self.shared.look(|desk| desk.rules().most_samples).0 == u32::MAX {
+            tracing::warn!(
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
+            );
+        }
+        ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
     }
 
     /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
@@ -299,7 +310,7 @@ impl Recalled {
 
     /// What clients judged.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        ClientJudge::new(self.course.clone(), every, n_rounds)
+        ClientJudge::new(self.course.clone(), None, every, n_rounds)
     }
 }
 
@@ -457,38 +468,26 @@ impl Fleet for Service {
     ) -> Result<Response<Self::FetchStream>, Status> {
         let door = door(&request);
         let wire::FetchRequest { session, digest, offset } = request.into_inner();
-        let content = self.shared.at_desk(|desk, _| desk.content(&session, &digest));
-        let (content, fetching) =
-            content.ok_or_else(|| Status::not_found("there is no such content any more"))?;
-        let from = usize::try_from(offset).ok().filter(|&from| from <= content.len());
+        let gone = || Status::not_found("there is no such content any more");
+        let begun = self.shared.at_desk(|desk, now_s| desk.begin_fetch(&session, &digest, now_s));
+        let fetching = begun.ok_or_else(gone)?;
+        let from = usize::try_from(offset).ok().filter(|&from| from <= fetching.bytes);
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
         let shared = Arc::clone(&self.shared);
         let inside = enter(door);
         let (to, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             let _inside = inside;
-            for at in (from..content.len()).step_by(CHUNK) {
-                let end = (at + CHUNK).min(content.len());
-                // A copy: a client that stops reading would keep the whole model, and that of the next round, and so on.
-                let chunk = wire::Chunk { bytes: Bytes::copy_from_slice(&content[at..end]) };
-                // Whoever was shut out, came anew or fetches another one meanwhile does not want it any more. It is counted before it
-                // is sent, for what it leads to may come back at once.
-                let wanted = shared.at_desk(|desk, now_s| {
-                    let wanted = desk.fetches(&session, fetching);
-                    if wanted {
-                        desk.fetched(&session, &digest, at as u64, end as u64, now_s);
-                    }
-                    wanted
-                });
-                let sent = match wanted {
-                    true => timeout(Duration::from_secs(UNREAD_S), to.send(Ok(chunk)))
-                        .await
-                        .is_ok_and(|sent| sent.is_ok()),
-                    false => false,
-                };
-                if !sent {
+            for at in (from..fetching.bytes).step_by(CHUNK) {
+                // Only this piece is held while the client does not read.
+                let piece = shared.at_desk(|desk, now_s| desk.next_piece(&fetching, at, now_s));
+                let Some(bytes) = piece else {
                     // Whoever went hears nothing.
                     return drop(to.try_send(Err(Status::aborted("nobody fetches it any more"))));
+                };
+                let sent = to.send(Ok(wire::Chunk { bytes }));
+                if !timeout(Duration::from_secs(UNREAD_S), sent).await.is_ok_and(|sent| sent.is_ok()) {
+                    return drop(to.try_send(Err(Status::aborted("nobody reads it"))));
                 }
             }
         });

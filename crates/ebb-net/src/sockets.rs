@@ -1,5 +1,7 @@
 //! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
 
+mod held_up;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -45,6 +47,7 @@ fn rules() -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
         most_sides: 1,
         down: Packing::default(),
@@ -129,8 +132,15 @@ impl House {
         joining: Joining,
         adds: f32,
     ) -> (watch::Sender<Until>, tokio::task::JoinHandle<Result<Left, JoinError>>) {
+        self.join_with(joining, Box::new(move |_| Ok(Box::new(Adder(adds)) as Box<dyn Trainer>)))
+    }
+
+    fn join_with(
+        &self,
+        joining: Joining,
+        make: Make,
+    ) -> (watch::Sender<Until>, tokio::task::JoinHandle<Result<Left, JoinError>>) {
         let (end, until) = watch::channel(Until::Over);
-        let make: Make = Box::new(move |_| Ok(Box::new(Adder(adds)) as Box<dyn Trainer>));
         (end, self.outside.spawn(client::join(joining, make, until)))
     }
 
@@ -159,14 +169,19 @@ impl House {
 
     /// Plays a round that closes after so many answers: who answered with what.
     fn round(&mut self, number: u32, wanted: usize) -> Vec<(u32, u32, f32)> {
+        self.round_of(number, number as f32, Wait::Answers(wanted))
+    }
+
+    /// The same, of a model all of whose numbers are this one.
+    fn round_of(&mut self, number: u32, value: f32, wait: Wait) -> Vec<(u32, u32, f32)> {
         self.fleet.roll_call(number, &mut self.census).unwrap();
         let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
-        let global = Arc::new(Parcel::of(vec![number as f32; N_PARAMS]));
+        let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
         let job = Arc::new(Job { round: number, global, rate: 0.5, work });
         let order = |client| Order { client, job: Arc::clone(&job), heard: None };
         let orders: Vec<_> = self.census.up().iter().map(ClientId::new).map(order).collect();
         let mut answers = Answers::default();
-        self.fleet.train(&orders, Wait::Answers(wanted), &mut answers).unwrap();
+        self.fleet.train(&orders, wait, &mut answers).unwrap();
         answers.0
     }
 
@@ -206,19 +221,24 @@ impl Trainer for Adder {
 
     fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
         assert_eq!(job.global.model[N_PARAMS - 1], job.round as f32);
-        let update = Update {
-            delta: Parcel::of(vec![self.0; N_PARAMS]),
-            base: job.round,
-            rate: job.rate,
-            steps: NonZeroU32::MIN,
-            steps_asked: NonZeroU32::MIN,
-            samples: 10,
-            loss: 1.0,
-            loss_fall: 0.0,
-            accuracy: None,
-        };
-        Ok(Some(Trained { update, memory: None }))
+        Ok(Some(added(job, self.0)))
     }
+}
+
+/// What came of adding a number.
+fn added(job: &Job, number: f32) -> Trained {
+    let update = Update {
+        delta: Parcel::of(vec![number; N_PARAMS]),
+        base: job.round,
+        rate: job.rate,
+        steps: NonZeroU32::MIN,
+        steps_asked: NonZeroU32::MIN,
+        samples: 10,
+        loss: 1.0,
+        loss_fall: 0.0,
+        accuracy: None,
+    };
+    Trained { update, memory: None }
 }
 
 /// A client that speaks the wire's own words.
@@ -252,7 +272,8 @@ impl Stranger {
         let Said::Welcome(welcome) = first else {
             return Err(tonic::Status::unavailable(format!("{first:?}")));
         };
-        let able = convert::say_abilities(Abilities { partial: true, ..Abilities::default() });
+        let able = Abilities { partial: true, evaluate: true, ..Abilities::default() };
+        let able = convert::say_abilities(able);
         say(&to, Say::Ready(wire::Ready { samples: 10, abilities: Some(able), in_hand: None })).await;
         Ok(Stranger { server, to, from, session: welcome.session })
     }

@@ -58,7 +58,13 @@ trait Doing<T> {
 
 impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
     fn doing(self, doing: &'static str) -> Result<T, StoreError> {
-        self.map_err(|error| StoreError { doing, message: error.into().to_string() })
+        self.map_err(|error| match error.into() {
+            redb::Error::DatabaseAlreadyOpen => {
+                let message = "another ebbflow uses this folder; stop it first";
+                StoreError { doing, message: message.to_owned() }
+            }
+            other => StoreError { doing, message: other.to_string() },
+        })
     }
 }
 
@@ -84,6 +90,9 @@ pub(crate) struct Prune {
 #[derive(Debug)]
 pub struct Store {
     database: Database,
+    /// In tests, the server is killed just before this entry is on the disk.
+    #[cfg(test)]
+    pub(crate) killed_before: std::sync::atomic::AtomicU64,
 }
 
 impl Store {
@@ -100,6 +109,7 @@ impl Store {
             }
             drop(Store::with(open(&unfinished)?)?);
             std::fs::rename(&unfinished, file).map_err(failed)?;
+            crate::tokens::sync_folder_of(file).map_err(failed)?;
         }
         Store::with(open(file)?)
     }
@@ -134,7 +144,11 @@ impl Store {
             begin.open_table(VECTORS).doing("opening")?;
         }
         begin.commit().doing("opening")?;
-        Ok(Store { database })
+        Ok(Store {
+            database,
+            #[cfg(test)]
+            killed_before: u64::MAX.into(),
+        })
     }
 
     /// What tells this server from others.
@@ -205,6 +219,18 @@ impl Store {
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(VECTORS).doing("reading")?;
         Ok(table.get(seq).doing("reading")?.map(|bytes| bytes.value().to_vec()))
+    }
+
+    #[cfg(test)]
+    fn is_killed_by(&self, writes: &[Write]) -> bool {
+        let before = self.killed_before.load(std::sync::atomic::Ordering::Relaxed);
+        writes.iter().any(|write| matches!(write, Write::Entry { seq, .. } if *seq >= before))
+    }
+
+    /// Whether it is to be killed.
+    #[cfg(test)]
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed_before.load(std::sync::atomic::Ordering::Relaxed) < u64::MAX
     }
 
     /// Writes all of it, or nothing, and throws a piece away; on return that is on the disk. Whether nothing is left to be thrown
@@ -409,6 +435,11 @@ fn write_all(store: &Store, from: &Receiver<Handed>) {
         if thens.is_empty() && prunes.is_empty() {
             return;
         }
+        #[cfg(test)]
+        if store.is_killed_by(&writes) {
+            // Nobody hears of it, and nothing of this transaction or after it is ever written.
+            return;
+        }
         let result = store.commit(&writes, prunes.front().map(|(prune, _)| prune));
         drop(writes);
         if result != Ok(false)
@@ -524,5 +555,6 @@ mod tests {
         let (folder, _store) = store();
         let error = Store::open(&folder.path().join("store.redb")).unwrap_err();
         assert_eq!(error.doing, "opening");
+        assert!(error.message.contains("stop it first"), "{error}");
     }
 }

@@ -64,7 +64,11 @@ impl Key {
     pub fn open(file: &Path) -> io::Result<Key> {
         let bytes = match fs::read(file) {
             Ok(bytes) if bytes.len() == 32 => bytes,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "not the key of a server")),
+            Ok(_) => {
+                let message = "not the key of a server, which has 32 bytes; put back the one that was there, or remove it if that is lost: \
+                               then tokens are to be made anew, and answers that are under way are refused";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Two may do so at once, a server and whoever makes a token: the first one's key counts.
                 let bytes = unguessable::<32>();
@@ -73,7 +77,10 @@ impl Key {
                 let linked = fs::hard_link(&own, file);
                 fs::remove_file(&own)?;
                 match linked {
-                    Ok(()) => bytes.to_vec(),
+                    Ok(()) => {
+                        sync_folder_of(file)?;
+                        bytes.to_vec()
+                    }
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Key::open(file),
                     Err(error) => return Err(error),
                 }
@@ -170,9 +177,15 @@ pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.sync_all()?;
     fs::rename(new, file)?;
-    match file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        Some(folder) => fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
+    sync_folder_of(file)
+}
+
+/// Makes the name of a file safe: without, it may be gone after a loss of power, though what is in the file is not.
+pub(crate) fn sync_folder_of(file: &Path) -> io::Result<()> {
+    match file.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder }) {
+        // Elsewhere a folder cannot be opened as a file.
+        Some(folder) if cfg!(unix) => fs::File::open(folder)?.sync_all(),
+        _ => Ok(()),
     }
 }
 

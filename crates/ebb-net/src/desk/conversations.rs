@@ -119,6 +119,7 @@ impl Floor {
             // Room for a few answers.
             memory_bytes: 64,
             needs: Abilities::default(),
+            uses: Abilities::default(),
             layout: crate::flat(N_PARAMS),
             most_sides: 1,
             down: Packing::default(),
@@ -263,7 +264,7 @@ impl Floor {
         let clients: Vec<_> = (0..N_CLIENTS as usize).map(ClientId::new).collect();
         let parcel = Parcel::of(vec![0.0; N_PARAMS]);
         let offer = Offer::of(&parcel, Packing::default());
-        self.desk.ask(&clients, Question::Evaluate(self.round, &parcel), &offer);
+        self.desk.ask(&clients, Question::Evaluate(self.round, &parcel), &offer, self.now_s);
     }
 
     /// A line of a rogue, of whoever is there or nobody.
@@ -324,9 +325,11 @@ impl Floor {
                     wire::FetchRequest { session: session(line), digest, offset: stream.next_u64() };
                 let Some(request) = damaged(&request, stream) else { return };
                 let _ = self.desk.held(&request.session, &request.digest);
-                let _ = self.desk.content(&request.session, &request.digest);
-                let to = request.offset.saturating_add(stream.next_u64());
-                self.desk.fetched(&request.session, &request.digest, request.offset, to, self.now_s);
+                let fetching = self.desk.begin_fetch(&request.session, &request.digest, self.now_s);
+                if let Some(fetching) = fetching {
+                    let from = usize::try_from(request.offset).unwrap_or(usize::MAX) % (2 * fetching.bytes);
+                    let _ = self.desk.next_piece(&fetching, from, self.now_s);
+                }
             }
         }
         let held: usize = self.desk.uploads.clients().count();

@@ -9,7 +9,7 @@ use ebb_round::{
     Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, Work, vectors,
 };
 
-use super::{AfterDeadline, Arrived, Content, Desk, Effect, ROUNDS_KEPT, Reason, Say};
+use super::{AfterDeadline, Arrived, Content, Desk, Effect, Reason, Say};
 use crate::digest::Digest;
 use crate::journal::Answered;
 use crate::pack::{Bounds, Packed, Packing};
@@ -274,7 +274,7 @@ impl Desk {
         tracing::debug!(round = number, asked = orders.len(), "opened");
         self.note_asked(number, orders);
         self.progress.0 = number;
-        self.contents.retain(|_, content| content.round + ROUNDS_KEPT > number);
+        self.forget_contents(number, now_s);
         let mut jobs = BTreeMap::new();
         for (order, offer) in orders.iter().zip(offers) {
             let job = wire::Job {
@@ -494,11 +494,12 @@ impl Desk {
     ) {
         self.refuse(reason, Some(client), message);
         self.uploads.drop_of(client);
-        if reason == "malformed" && !matches!(self.fate(round, client), Some(Fate::Taken(_))) {
+        let fate = self.fate(round, client);
+        if reason == "malformed" && !matches!(fate, Some(Fate::Taken(_))) {
             self.set_fate(round, client, Fate::Failed);
             self.put_down(client, round);
+            self.stirred |= matches!(fate, Some(Fate::Owed | Fate::Writing));
         }
-        self.stirred = true;
         if let Some(line) = self.by_client.get(&client) {
             let settled = wire::Settled { round, refused: reason.to_owned() };
             self.effects.push(Effect::Say(*line, Say::Settled(settled)));

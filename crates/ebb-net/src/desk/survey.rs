@@ -41,7 +41,7 @@ pub(super) struct Survey {
 
 impl Desk {
     /// Asks these clients: those that are connected, have nothing else to do and can say; the others when they come.
-    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>, offer: &Offer) {
+    pub(crate) fn ask(&mut self, clients: &[ClientId], question: Question<'_>, offer: &Offer, now_s: f64) {
         let (round, evaluates) = match question {
             Question::Probe(job, _) => (job.round, false),
             Question::Evaluate(round, _) => (round, true),
@@ -55,6 +55,7 @@ impl Desk {
             Question::Evaluate(..) => Say::Evaluate(wire::Evaluate { round, global }),
         };
         let (wanted, asked) = (clients.iter().copied().collect(), BTreeSet::new());
+        self.last_question = Some((round, evaluates, now_s + self.rules.deadline_s));
         self.survey = Some(Survey { round, evaluates, say, wanted, asked, found: Found::default() });
         clients.iter().for_each(|&client| self.ask_again(client));
     }
@@ -77,20 +78,41 @@ impl Desk {
     /// are waited for.
     pub(crate) fn all_said(&self, now_s: f64) -> bool {
         let Some(survey) = &self.survey else { return true };
-        let is_there =
-            |client: &ClientId| self.by_client.get(client).is_some_and(|line| self.sessions[line].ready);
-        let asked = survey.asked.iter().all(|client| !is_there(client));
+        let is_there = |client: &ClientId| self.is_ready(*client);
+        // Where nobody else has anything to say, those that let the last question pass are hoped for.
+        let mute = |client: &ClientId| self.mute.contains(client) && !survey.found.is_empty();
+        let asked = survey.asked.iter().all(|client| !is_there(client) || mute(client));
         let expected = || survey.wanted.iter().any(|&client| !is_there(&client) && !survey.has_said(client));
         asked && (now_s >= self.back_by_s || !expected())
     }
 
-    /// Ends the question.
+    /// Ends the question. Who let it pass is asked again, but not waited for until it answers one in time.
     pub(crate) fn found(&mut self) -> Found {
-        let found = self.survey.take().map(|survey| survey.found).unwrap_or_default();
+        let survey = self.survey.take();
+        let asked = survey.iter().flat_map(|survey| &survey.asked).copied();
+        let mute: Vec<_> = asked.filter(|client| self.is_ready(*client)).collect();
+        self.mute.extend(mute);
+        let found = survey.map(|survey| survey.found).unwrap_or_default();
         Found { bytes_down: std::mem::take(&mut self.fetched), ..found }
     }
 
-    pub(super) fn measured(&mut self, client: ClientId, said: &wire::Measured) {
+    /// Whether a client is connected and can take jobs.
+    fn is_ready(&self, client: ClientId) -> bool {
+        self.by_client.get(&client).is_some_and(|line| self.sessions[line].ready)
+    }
+
+    /// A client answered a question, be it that nobody waited for it any more: if it was within the deadline, the next time they do.
+    fn spoke(&mut self, client: ClientId, round: RoundNo, evaluates: bool, now_s: f64) {
+        let in_time = |&(of, what, until_s): &(RoundNo, bool, f64)| {
+            (of, what) == (round, evaluates) && now_s <= until_s
+        };
+        if self.last_question.as_ref().is_some_and(in_time) {
+            self.mute.remove(&client);
+        }
+    }
+
+    pub(super) fn measured(&mut self, client: ClientId, said: &wire::Measured, now_s: f64) {
+        self.spoke(client, said.round, false, now_s);
         let sensible = [said.train_s, said.upload_s].iter().all(|value| value.is_finite() && *value >= 0.0);
         let measured = Measured { loss: said.loss, train_s: said.train_s, upload_s: said.upload_s };
         match self.survey.as_mut().filter(|one| one.asked(client, said.round, false)) {
@@ -109,14 +131,15 @@ impl Desk {
         }
     }
 
-    pub(super) fn evaluated(&mut self, client: ClientId, said: &wire::Evaluated) {
+    pub(super) fn evaluated(&mut self, client: ClientId, said: &wire::Evaluated, now_s: f64) {
         let wire::Evaluated { round, samples, loss, hits } = *said;
+        self.spoke(client, round, true, now_s);
         let sensible = |value: f64| value.is_finite() && value >= 0.0;
-        // Nobody has more of a say than by what it said that it trains on.
+        // Nobody has more of a say than by what it said that it trains on, nor a mean loss that is no number: sums stay numbers too.
         let most = self.members.get(client).and_then(|member| member.samples).map_or(0.0, f64::from);
         let part = if samples > most { most / samples } else { 1.0 };
         let all_sensible = sensible(samples)
-            && loss.is_finite()
+            && loss.abs() <= samples * f64::from(f32::MAX)
             && hits.is_none_or(|hits| sensible(hits) && hits <= samples);
         match self.survey.as_mut().filter(|one| one.asked(client, round, true)) {
             Some(survey) if all_sensible => {
@@ -137,6 +160,12 @@ impl Desk {
     }
 }
 
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.measured.is_empty() && self.evaluated.is_empty()
+    }
+}
+
 impl Survey {
     fn asked(&self, client: ClientId, round: RoundNo, evaluates: bool) -> bool {
         self.round == round && self.evaluates == evaluates && self.asked.contains(&client)
@@ -151,11 +180,12 @@ impl Survey {
         self.asked.remove(&client);
     }
 
-    /// A client cannot say.
-    pub(super) fn fail(&mut self, client: ClientId, round: RoundNo) {
-        if self.round == round {
-            self.asked.remove(&client);
+    /// A client cannot say; returns whether it was asked.
+    pub(super) fn fail(&mut self, client: ClientId, round: RoundNo) -> bool {
+        let was_asked = self.round == round && self.asked.remove(&client);
+        if was_asked {
             self.wanted.remove(&client);
         }
+        was_asked
     }
 }

@@ -1,5 +1,7 @@
 //! Conversations at the desk, word for word.
 
+mod unfair;
+
 use std::num::NonZeroU32;
 
 use ebb_round::{Amount, Job, Loader, Order, Parcel, Saver, Wait, Work};
@@ -24,6 +26,7 @@ fn rules() -> Rules {
         most_samples: 1000,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
         most_sides: 1,
         down: Packing::default(),
@@ -361,7 +364,7 @@ fn a_busy_client_gets_its_next_job_when_it_is_done_with_the_last() {
     office.desk.close(50.0).unwrap();
     let mut census = Census::new();
     census.enrol(id(0), 20, 0);
-    let roll = office.desk.roll(1, &census, 1e3).unwrap();
+    let roll = office.desk.roll(1, &census, 0.0, 1e3).unwrap();
     assert_eq!((roll.up, roll.busy, roll.came), (vec![id(0), id(1)], vec![id(0)], vec![(id(1), 20)]));
     office.open(1, &[0, 1], Wait::Deadline);
     assert_eq!(office.jobs(), [(0, 0), (1, 1)]);
@@ -380,10 +383,10 @@ fn whoever_cannot_or_leaves_is_not_waited_for() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1);
     let mut census = Census::new();
     (0..3).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(2)]);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, [id(2)]);
     // It may think better of it.
     office.connect(9, 2);
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, []);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, []);
 }
 
 #[test]
@@ -396,13 +399,13 @@ fn whoever_is_not_heard_for_three_heartbeats_is_gone() {
     assert_eq!(office.hung, [0]);
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(0, &census, 1e3).unwrap().up, [id(1)]);
+    assert_eq!(office.desk.roll(0, &census, 0.0, 1e3).unwrap().up, [id(1)]);
 }
 
 #[test]
 fn a_round_begins_once_enough_can_take_a_job() {
-    let office = Office::with(Rules { least_up: 3, ..rules() }, 2);
-    assert_eq!(office.desk.roll(0, &Census::new(), 0.0), None);
+    let mut office = Office::with(Rules { least_up: 3, ..rules() }, 2);
+    assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 0.0), None);
 }
 
 #[test]
@@ -431,7 +434,7 @@ fn the_revoked_are_out_of_the_run() {
     assert_eq!(office.desk.close(1.0).unwrap().answers.len(), 1, "nobody waits for it");
     let mut census = Census::new();
     (0..2).for_each(|client| census.enrol(id(client), 20, 0));
-    assert_eq!(office.desk.roll(1, &census, 1e3).unwrap().left, [id(1)]);
+    assert_eq!(office.desk.roll(1, &census, 0.0, 1e3).unwrap().left, [id(1)]);
 }
 
 #[test]
@@ -457,7 +460,7 @@ fn a_client_may_take_long_to_prepare_as_long_as_it_says_that_it_is_there() {
         office.desk.tick(now_s + 14.0);
         assert!(office.desk.sessions.contains_key(&0));
     }
-    assert_eq!(office.desk.roll(0, &Census::new(), 20.0), None, "it can take no job yet");
+    assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 20.0), None, "it can take no job yet");
     office.desk.tick(36.0);
     assert!(!office.desk.sessions.contains_key(&0));
 }
@@ -585,14 +588,15 @@ fn no_client_was_asked_for_more_steps_than_its_samples_make() {
         Saved::of(&office.desk).save(&mut to);
         Saved::load(&mut Loader::new(&to.finish())).unwrap().put(&mut office.desk);
         // It may have got more or less data since.
-        let ready = wire::Ready { samples, abilities: None, in_hand: None };
-        office.say(0, Said::Ready(ready));
+        office.desk.gone(0);
+        office.hello(1, hello(0));
+        office.say(1, Said::Ready(wire::Ready { samples, abilities: None, in_hand: None }));
         let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
-        let content = office.upload(0, &packed);
+        let content = office.upload(1, &packed);
         let said = answer(0, &Key::new(&[1; 32]).ticket(id(0), 0), content);
-        office.say(0, Said::Answer(wire::Answer { steps_asked: says, ..said }));
+        office.say(1, Said::Answer(wire::Answer { steps_asked: says, ..said }));
         let refused = if taken { "" } else { "malformed" };
-        assert_eq!(office.settled(), [(0, refused)], "{says} steps with {samples} samples");
+        assert_eq!(office.settled(), [(1, refused)], "{says} steps with {samples} samples");
     }
 }
 
@@ -627,15 +631,16 @@ fn a_client_fetches_one_model_at_a_time() {
     let Some((_, Say::Job(job))) = office.said.first().cloned() else { panic!("no job") };
     let digest = job.global.unwrap().digest;
     let (session, other) = (office.session(0), office.session(1));
-    let (_, first) = office.desk.content(&session, &digest).unwrap();
-    assert!(office.desk.fetches(&session, first));
-    let (_, others) = office.desk.content(&other, &digest).unwrap();
-    let (_, second) = office.desk.content(&session, &digest).unwrap();
-    assert!(!office.desk.fetches(&session, first));
-    assert!(office.desk.fetches(&session, second) && office.desk.fetches(&other, others));
+    let first = office.desk.begin_fetch(&session, &digest, 0.0).unwrap();
+    assert!(office.desk.next_piece(&first, 0, 0.0).is_some());
+    let others = office.desk.begin_fetch(&other, &digest, 0.0).unwrap();
+    let second = office.desk.begin_fetch(&session, &digest, 0.0).unwrap();
+    assert_eq!(office.desk.next_piece(&first, 0, 0.0), None);
+    assert!(office.desk.next_piece(&second, 0, 0.0).is_some());
+    assert!(office.desk.next_piece(&others, 0, 0.0).is_some());
     office.desk.revoke([id(1)]);
     office.settle();
-    assert!(!office.desk.fetches(&other, others), "nor does one that is shut out");
+    assert_eq!(office.desk.next_piece(&others, 0, 0.0), None, "nor does one that is shut out");
 }
 
 #[test]
@@ -702,15 +707,18 @@ fn models_are_for_members_and_are_counted_as_they_are_fetched() {
     office.open(0, &[0], Wait::Deadline);
     let Some((_, Say::Job(job))) = office.said.first().cloned() else { panic!("no job") };
     let content = job.global.unwrap();
-    assert_eq!(office.desk.content(&[0; 16], &content.digest), None);
-    let (bytes, _) = office.desk.content(&office.session(0), &content.digest).unwrap();
-    assert_eq!(bytes.len() as u64, content.bytes);
-    let session = office.session(0);
-    office.desk.fetched(&session, &content.digest, 0, 10, 1.0);
-    office.desk.fetched(&session, &content.digest, 10, content.bytes, 1.0);
+    assert!(office.desk.begin_fetch(&Bytes::from_static(&[0; 16]), &content.digest, 0.0).is_none());
+    let fetching = office.desk.begin_fetch(&office.session(0), &content.digest, 0.0).unwrap();
+    assert_eq!(fetching.bytes as u64, content.bytes);
+    // A client goes on where it was cut off: what it has is not sent again.
+    let rest = office.desk.next_piece(&fetching, fetching.bytes - 3, 1.0).unwrap();
+    assert_eq!((rest.len(), office.desk.progress().1), (3, 3));
+    assert_eq!(office.desk.next_piece(&fetching, fetching.bytes + 1, 1.0), None);
+    let whole = office.desk.next_piece(&fetching, 0, 1.0).unwrap();
+    assert_eq!(Digest::of(&whole).bytes(), content.digest.as_ref());
     office.answer(0, 0, vec![1.0, 0.0]);
     let closing = office.desk.close(1.0).unwrap();
-    assert_eq!(closing.spent.bytes_down, 8, "the head of a parcel is no payload");
+    assert_eq!(closing.spent.bytes_down, 3 + 8, "the head of a parcel is no payload");
     office.open(1, &[], Wait::Deadline);
     office.open(2, &[0], Wait::Deadline);
     assert_eq!(office.desk.contents.len(), 1, "the same model is the same content");
@@ -737,7 +745,7 @@ fn questions_are_for_those_that_are_free_and_can() {
     let mut office = Office::with(rules(), 3);
     office.open(0, &[0], Wait::Deadline);
     let job = Arc::clone(&orders(0, &[0])[0].job);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None), &offer());
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Probe(&job, None), &offer(), 0.0);
     office.settle();
     assert!(!office.desk.all_said(1e3));
     let measured = |loss| Said::Measured(wire::Measured { round: 0, loss, train_s: 1.0, upload_s: 0.5 });
@@ -754,7 +762,7 @@ fn questions_are_for_those_that_are_free_and_can() {
 #[test]
 fn judgements_must_make_sense() {
     let mut office = Office::with(rules(), 3);
-    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer());
+    office.desk.ask(&[id(0), id(1), id(2)], Question::Evaluate(4, &Parcel::of(vec![0.0; 2])), &offer(), 0.0);
     let judged = |round, samples, hits| {
         Said::Evaluated(wire::Evaluated { round, samples, loss: 1.0, hits: Some(hits) })
     };

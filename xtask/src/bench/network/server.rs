@@ -173,6 +173,7 @@ fn rules(plan: &Plan) -> Rules {
         most_samples: u32::MAX,
         memory_bytes: 1 << 29,
         needs: Abilities::default(),
+        uses: Abilities::default(),
         layout: Stub::sized(plan.n_clients, plan.n_params).layout().clone(),
         most_sides: 2,
         down: Packing::default(),

@@ -1,0 +1,228 @@
+//! Clients that hang or are cut off: what becomes of the run, and of their answers.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+use super::*;
+
+/// Ends all waiting of a server's fleet, should that last for ever.
+fn guard(house: &House) -> Sender<()> {
+    let (done, waits) = std::sync::mpsc::channel();
+    let stop = house.served.stopper();
+    std::thread::spawn(move || {
+        if waits.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            stop();
+        }
+    });
+    done
+}
+
+#[test]
+fn rounds_begin_though_a_client_hangs_at_its_job() {
+    let mut house = House::new(Rules { least_up: 2, deadline_s: 0.2, ..rules() }, None);
+    let _client = house.join(0);
+    let _hangs = house.stranger(1);
+    let _guarded = guard(&house);
+    for number in 0..4 {
+        house.round(number, 1);
+    }
+}
+
+#[test]
+fn whoever_is_shut_out_while_a_model_is_judged_is_so_at_once() {
+    let mut house = House::new(Rules { deadline_s: 60.0, ..rules() }, None);
+    let _judge = house.stranger(1);
+    house.fleet.roll_call(0, &mut house.census).unwrap();
+    let mut judging = house.served.judge(NonZeroU32::MIN, 1);
+    std::fs::write(house.folder.path().join(crate::server::REVOKED), "1\n").unwrap();
+    let score = judging.judge(0, &Parcel::of(vec![0.0; N_PARAMS]), &house.census).unwrap();
+    assert_eq!(score, None);
+    assert_eq!(house.served.counts().members, 0, "it was not the deadline that ended the waiting");
+}
+
+#[test]
+fn a_second_server_says_what_is_in_its_way() {
+    let house = House::new(rules(), None);
+    let start = |folder: &std::path::Path| {
+        let (listen, folder) = (([127, 0, 0, 1], house.served.address().port()).into(), folder.to_owned());
+        let place = Place { folder, listen, tls: None, metrics: None, keep_updates: true };
+        Served::start(place, rules()).err().expect("something is in its way").to_string()
+    };
+    let same_folder = start(house.folder.path());
+    assert!(same_folder.contains("another ebbflow uses this folder; stop it first"), "{same_folder}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let same_address = start(elsewhere.path());
+    assert!(same_address.contains("give another address"), "{same_address}");
+    std::fs::write(elsewhere.path().join(KEY), "short").unwrap();
+    let key = start(elsewhere.path());
+    assert!(key.contains("put back the one that was there"), "{key}");
+}
+
+/// So often a client is heard before its connection is cut.
+const BEATS: usize = 4;
+
+/// A way to a server that can be closed, and on which a connection can end in the middle of what the server sends.
+struct Way {
+    address: SocketAddr,
+    is_open: watch::Sender<bool>,
+    /// How much came from the server.
+    passed: Arc<AtomicUsize>,
+}
+
+impl Way {
+    /// The first connection ends after so many bytes from the server.
+    fn to(server: SocketAddr, outside: &Runtime, mut cut_after: usize) -> Way {
+        let (is_open, mut opened) = watch::channel(true);
+        let passed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&passed);
+        let listener = outside.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        outside.spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                if !*opened.borrow_and_update() {
+                    continue;
+                }
+                let mut server = TcpStream::connect(server).await.unwrap();
+                let (mut said, mut hears) = client.split();
+                let (mut says, mut heard) = server.split();
+                let closed = async { opened.wait_for(|open| !open).await.map(|_| ()) };
+                tokio::select! {
+                    _ = tokio::io::copy(&mut said, &mut heard) => {}
+                    () = pass(&mut says, &mut hears, cut_after, &count) => {
+                        // A client that is heard again and again after that has seen to what came.
+                        let mut beat = [0; 4096];
+                        for _ in 0..BEATS {
+                            let Ok(some @ 1..) = said.read(&mut beat).await else { break };
+                            let _ = heard.write_all(&beat[..some]).await;
+                        }
+                    }
+                    _ = closed => {}
+                }
+                cut_after = usize::MAX;
+            }
+        });
+        Way { address, is_open, passed }
+    }
+
+    /// How to join through it.
+    fn joining(&self, house: &House, number: u32) -> Joining {
+        Joining { url: format!("http://localhost:{}", self.address.port()), ..house.joining(number) }
+    }
+}
+
+async fn pass(from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>, mut left: usize, count: &AtomicUsize) {
+    let mut bytes = [0; 4096];
+    while let Ok(some @ 1..) = from.read(&mut bytes[..left.min(4096)]).await {
+        if to.write_all(&bytes[..some]).await.is_err() {
+            return;
+        }
+        count.fetch_add(some, Ordering::Relaxed);
+        left -= some;
+    }
+}
+
+#[test]
+fn a_model_that_was_cut_off_is_fetched_from_where_it_broke() {
+    let mut house = House::new(Rules { heartbeat_s: 0.2, ..rules() }, None);
+    // Two pieces of the four, and some of the third.
+    let cut_after = 140_000;
+    let way = Way::to(house.served.address(), &house.outside, cut_after);
+    let _client = house.join_as(way.joining(&house, 0));
+    let _guarded = guard(&house);
+    assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
+    let (model, passed) = (4 * N_PARAMS, way.passed.load(Ordering::Relaxed));
+    assert!(passed > model && passed < model + 50_000, "{passed} bytes for a model of {model}");
+}
+
+/// Adds one to whatever model.
+struct Any;
+
+impl Trainer for Any {
+    fn samples(&self) -> u32 {
+        10
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+        Ok(Some(added(job, 1.0)))
+    }
+}
+
+#[test]
+fn a_model_that_a_client_has_is_not_fetched_again() {
+    let mut house = House::new(rules(), None);
+    let _client = house.join_with(house.joining(0), Box::new(|_| Ok(Box::new(Any) as Box<dyn Trainer>)));
+    let _guarded = guard(&house);
+    let fetched = |house: &House| house.served.shared().look(|desk| desk.progress().1).0;
+    let model = 4 * N_PARAMS as u64;
+    for (number, value, models) in [(0, 7.0, 1), (1, 7.0, 1), (2, 8.0, 2), (3, 8.0, 2), (4, 7.0, 3)] {
+        assert_eq!(house.round_of(number, value, Wait::Answers(1)), [(0, number, 1.0)]);
+        assert_eq!(fetched(&house), models * model, "after round {number}");
+    }
+}
+
+/// Closes its way to the server when it first begins to train, and waits until it is told to go on.
+struct CutOff {
+    way: watch::Sender<bool>,
+    began: Sender<u32>,
+    go: Receiver<()>,
+}
+
+impl Trainer for CutOff {
+    fn samples(&self) -> u32 {
+        10
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { partial: true, ..Abilities::default() }
+    }
+
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+        if self.began.send(job.round).is_ok() {
+            self.way.send_replace(false);
+            // That its time is over it does not hear.
+            let _ = self.go.recv();
+        }
+        Ok(Some(added(job, 1.0)))
+    }
+}
+
+#[test]
+fn the_answer_of_a_client_that_was_cut_off_at_work_and_comes_back_after_the_deadline_is_late_and_not_lost() {
+    let mut house = House::new(Rules { deadline_s: 0.3, ..rules() }, None);
+    let way = Way::to(house.served.address(), &house.outside, usize::MAX);
+    let (began, begins) = std::sync::mpsc::channel();
+    let (to_go, go) = std::sync::mpsc::channel();
+    let mut trainer = Some(CutOff { way: way.is_open.clone(), began, go });
+    let make: Make = Box::new(move |_| Ok(Box::new(trainer.take().unwrap()) as Box<dyn Trainer>));
+    let _client = house.join(0);
+    let _cut_off = house.join_with(way.joining(&house, 1), make);
+    let _guarded = guard(&house);
+    house.until(|counts| counts.members == 2);
+    // In one round or another it gets to work, and is away when the deadline comes.
+    let mut number = 0;
+    let base = loop {
+        let answers = house.round_of(number, number as f32, Wait::Deadline);
+        assert!(answers.iter().all(|(client, ..)| *client == 0), "{answers:?}");
+        number += 1;
+        if let Ok(base) = begins.try_recv() {
+            break base;
+        }
+    };
+    house.until(|counts| counts.connected == 1);
+    drop(begins);
+    let answers = house.served.counts().answers;
+    to_go.send(()).unwrap();
+    way.is_open.send_replace(true);
+    // Nobody else has anything to do.
+    house.until(|counts| counts.answers > answers);
+    let late = house.round_of(number, number as f32, Wait::Answers(1));
+    assert_eq!(late.iter().filter(|answer| **answer == (1, base, 1.0)).count(), 1, "{late:?}");
+    assert!(base < number);
+    assert_eq!(house.served.counts().refused, []);
+}
