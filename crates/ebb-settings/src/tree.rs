@@ -170,6 +170,11 @@ impl Tree {
         self.value(path)?.as_str()
     }
 
+    /// A list of texts at `path`.
+    pub fn texts(&self, path: &str) -> Option<Vec<String>> {
+        self.value(path)?.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
+    }
+
     /// Whether anything was written at `path`.
     pub fn has(&self, path: &str) -> bool {
         self.value(path).is_some()

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::CliError;
 use crate::args::Join;
 use crate::assemble::lack;
-use crate::commands::serve::read_given;
+use crate::invited;
 use crate::output::{log_to_stderr, note};
 use crate::progress::on_interruption;
 
@@ -67,7 +67,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
 fn given(invitation: &Invitation) -> Result<Tree, CliError> {
     // Whom a server asks is no client's concern, but roles are built together.
     let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
-    tree.lay_over(read_given(&invitation.settings)?);
+    tree.lay_over(invited::heeded(&invitation.settings)?);
     Ok(tree)
 }
 
@@ -89,6 +89,20 @@ fn with_worker(
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
 }
 
+/// Whether what a server cannot name was named here.
+fn check_own(tree: &Tree) -> Result<(), CliError> {
+    let message = match tree.text("data.kind") {
+        Some("external") if !tree.has("data.trainer") => {
+            "a program of your own trains what this server asks for, and no server can name it; give it: --exec COMMAND"
+        }
+        Some("table" | "npz") if !tree.has("data.file") => {
+            "the server names no file in this client's data folder; give yours: --set data.file=/path/to/file"
+        }
+        _ => return Ok(()),
+    };
+    Err(CliError::Usage(message.to_owned()))
+}
+
 /// What trains as the server's settings say, on the data that is here.
 fn trainer(
     registry: &Registry,
@@ -100,6 +114,7 @@ fn trainer(
     let mut tree = given(invitation)?;
     tree.find_data_in(place);
     tree.set_all(set)?;
+    check_own(&tree)?;
     let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
     let task = crate::tasks::build(&tree.table("data", facts))?;
     facts.n_clients = task.n_clients();
@@ -127,4 +142,51 @@ fn trainer(
     }
     let roles = registry.build(&tree, facts)?;
     Ok(Box::new(TaskTrainer::new(task, Arc::clone(&roles.local), slice, invitation.seed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::Layout;
+
+    use super::*;
+
+    /// Why a client does not train what it is invited to.
+    fn refused(settings: &str, set: &[&str]) -> String {
+        let invitation = Invitation {
+            client: ClientId::new(0),
+            settings: settings.to_owned(),
+            seed: 1,
+            layout: Layout::new(Vec::new()),
+        };
+        let set: Vec<_> = set.iter().map(|&set| set.to_owned()).collect();
+        trainer(&Registry::standard(), &invitation, &set, None, None).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn no_server_starts_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("touched");
+        let model = folder.path().join("model.safetensors");
+        let hostile = format!(
+            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
+             trainer = {{ command = [\"touch\", {file:?}] }}\n"
+        );
+        for set in [&[][..], &["data.clients=1"], &["data.samples=3"]] {
+            let said = refused(&hostile, set);
+            assert!(said.contains("--exec COMMAND"), "{said}");
+        }
+        assert!(!file.exists(), "a server's command was run");
+    }
+
+    #[test]
+    fn no_server_names_a_file_outside_the_data_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("private.csv");
+        std::fs::write(&file, "size,kind\n1,a\n2,b\n").unwrap();
+        let hostile = format!(
+            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
+        );
+        let said = refused(&hostile, &[]);
+        assert!(said.contains("--set data.file="), "{said}");
+    }
 }

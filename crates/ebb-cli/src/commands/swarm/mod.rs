@@ -21,6 +21,7 @@ use crate::CliError;
 use crate::args::{DataPlace, Recompute, Swarm};
 use crate::assemble::{planned, read_settings};
 use crate::commands::recompute;
+use crate::invited;
 use crate::output::{count, note, say};
 use crate::progress::on_interruption;
 use plan::{Blow, SwarmTable};
@@ -45,6 +46,7 @@ pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
         address: free_address().map_err(|error| CliError::file("using", &out, error))?,
         ca: table.ca.as_ref().map(|ca| base.join(ca)),
         out: out.clone(),
+        own: invited::own_arguments(&tree),
         secure,
     };
     let mut play = Play::new(swarm, table, n_rounds.get())?;
@@ -99,6 +101,8 @@ struct Field {
     address: SocketAddr,
     ca: Option<PathBuf>,
     out: PathBuf,
+    /// What no server can say to its clients.
+    own: Vec<String>,
     secure: bool,
 }
 
@@ -154,7 +158,7 @@ impl Field {
         if let Some(ca) = &self.ca {
             command.arg("--ca").arg(ca);
         }
-        command.stdout(Stdio::null()).stderr(log);
+        command.args(&self.own).stdout(Stdio::null()).stderr(log);
         command.spawn().map_err(|error| CliError::file("starting", &self.file, error))
     }
 
