@@ -60,13 +60,15 @@ pub enum CliError {
     OutputClosed,
 }
 
+/// The exit code where what is wrong stays wrong, however often it is tried.
+pub(crate) const WRONG: u8 = 2;
+
 impl CliError {
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
-            // What is wrong stays wrong, however often it is tried.
-            CliError::Usage(_) | CliError::Settings(_) => 2,
+            CliError::Usage(_) | CliError::Settings(_) => WRONG,
             _ => 1,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path};
 
-use ebb_settings::Tree;
+use ebb_settings::{Facts, Tree};
 
 use crate::CliError;
 
@@ -52,6 +52,8 @@ pub(crate) fn own_arguments(tree: &Tree) -> Vec<String> {
     }
     // The command takes the rest of the line.
     if let Some(command) = tree.texts("data.trainer.command") {
+        let timeout = tree.table("data.trainer", Facts::default()).number("timeout_s");
+        arguments.extend(timeout.map(|timeout_s| format!("--worker-timeout={timeout_s}")));
         arguments.push("--exec".to_owned());
         arguments.extend(command);
     }
@@ -83,8 +85,9 @@ mod tests {
     #[test]
     fn whoever_owns_both_machines_says_it_to_both() {
         let own = |text: &str| own_arguments(&Tree::parse(text, "a.toml").unwrap());
-        let worker = "[data]\nkind = \"external\"\ntrainer = { command = [\"python3\", \"w.py\"] }";
-        assert_eq!(own(worker), ["--exec", "python3", "w.py"]);
+        let worker =
+            "[data]\nkind = \"external\"\ntrainer = { command = [\"python3\", \"w.py\"], timeout_s = 2.5 }";
+        assert_eq!(own(worker), ["--worker-timeout=2.5", "--exec", "python3", "w.py"]);
         let files = "[data]\nfile = \"/mine/a.csv\"\ntest_file = \"a.csv\"";
         assert_eq!(own(files), ["--set", "data.file=\"/mine/a.csv\""]);
     }
