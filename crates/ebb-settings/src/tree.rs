@@ -35,6 +35,8 @@ pub struct Tree {
     resolved: Resolved,
     /// Where data sets lie on this machine, if the user said so. No setting: it changes no result.
     data_folder: Option<PathBuf>,
+    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    is_served: bool,
 }
 
 impl Tree {
@@ -148,6 +150,7 @@ impl Tree {
         self.places.extend(other.places);
         self.file = other.file.or(self.file.take());
         self.data_folder = other.data_folder.or(self.data_folder.take());
+        self.is_served |= other.is_served;
     }
 
     /// Says where data sets lie, if the user did.
@@ -158,6 +161,11 @@ impl Tree {
     /// Where data sets lie, if the user said so.
     pub fn data_folder(&self) -> Option<&Path> {
         self.data_folder.as_deref()
+    }
+
+    /// Says that clients elsewhere, with data of their own, will go by what is resolved: it must hold all they need.
+    pub fn serve(&mut self) {
+        self.is_served = true;
     }
 
     /// The view of the table at `path`, empty if nobody wrote it.
@@ -328,6 +336,11 @@ impl<'t> Settings<'t> {
         self.keep(Table::from_iter([(key.to_owned(), value.into())]));
     }
 
+    /// The same for anything that can be written as a setting.
+    pub fn resolve_as(&self, key: &str, value: &impl Serialize) {
+        self.resolve(key, Value::try_from(value).expect("settings can be written as TOML"));
+    }
+
     /// The table `name` inside this one, or beside it when this is the root.
     pub fn inner(&self, name: &str) -> Settings<'t> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
@@ -388,6 +401,11 @@ impl<'t> Settings<'t> {
     /// Where data sets lie, if the user said so.
     pub fn data_folder(&self) -> Option<&'t Path> {
         self.tree.data_folder()
+    }
+
+    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    pub fn is_served(&self) -> bool {
+        self.tree.is_served
     }
 
     /// An error about `key` of this table.

@@ -123,13 +123,18 @@ fn unread(tree: &Tree, error: SettingsError) -> CliError {
 }
 
 /// Whether what a server cannot name was named here.
-fn check_own(tree: &Tree) -> Result<(), CliError> {
+fn check_own(tree: &Tree, set: &[String]) -> Result<(), CliError> {
     let message = match tree.text("data.kind") {
         Some("external") if !tree.has("data.trainer") => {
             "a program of your own trains what this server asks for, and no server can name it; give it: --exec COMMAND"
         }
         Some("table" | "npz") if !tree.has("data.file") => {
             "the server names no file in this client's data folder; give yours: --set data.file=/path/to/file"
+        }
+        // Columns scaled and numbered by these rows alone would mean something else than the server's.
+        Some("table") if !tree.has("data.encoding") && set.iter().any(|set| set.starts_with("data.file")) => {
+            "the server does not say how rows become numbers (data.encoding), so that rows of one's own would mean something else; \
+             it takes a server of this version"
         }
         _ => return Ok(()),
     };
@@ -147,7 +152,7 @@ fn trainer(
     let mut tree = given(invitation)?;
     tree.find_data_in(place);
     tree.set_all(set)?;
-    check_own(&tree)?;
+    check_own(&tree, set)?;
     let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
     let task = crate::tasks::build(&tree.table("data", facts)).map_err(|error| unread(&tree, error))?;
     facts.n_clients = task.n_clients();
@@ -221,5 +226,7 @@ mod tests {
         );
         let said = refused(&hostile, &[]);
         assert!(said.contains("--set data.file="), "{said}");
+        let said = refused(&hostile, &[&format!("data.file={}", file.display())]);
+        assert!(said.contains("data.encoding"), "{said}");
     }
 }
