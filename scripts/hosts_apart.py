@@ -80,6 +80,14 @@ def wait_for(what, seconds=60):
     sys.exit(f"waited {seconds} s in vain")
 
 
+def says(wanted, terminal, log):
+    """Whether a program said it; one that ended before it did has failed."""
+    code, said = terminal.poll(), open(log.name).read()
+    if wanted not in said and code is not None:
+        sys.exit(f"ended with {code} before it said \"{wanted}\":\n{said}")
+    return wanted in said
+
+
 def carry(hosts, counts):
     """Carries packets from host to host, late or never."""
     by_address = {bytes(map(int, host.address.split("."))): host for host in hosts}
@@ -142,7 +150,7 @@ def main():
                 is_server = " serve " in commands
                 server = terminal if is_server else server
                 wanted = "serving at" if is_server else "connected"
-                wait_for(lambda: wanted in open(log.name).read() or terminal.poll() is not None)
+                wait_for(lambda: says(wanted, terminal, log))
                 continue
             if "curl" in commands:
                 wait_for(lambda: rounds() >= 3)
@@ -166,10 +174,15 @@ def main():
             said = host.run(commands)
             for line in said.strip().split("\n")[:12]:
                 print(f"             {line}")
+        codes = []
         for where, commands, terminal, log in terminals:
             if " join " in commands:
-                code = terminal.wait(timeout=60)
-                say(f"{where}: {commands.split('--home')[1].strip()} ended with {code}: {open(log.name).read().strip().splitlines()[-1]}")
+                codes.append(terminal.wait(timeout=60))
+                last = open(log.name).read().strip().splitlines()[-1]
+                say(f"{where}: {commands.split('--home')[1].strip()} ended with {codes[-1]}: {last}")
+        # The guide shuts out the client that enrolled last, and nobody else.
+        if codes != [0] * (len(codes) - 1) + [2] or "revoked" not in last:
+            sys.exit(f"clients ended with {codes}; all but the last should have heard that the run is over, and that one that it was revoked")
         numbers = [int(found) for found in re.findall(r'"round":(\d+)', open(record).read())]
         if numbers != list(range(options.rounds)):
             sys.exit(f"rounds are lost or doubled: {numbers}")

@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use ebb_plot::Theme;
@@ -151,6 +152,9 @@ pub(crate) struct Join {
     /// Train with a program of your own, in any language: its command, to the end of the line; see examples/torch
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "set")]
     pub(crate) exec: Option<Vec<String>>,
+    /// End that program, and start it anew for the next job, when it has not replied for so long [default: 3600]
+    #[arg(long, value_name = "SECONDS", requires = "exec", value_parser = seconds)]
+    pub(crate) worker_timeout: Option<Duration>,
     /// Take part until stopped by Ctrl-C, and then leave the run for good
     #[arg(long)]
     pub(crate) leave_for_good: bool,
@@ -601,6 +605,12 @@ impl How {
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
     }
+}
+
+/// A time that is not nothing.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|time| !time.is_zero()).ok_or_else(|| "give seconds, more than 0".to_owned())
 }
 
 impl Colours {

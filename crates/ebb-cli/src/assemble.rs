@@ -225,10 +225,11 @@ impl Assembled<()> {
     /// Builds everything the settings name but the clients, which will come over a network.
     pub(crate) fn for_network(
         registry: &Registry,
-        tree: Tree,
+        mut tree: Tree,
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<(Self, ServeTable), CliError> {
+        tree.serve();
         let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
             let evaluate = tree.table("evaluate", facts);
             // A flag that is false asks for nothing; sets are no flag.

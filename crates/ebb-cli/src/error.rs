@@ -60,15 +60,18 @@ pub enum CliError {
     OutputClosed,
 }
 
+/// The exit code where what is wrong stays wrong, however often it is tried.
+pub(crate) const WRONG: u8 = 2;
+
 impl CliError {
     /// The exit code: 2 for what is wrong however often it is tried, in what was typed or in the settings; 1 for what failed.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
-            CliError::Usage(_) | CliError::Settings(_) => 2,
-            CliError::Record(RecordError::NotARun { .. } | RecordError::Exists { .. }) => 2,
+            CliError::Usage(_) | CliError::Settings(_) => WRONG,
+            CliError::Record(RecordError::NotARun { .. } | RecordError::Exists { .. }) => WRONG,
             // A file or folder that was named and is not there.
-            CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => 2,
+            CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => WRONG,
             _ => 1,
         }
     }

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ebb_round::{ClientId, Job, Layout, LocalRun, Skill, StepRule, Stream};
-use ebb_settings::{Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use ebb_train::{Done, Tally, Task, Trainee};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,7 @@ pub const ENTRY: Entry<dyn Task> = Entry {
     name: "external",
     about: "a model and data that a program of your own has, in any language: workers that train by lines of JSON",
     example: "clients = 10\nsamples = 600\nmodel = \"/models/start.safetensors\"\nlabels = true\ntests = true\nheld_out = 0\n\
-              trainer = { command = [\"python3\", \"worker.py\"], workers = 1 }",
+              trainer = { command = [\"python3\", \"worker.py\"], workers = 1, timeout_s = 3600 }",
     build: |settings| Ok(Box::new(External::build(settings)?)),
 };
 
@@ -55,6 +56,16 @@ struct Trainer {
     command: Vec<String>,
     #[serde(default = "one")]
     workers: NonZeroUsize,
+    /// A worker that has not replied for so long hangs.
+    #[serde(default = "an_hour")]
+    timeout_s: Positive,
+}
+
+/// How long a worker may take for a reply, unless it is said otherwise: no step takes that long, nor does reading data.
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
+
+fn an_hour() -> Positive {
+    Positive::new(TIMEOUT.as_secs_f64()).expect("positive")
 }
 
 fn one() -> NonZeroUsize {
@@ -101,8 +112,13 @@ fn described(pool: &Pool, client: u32) -> Result<Described, String> {
 
 impl External {
     /// The task of one client, with the data that its worker has.
-    pub fn of_one(client: ClientId, layout: Layout, command: Vec<String>) -> Result<External, String> {
-        let pool = Pool::new(command, 1);
+    pub fn of_one(
+        client: ClientId,
+        layout: Layout,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<External, String> {
+        let pool = Pool::new(command, 1, timeout);
         let Described { held, labels, can } = described(&pool, client.number())?;
         let folder =
             tempfile::tempdir().map_err(|error| format!("no folder to hand over vectors: {error}"))?;
@@ -128,12 +144,16 @@ impl External {
             Some(Trainer { command, .. }) if command.is_empty() => {
                 return Err(settings.error("trainer.command", "empty; give a program and its arguments"));
             }
-            Some(Trainer { command, workers }) => Pool::new(command, workers.get()),
+            Some(Trainer { command, workers, timeout_s }) => {
+                let timeout = Duration::try_from_secs_f64(timeout_s.get())
+                    .map_err(|_| settings.error("trainer.timeout_s", "longer than any time; give less"))?;
+                Pool::new(command, workers.get(), timeout)
+            }
             None if table.tests => {
                 let message = "somebody must judge on test data; give trainer = { command = [...] }, or leave out tests";
                 return Err(settings.error("tests", message));
             }
-            None => Pool::new(Vec::new(), 1),
+            None => Pool::new(Vec::new(), 1, TIMEOUT),
         };
         let mut labels = table.labels.unwrap_or(false);
         let mut can = None;

@@ -6,5 +6,5 @@ pub mod protocol;
 mod vectors;
 mod worker;
 
-pub use external::{ENTRY, External};
+pub use external::{ENTRY, External, TIMEOUT};
 pub use vectors::{read_layout, read_vector, write_vector};

@@ -1,17 +1,22 @@
 //! A worker process: started when it is needed, spoken to line by line, ended when it fails.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::protocol::{Ask, Reply};
 
 /// A process that trains.
 pub(crate) struct Worker {
+    /// As it was started.
+    command: String,
     /// `None` once it was waited for.
     child: Arc<Mutex<Option<Child>>>,
     to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    /// Its lines, as a thread reads them that waits as long as it takes.
+    from: Receiver<std::io::Result<Vec<u8>>>,
 }
 
 /// A line of a worker is no longer than this.
@@ -19,6 +24,7 @@ const MOST_LINE: u64 = 1 << 20;
 
 impl Worker {
     fn start(command: &[String]) -> Result<Worker, String> {
+        let name = command.join(" ");
         let (program, arguments) = command
             .split_first()
             .ok_or("no command is given: a simulation needs data.trainer = { command = [...] }")?;
@@ -30,20 +36,33 @@ impl Worker {
         let mut child =
             command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
         let to = child.stdin.take().expect("it is piped");
-        let from = BufReader::new(child.stdout.take().expect("it is piped"));
-        Ok(Worker { child: Arc::new(Mutex::new(Some(child))), to, from })
+        let out = child.stdout.take().expect("it is piped");
+        // One line waits at most, so that a worker that talks by itself is not listened to.
+        let (lines, from) = sync_channel(1);
+        std::thread::spawn(move || read_lines(out, &lines));
+        Ok(Worker { command: name, child: Arc::new(Mutex::new(Some(child))), to, from })
     }
 
-    /// Asks, and waits for the reply.
-    pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Reply, String> {
+    /// Asks, and waits for the reply, at most so long.
+    pub(crate) fn ask(&mut self, ask: &Ask, at_most: Duration) -> Result<Reply, String> {
         let mut line = serde_json::to_vec(ask).expect("texts and numbers always make JSON");
         line.push(b'\n');
         // A worker that ended may have said why: what it said is read all the same.
         let heard = self.to.write_all(&line).and_then(|()| self.to.flush());
-        let mut reply = Vec::new();
-        let read = std::io::Read::take(&mut self.from, MOST_LINE).read_until(b'\n', &mut reply);
+        let (reply, read) = match self.from.recv_timeout(at_most) {
+            Ok(Ok(reply)) => (reply, None),
+            Ok(Err(error)) => (Vec::new(), Some(error)),
+            Err(RecvTimeoutError::Disconnected) => (Vec::new(), None),
+            Err(RecvTimeoutError::Timeout) => {
+                let (at_most, command) = (at_most.as_secs_f64(), &self.command);
+                return Err(format!(
+                    "the worker did not reply within {at_most} s, and was ended: {command}; if it needs longer, raise \
+                     data.trainer.timeout_s, or --worker-timeout where it is a client's own"
+                ));
+            }
+        };
         if reply.last() != Some(&b'\n') {
-            let why = heard.err().or(read.err()).map_or(String::new(), |error| format!(" ({error})"));
+            let why = heard.err().or(read).map_or(String::new(), |error| format!(" ({error})"));
             return Err(format!(
                 "the worker ended without a reply{why}; what it said stands on the standard error"
             ));
@@ -59,6 +78,19 @@ impl Worker {
         match reply.error {
             Some(error) => Err(format!("the worker says: {error}")),
             None => Ok(reply),
+        }
+    }
+}
+
+/// Reads line by line, until nobody wants more or there is none.
+fn read_lines(out: impl std::io::Read, to: &SyncSender<std::io::Result<Vec<u8>>>) {
+    let mut out = BufReader::new(out);
+    loop {
+        let mut line = Vec::new();
+        let read = std::io::Read::take(&mut out, MOST_LINE).read_until(b'\n', &mut line);
+        let goes_on = matches!(read, Ok(1..)) && line.last() == Some(&b'\n');
+        if to.send(read.map(|_| line)).is_err() || !goes_on {
+            return;
         }
     }
 }
@@ -85,6 +117,8 @@ fn kill(child: &mut Child) {
 /// Up to so many workers, started when they are needed.
 pub(crate) struct Pool {
     command: Vec<String>,
+    /// How long a reply may take.
+    timeout: Duration,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -99,9 +133,9 @@ struct State {
 }
 
 impl Pool {
-    pub(crate) fn new(command: Vec<String>, workers: usize) -> Pool {
+    pub(crate) fn new(command: Vec<String>, workers: usize, timeout: Duration) -> Pool {
         let state = State { free: Vec::new(), hired: Vec::new(), more: workers, failed: None };
-        Pool { command, state: Mutex::new(state), freed: Condvar::new() }
+        Pool { command, timeout, state: Mutex::new(state), freed: Condvar::new() }
     }
 
     /// A worker of one's own, until it is dropped.
@@ -177,7 +211,7 @@ impl Hired<'_> {
     /// Asks; a worker that fails is ended, and another is started when one is needed.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Reply, String> {
         let worker = self.worker.as_mut().ok_or("the worker failed before")?;
-        let reply = worker.ask(ask);
+        let reply = worker.ask(ask, self.pool.timeout);
         if reply.is_err() {
             self.worker = None;
         }
@@ -201,13 +235,15 @@ impl Drop for Hired<'_> {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn shell(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(str::to_owned).to_vec()
     }
 
     #[test]
     fn nobody_waits_for_a_worker_that_cannot_be_started() {
-        let pool = Pool::new(vec!["no-such-program-anywhere".to_owned()], 1);
+        let pool = Pool::new(vec!["no-such-program-anywhere".to_owned()], 1, LONG);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| (0..50).for_each(|_| assert!(pool.take().is_err())));
@@ -221,7 +257,7 @@ mod tests {
         for script in
             ["read ask; echo '{}'; read ask; sleep 3600 & wait", "read ask; echo '{}'; sleep 3600 & exit"]
         {
-            let pool = Pool::new(shell(script), 1);
+            let pool = Pool::new(shell(script), 1, LONG);
             let ask = Ask::Describe { client: 0 };
             let mut hired = pool.take().unwrap();
             hired.ask(&ask).unwrap();
@@ -236,8 +272,25 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_hangs_is_given_up_once_its_time_is_over() {
+        for script in ["sleep 3600", "sleep 3600 & wait", "exec 0<&-; sleep 3600"] {
+            let pool = Pool::new(shell(script), 1, Duration::from_millis(20));
+            let error = pool.take().unwrap().ask(&Ask::Describe { client: 0 }).map(drop).unwrap_err();
+            assert!(error.contains("did not reply within 0.02 s") && error.contains(script), "{error}");
+            assert_eq!(pool.lock().more, 1, "another may take its place");
+        }
+    }
+
+    #[test]
+    fn whoever_talks_by_itself_is_not_listened_to_beyond_a_line() {
+        // `yes` ends as soon as its pipe does, and would fill any memory until then.
+        let pool = Pool::new(vec!["yes".to_owned(), "{}".to_owned()], 1, LONG);
+        pool.take().unwrap().ask(&Ask::Describe { client: 0 }).unwrap();
+    }
+
+    #[test]
     fn whoever_has_no_work_is_left_alone() {
-        let pool = Pool::new(shell("while read ask; do echo '{}'; done"), 1);
+        let pool = Pool::new(shell("while read ask; do echo '{}'; done"), 1, LONG);
         let ask = Ask::Describe { client: 0 };
         pool.take().unwrap().ask(&ask).unwrap();
         let id = || pool.lock().free[0].child.lock().unwrap().as_ref().unwrap().id();

@@ -173,6 +173,8 @@ pub struct Joining {
 pub enum JoinError {
     /// What it was told cannot be used: the address, a certificate, a file.
     Unusable(String),
+    /// Its folder cannot be read or written, which may be otherwise later.
+    Unavailable(String),
     /// The server does not want it, and will not.
     Refused {
         /// One word.
@@ -187,7 +189,7 @@ pub enum JoinError {
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JoinError::Unusable(message) => f.write_str(message),
+            JoinError::Unusable(message) | JoinError::Unavailable(message) => f.write_str(message),
             JoinError::Refused { reason, message } => write!(f, "the server refused ({reason}): {message}"),
             JoinError::Trainer(message) => {
                 write!(f, "this client cannot train what the server asks for: {message}")

@@ -35,6 +35,8 @@ pub struct Tree {
     resolved: Resolved,
     /// Where data sets lie on this machine, if the user said so. No setting: it changes no result.
     data_folder: Option<PathBuf>,
+    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    is_served: bool,
 }
 
 impl Tree {
@@ -148,6 +150,7 @@ impl Tree {
         self.places.extend(other.places);
         self.file = other.file.or(self.file.take());
         self.data_folder = other.data_folder.or(self.data_folder.take());
+        self.is_served |= other.is_served;
     }
 
     /// Says where data sets lie, if the user did.
@@ -160,6 +163,11 @@ impl Tree {
         self.data_folder.as_deref()
     }
 
+    /// Says that clients elsewhere, with data of their own, will go by what is resolved: it must hold all they need.
+    pub fn serve(&mut self) {
+        self.is_served = true;
+    }
+
     /// The view of the table at `path`, empty if nobody wrote it.
     pub fn table(&self, path: &str, facts: Facts) -> Settings<'_> {
         Settings { tree: self, path: path.to_owned(), facts, catalogue: None }
@@ -168,6 +176,11 @@ impl Tree {
     /// Text at the top level or below, such as `recipe`.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.value(path)?.as_str()
+    }
+
+    /// A list of texts at `path`.
+    pub fn texts(&self, path: &str) -> Option<Vec<String>> {
+        self.value(path)?.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
     }
 
     /// Whether anything was written at `path`.
@@ -323,6 +336,11 @@ impl<'t> Settings<'t> {
         self.keep(Table::from_iter([(key.to_owned(), value.into())]));
     }
 
+    /// The same for anything that can be written as a setting.
+    pub fn resolve_as(&self, key: &str, value: &impl Serialize) {
+        self.resolve(key, Value::try_from(value).expect("settings can be written as TOML"));
+    }
+
     /// The table `name` inside this one, or beside it when this is the root.
     pub fn inner(&self, name: &str) -> Settings<'t> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
@@ -383,6 +401,11 @@ impl<'t> Settings<'t> {
     /// Where data sets lie, if the user said so.
     pub fn data_folder(&self) -> Option<&'t Path> {
         self.tree.data_folder()
+    }
+
+    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    pub fn is_served(&self) -> bool {
+        self.tree.is_served
     }
 
     /// An error about `key` of this table.

@@ -143,6 +143,46 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
     assert!(said.contains("can do push, and this one"), "{said}");
 }
 
+/// The code with which a client ends by itself, and what it said.
+fn ends(url: &str, home: &Path, token: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(PROGRAM)
+        .args(["join", url, "--home", text(home), "--token", token])
+        .args(arguments)
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[cfg(unix)]
+#[test]
+fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, external) = configurations(folder.path(), "fedavg");
+    let touched = folder.path().join("touched");
+    let settings = std::fs::read_to_string(&external).unwrap();
+    let command = format!("[{PROGRAM:?}, \"worker\", {own:?}]");
+    assert!(settings.contains(&command));
+    let settings = settings.replace(&command, &format!("[\"touch\", {touched:?}]"));
+    std::fs::write(&external, settings + "[serve]\nlisten = \"127.0.0.1:0\"\n").unwrap();
+    let out = folder.path().join("served");
+    let (_server, url, _) = serve(&external, &out);
+    let token = token(&out, &["--uses", "9"]);
+    let check = |name: &str, arguments: &[&str], code: i32, expected: &str| {
+        let (found, said) = ends(&url, &folder.path().join(name), &token, arguments);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+    };
+    check("none", &[], 2, "--exec COMMAND");
+    check("samples", &["--set", "data.samples=20"], 2, "--exec COMMAND");
+    assert!(!touched.exists(), "the server's command was run");
+    // What is wrong here stays wrong; what failed may have been a folder that is not mounted yet, or a machine that is full.
+    check("ended", &["--exec", "false"], 1, "ended without a reply");
+    check("missing", &["--exec", "/not/mounted/worker"], 1, "could not be started");
+    check("hung", &["--worker-timeout", "0.05", "--exec", "sleep", "3600"], 1, "sleep 3600");
+    std::fs::write(folder.path().join("a-file"), "").unwrap();
+    check("a-file/home", &["--exec", "false"], 1, "a-file/home");
+}
+
 fn join(url: &str, home: &Path, token: &str, arguments: &[&str]) -> Ends {
     let client = Command::new(PROGRAM)
         .args(["join", url, "--home", text(home), "--token", token])

@@ -2,18 +2,21 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use ebb_exec::External;
+use ebb_exec::{External, TIMEOUT};
 use ebb_methods::Registry;
-use ebb_net::client::{self, Invitation, Joining, Left, TaskTrainer, Trainer, Until};
+use ebb_net::client::{self, Invitation, JoinError, Joining, Left, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{Facts, SettingsError, Tree};
 use tokio::sync::watch;
 
 use crate::CliError;
 use crate::args::Join;
 use crate::assemble::lack;
-use crate::commands::serve::read_given;
+use crate::error::WRONG;
+use crate::invited;
 use crate::output::{log_to_stderr, note};
 use crate::progress::on_interruption;
 
@@ -37,12 +40,19 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());
+    let timeout = args.worker_timeout.unwrap_or(TIMEOUT);
+    // Whether what is wrong with making the trainer stays wrong.
+    let stays_wrong = Arc::new(AtomicBool::new(false));
+    let wrong = Arc::clone(&stays_wrong);
     let make = Box::new(move |invitation: &Invitation| {
         let made = match &exec {
-            Some(command) => with_worker(&registry, invitation, command, slice),
+            Some(command) => with_worker(&registry, invitation, command, timeout, slice),
             None => trainer(&registry, invitation, &set, place.as_deref(), slice),
         };
-        made.map_err(|error| error.to_string())
+        made.map_err(|error| {
+            wrong.store(error.code() == WRONG, Ordering::Relaxed);
+            error.to_string()
+        })
     });
     let (to, until) = watch::channel(Until::Over);
     let last = if args.leave_for_good { Until::Leaves } else { Until::Stopped };
@@ -56,18 +66,30 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     let left = runtime.block_on(client::join(joining, make, until));
     // A trainer that is still at work is not waited for.
     runtime.shutdown_background();
-    match left.map_err(|error| CliError::Usage(error.to_string()))? {
+    match left.map_err(|error| gave_up(&error, stays_wrong.load(Ordering::Relaxed)))? {
         Left::Over(why) => note(&format!("done: {why}")),
         Left::Stopped => note("stopped; the same command comes back"),
     }
     Ok(())
 }
 
+/// Why a client ends by itself, and whether whoever starts it again need not.
+fn gave_up(error: &JoinError, stays_wrong: bool) -> CliError {
+    let message = error.to_string();
+    match error {
+        JoinError::Unavailable(_) => CliError::Unavailable(message),
+        JoinError::Trainer(_) if !stays_wrong => CliError::Unavailable(message),
+        JoinError::Unusable(_) | JoinError::Refused { .. } | JoinError::Trainer(_) => {
+            CliError::Usage(message)
+        }
+    }
+}
+
 /// What the server says, as settings.
 fn given(invitation: &Invitation) -> Result<Tree, CliError> {
     // Whom a server asks is no client's concern, but roles are built together.
     let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
-    tree.lay_over(read_given(&invitation.settings)?);
+    tree.lay_over(invited::heeded(&invitation.settings)?);
     Ok(tree)
 }
 
@@ -76,17 +98,47 @@ fn with_worker(
     registry: &Registry,
     invitation: &Invitation,
     command: &[String],
+    timeout: Duration,
     slice: Option<u32>,
 ) -> Result<Box<dyn Trainer>, CliError> {
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
-    let task =
-        External::of_one(slice, invitation.layout.clone(), command.to_vec()).map_err(CliError::Usage)?;
+    let task = External::of_one(slice, invitation.layout.clone(), command.to_vec(), timeout)
+        .map_err(CliError::Unavailable)?;
     let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
     let roles = registry.build(&given(invitation)?, facts)?;
     if let Some(lack) = lack(&task, &roles.local.skills()) {
         return Err(CliError::Usage(lack));
     }
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
+}
+
+/// What is wrong with a file or a folder may be otherwise once a disk is mounted; what is wrong with settings is not.
+fn unread(tree: &Tree, error: SettingsError) -> CliError {
+    let files = ["data.file", "data.test_file"].contains(&error.key.as_str());
+    let folder = error.key == "data.kind"
+        && tree
+            .text("data.kind")
+            .is_some_and(|kind| crate::tasks::all().iter().any(|entry| entry.name == kind));
+    if files || folder { CliError::Unavailable(error.to_string()) } else { error.into() }
+}
+
+/// Whether what a server cannot name was named here.
+fn check_own(tree: &Tree, set: &[String]) -> Result<(), CliError> {
+    let message = match tree.text("data.kind") {
+        Some("external") if !tree.has("data.trainer") => {
+            "a program of your own trains what this server asks for, and no server can name it; give it: --exec COMMAND"
+        }
+        Some("table" | "npz") if !tree.has("data.file") => {
+            "the server names no file in this client's data folder; give yours: --set data.file=/path/to/file"
+        }
+        // Columns scaled and numbered by these rows alone would mean something else than the server's.
+        Some("table") if !tree.has("data.encoding") && set.iter().any(|set| set.starts_with("data.file")) => {
+            "the server does not say how rows become numbers (data.encoding), so that rows of one's own would mean something else; \
+             it takes a server of this version"
+        }
+        _ => return Ok(()),
+    };
+    Err(CliError::Usage(message.to_owned()))
 }
 
 /// What trains as the server's settings say, on the data that is here.
@@ -100,8 +152,9 @@ fn trainer(
     let mut tree = given(invitation)?;
     tree.find_data_in(place);
     tree.set_all(set)?;
+    check_own(&tree, set)?;
     let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
-    let task = crate::tasks::build(&tree.table("data", facts))?;
+    let task = crate::tasks::build(&tree.table("data", facts)).map_err(|error| unread(&tree, error))?;
     facts.n_clients = task.n_clients();
     let (ours, theirs) = (task.layout(), &invitation.layout);
     if ours != theirs {
@@ -127,4 +180,53 @@ fn trainer(
     }
     let roles = registry.build(&tree, facts)?;
     Ok(Box::new(TaskTrainer::new(task, Arc::clone(&roles.local), slice, invitation.seed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_round::Layout;
+
+    use super::*;
+
+    /// Why a client does not train what it is invited to.
+    fn refused(settings: &str, set: &[&str]) -> String {
+        let invitation = Invitation {
+            client: ClientId::new(0),
+            settings: settings.to_owned(),
+            seed: 1,
+            layout: Layout::new(Vec::new()),
+        };
+        let set: Vec<_> = set.iter().map(|&set| set.to_owned()).collect();
+        trainer(&Registry::standard(), &invitation, &set, None, None).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn no_server_starts_a_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("touched");
+        let model = folder.path().join("model.safetensors");
+        let hostile = format!(
+            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
+             trainer = {{ command = [\"touch\", {file:?}] }}\n"
+        );
+        for set in [&[][..], &["data.clients=1"], &["data.samples=3"]] {
+            let said = refused(&hostile, set);
+            assert!(said.contains("--exec COMMAND"), "{said}");
+        }
+        assert!(!file.exists(), "a server's command was run");
+    }
+
+    #[test]
+    fn no_server_names_a_file_outside_the_data_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("private.csv");
+        std::fs::write(&file, "size,kind\n1,a\n2,b\n").unwrap();
+        let hostile = format!(
+            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
+        );
+        let said = refused(&hostile, &[]);
+        assert!(said.contains("--set data.file="), "{said}");
+        let said = refused(&hostile, &[&format!("data.file={}", file.display())]);
+        assert!(said.contains("data.encoding"), "{said}");
+    }
 }

@@ -35,17 +35,31 @@ pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
     // A file would be taken for a configuration.
     let record = RunFolder::open(&args.record)?;
     let (tree, base) = read_settings(&args.record, &[], args.how.place.data.as_deref())?;
+    let reckoned = tree.table("serve", ebb_settings::Facts::default()).number("clients");
     let mut tree = settings(registry, tree, args)?;
     let n_rounds = Recorded::read(record.folder())?.rows.len();
     tree.put("run.rounds", n_rounds as i64, typed(args));
     tree.set_all(&args.changes.set)?;
     put_seed(&mut tree, args.seed);
     let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
+    check_reckoned(args, reckoned, assembled.task.n_clients())?;
     let writer = match &args.out {
         Some(folder) => create(&assembled, folder)?,
         None => create_anywhere(&assembled, Path::new(&default_name(args)))?,
     };
     finish(&mut assembled, writer, &args.how)
+}
+
+/// Methods go by how many clients there are: quotas, races and rates are others among others.
+fn check_reckoned(args: &Replay, reckoned: Option<f64>, n_clients: usize) -> Result<(), CliError> {
+    match reckoned {
+        Some(reckoned) if reckoned != n_clients as f64 => Err(CliError::Usage(format!(
+            "{}: its methods reckoned with {reckoned} clients (serve.clients), and its data is split among {n_clients}, so a replay would \
+             not be that run; split the data that stands in for the clients' among as many: --set data.clients={reckoned}",
+            args.record.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// What stands for everything that the command itself says.

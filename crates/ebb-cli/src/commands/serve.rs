@@ -8,14 +8,14 @@ use ebb_methods::Registry;
 use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
-use ebb_settings::Tree;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::say_ended;
 use crate::drive::drive;
+use crate::invited;
 use crate::judge::Judge;
-use crate::output::{log_to_stderr, note};
+use crate::output::{log_to_stderr, note, this_command};
 use crate::progress::{Progress, on_interruption};
 use crate::serving::{JudgedBy, ServeTable};
 use crate::{CliError, PROGRAM};
@@ -66,7 +66,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     drop(progress);
     match ended {
         Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
-            Err(CliError::Interrupted { resume: command(args) })
+            Err(CliError::Interrupted { resume: this_command() })
         }
         Err(error) => Err(error),
         Ok(ended) => {
@@ -78,7 +78,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
 
 /// How the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
-    let settings = for_clients(&run.resolved);
+    let settings = invited::said(&run.resolved);
     table.rules(run.engine.needs(), run.layout().clone(), settings, u64::from(run.run.seed))
 }
 
@@ -143,14 +143,6 @@ fn what_counts(resolved: &str) -> Option<toml::Table> {
     Some(root)
 }
 
-/// What of the settings clients need.
-fn for_clients(resolved: &str) -> String {
-    let root: toml::Table = resolved.parse().expect("resolved settings are TOML");
-    let wanted = ["data", "model", "local"];
-    let tables: toml::Table = root.into_iter().filter(|(name, _)| wanted.contains(&name.as_str())).collect();
-    toml::to_string(&tables).expect("tables of TOML can be written")
-}
-
 fn url(served: &Served, table: &ServeTable) -> String {
     let scheme = if table.is_plain() { "http" } else { "https" };
     format!("{scheme}://{}", served.address())
@@ -163,17 +155,4 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
-}
-
-/// The command that goes on.
-fn command(args: &Serve) -> String {
-    let mut words = vec!["ebbflow serve".to_owned(), args.file.display().to_string()];
-    words.extend(args.changes.set.iter().map(|set| format!("--set {set}")));
-    words.extend(args.out.iter().map(|out| format!("--out {}", out.display())));
-    words.join(" ")
-}
-
-/// The settings a server gave, as a client reads them.
-pub(crate) fn read_given(settings: &str) -> Result<Tree, CliError> {
-    Ok(Tree::parse(settings, "the server's settings")?)
 }

@@ -49,18 +49,20 @@ impl Home {
         };
         let Some(folder) = home.folder.clone() else { return Ok(home) };
         let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
-        std::fs::create_dir_all(&folder).map_err(|error| unusable(error.to_string()))?;
-        let lock = std::fs::File::create(folder.join(LOCK)).map_err(|error| unusable(error.to_string()))?;
+        let unavailable =
+            |error: std::io::Error| JoinError::Unavailable(format!("{}: {error}", folder.display()));
+        std::fs::create_dir_all(&folder).map_err(unavailable)?;
+        let lock = std::fs::File::create(folder.join(LOCK)).map_err(unavailable)?;
         lock.try_lock().map_err(|_| unusable("another client uses this folder; give another".to_owned()))?;
         home.lock = Some(lock);
-        match read(&folder.join(IDENTITY)).map_err(unusable)? {
+        match read(&folder.join(IDENTITY))? {
             // Kept before it is first shown, so that a client that is cut off while it enrols is not two.
             None => home.keep_identity()?,
             Some(bytes) => {
                 home.load_identity(&bytes).map_err(|error| unusable(format!("{IDENTITY}: {error}")))?;
             }
         }
-        if let Some(bytes) = read(&folder.join(MEMORY)).map_err(unusable)? {
+        if let Some(bytes) = read(&folder.join(MEMORY))? {
             home.load_memory(&bytes).map_err(|error| unusable(format!("{MEMORY}: {error}")))?;
         }
         Ok(home)
@@ -124,7 +126,7 @@ impl Home {
         let Some(folder) = &self.folder else { return Ok(()) };
         let file = folder.join(name);
         keep_private(&file, bytes)
-            .map_err(|error| JoinError::Unusable(format!("{}: {error}", file.display())))
+            .map_err(|error| JoinError::Unavailable(format!("{}: {error}", file.display())))
     }
 
     /// What became of an answer is known. If it was taken, what rounding took from it is made up for by the next.
@@ -149,11 +151,11 @@ impl Home {
     }
 }
 
-fn read(file: &std::path::Path) -> Result<Option<Vec<u8>>, String> {
+fn read(file: &std::path::Path) -> Result<Option<Vec<u8>>, JoinError> {
     match std::fs::read(file) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{}: {error}", file.display())),
+        Err(error) => Err(JoinError::Unavailable(format!("{}: {error}", file.display()))),
     }
 }
 

@@ -245,6 +245,7 @@ impl Member {
         };
         if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
             if self.making.as_ref().is_none_or(|(of, _)| *of != invitation) {
+                tracing::info!(client, "making ready");
                 let (make, of) = (Arc::clone(&self.make), invitation.clone());
                 let making = tokio::task::spawn_blocking(move || {
                     let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
@@ -752,14 +753,17 @@ mod tests {
         member
     }
 
-    /// What is sent for the job of a round.
-    async fn trains(member: &mut Member, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
-        let (to, _from) = mpsc::channel(16);
+    fn job(round: RoundNo, heard: Option<RoundNo>) -> wire::Job {
         let work = wire::Work { amount: Some(wire::work::Amount::Steps(1)), batch: None };
         let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
         let global = Some(wire::Content::default());
-        let job = wire::Job { round, ticket, global, rate: 1.0, work: Some(work), heard, window_s: None };
-        member.take_up(Wanted::Job(job));
+        wire::Job { round, ticket, global, rate: 1.0, work: Some(work), heard, window_s: None }
+    }
+
+    /// What is sent for the job of a round.
+    async fn trains(member: &mut Member, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
+        let (to, _from) = mpsc::channel(16);
+        member.take_up(Wanted::Job(job(round, heard)));
         member.moved(Moved::Down, &to).await.unwrap();
         let work = came(&mut member.errand).await;
         assert!(member.came(work, &to).await.unwrap().is_none());
@@ -837,6 +841,21 @@ mod tests {
         let mut stream = Stream::of_run(7, "kills");
         let fates: Vec<_> = (0..100).map(|_| FATES[stream.below(FATES.len())]).collect();
         check(&fates);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_may_have_room_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home");
+        let mut member = start(&home, Packing { number: Number::F16, zstd: false });
+        // What cannot be written there is as with a disk that is full.
+        std::fs::remove_dir_all(&home).unwrap();
+        let (to, _from) = mpsc::channel(16);
+        member.take_up(Wanted::Job(job(0, None)));
+        member.moved(Moved::Down, &to).await.unwrap();
+        let work = came(&mut member.errand).await;
+        let visit = member.came(work, &to).await.unwrap();
+        assert!(matches!(visit, Some(Visit::Hopeless(JoinError::Unavailable(_)))));
     }
 
     #[test]

@@ -3,23 +3,108 @@
 //! Numbers are brought to mean 0 and deviation 1 over all rows but those of the test: also over those that clients
 //! hold out, for who holds what is drawn later. A categorical column becomes as many numbers as it has names there,
 //! 1 for the row's own and 0 for the others; a name that only occurs in the test is 0 throughout.
+//!
+//! Or all of that is said, as where several have files of their own, so that the same row is the same numbers everywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
-use crate::read::{Column, Table};
+use serde::{Deserialize, Serialize};
+
+use crate::read::{Column, Place, Table, TableForm};
+
+/// `[data.encoding]`: how rows become numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Said {
+    /// The classes, by their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) classes: Vec<String>,
+    /// The columns that go in, in the order in which they do.
+    pub(super) columns: Vec<SaidColumn>,
+}
+
+/// A column of numbers has a mean and a deviation, one of names has categories.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SaidColumn {
+    pub(super) name: String,
+    mean: Option<f64>,
+    deviation: Option<f64>,
+    categories: Option<Vec<String>>,
+}
+
+impl Said {
+    /// What is wrong with it, and the key below `columns` at which; `is_categorical` says which columns have names.
+    pub(super) fn check(&self, is_categorical: impl Fn(&str) -> bool) -> Result<(), (usize, String)> {
+        let mut seen = BTreeSet::new();
+        for (at, SaidColumn { name, mean, deviation, categories }) in self.columns.iter().enumerate() {
+            let twice = categories.as_deref().and_then(first_twice);
+            let message = match (mean, deviation, categories) {
+                _ if !seen.insert(name) => format!("column \"{name}\" is there twice; leave out one of them"),
+                (None, None, Some(_)) if is_categorical(name) => match twice {
+                    Some(twice) => format!("category \"{twice}\" is there twice; leave out one of them"),
+                    None => continue,
+                },
+                (Some(mean), Some(deviation), None) if !is_categorical(name) => {
+                    if mean.is_finite() && deviation.is_normal() && *deviation > 0.0 {
+                        continue;
+                    }
+                    format!(
+                        "column \"{name}\" cannot be scaled by these; give a finite mean, and a deviation above 0"
+                    )
+                }
+                _ if is_categorical(name) => {
+                    format!(
+                        "column \"{name}\" is listed as categorical; give its categories, and nothing else"
+                    )
+                }
+                _ => format!(
+                    "column \"{name}\" holds numbers; give its mean and its deviation, or list it as categorical"
+                ),
+            };
+            return Err((at, message));
+        }
+        Ok(())
+    }
+}
+
+/// The first that is there for the second time.
+pub(super) fn first_twice(names: &[String]) -> Option<&String> {
+    let mut seen = BTreeSet::new();
+    names.iter().find(|name| !seen.insert(name.as_str()))
+}
 
 /// Rows that are trained on or judged on.
 pub(super) struct Part<'t> {
     pub(super) table: &'t Table,
+    /// The file it was read from, and how.
+    pub(super) file: (&'t Path, TableForm<'t>),
     pub(super) rows: Vec<u32>,
     /// The setting to name when something is wrong with it.
     pub(super) key: &'static str,
+}
+
+impl Part<'_> {
+    /// Where a row of the table stands.
+    pub(super) fn place(&self, row: u32) -> Place {
+        Place::of(self.file.0, self.file.1, row as usize)
+    }
 }
 
 /// How columns become numbers.
 pub(super) struct Encoding {
     columns: Vec<(String, Code)>,
     pub(super) width: usize,
+}
+
+/// What is done about a name that no number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unknown {
+    /// All numbers of its column are 0.
+    Zero,
+    /// It is an error.
+    Refused,
 }
 
 enum Code {
@@ -74,8 +159,38 @@ impl Encoding {
         Encoding { columns, width }
     }
 
+    /// As it is said.
+    pub(super) fn of(said: &Said) -> Encoding {
+        let code = |column: &SaidColumn| match &column.categories {
+            Some(names) => Code::OneHot(names.iter().cloned().zip(0..).collect()),
+            None => Code::Scaled {
+                mean: column.mean.expect("it was checked"),
+                deviation: column.deviation.expect("it was checked"),
+            },
+        };
+        let columns: Vec<_> = said.columns.iter().map(|column| (column.name.clone(), code(column))).collect();
+        let width = columns.iter().map(|(_, code)| code.width()).sum();
+        Encoding { columns, width }
+    }
+
+    /// How it is said, with these classes.
+    pub(super) fn said(&self, classes: Vec<String>) -> Said {
+        let column = |(name, code): &(String, Code)| {
+            let (mean, deviation, categories) = match code {
+                &Code::Scaled { mean, deviation } => (Some(mean), Some(deviation), None),
+                Code::OneHot(places) => {
+                    let mut names: Vec<_> = places.iter().collect();
+                    names.sort_by_key(|(_, place)| **place);
+                    (None, None, Some(names.into_iter().map(|(name, _)| name.clone()).collect()))
+                }
+            };
+            SaidColumn { name: name.clone(), mean, deviation, categories }
+        };
+        Said { classes, columns: self.columns.iter().map(column).collect() }
+    }
+
     /// The rows of a part as numbers, or what is wrong with one.
-    pub(super) fn write(&self, part: &Part<'_>) -> Result<Vec<f32>, String> {
+    pub(super) fn write(&self, part: &Part<'_>, unknown: Unknown) -> Result<Vec<f32>, String> {
         let mut all = vec![0.0; part.rows.len() * self.width];
         let mut first = 0;
         for (name, code) in &self.columns {
@@ -86,7 +201,8 @@ impl Encoding {
                         let number = numbers[row as usize];
                         to[first] = ((number - mean) / deviation) as f32;
                         if !to[first].is_finite() {
-                            let found = format!("row {row}, column \"{name}\": found {number:e}");
+                            let place = part.place(row);
+                            let found = format!("{place}, column \"{name}\": found {number:e}");
                             let expected = format!("too far from {mean:e} by a deviation of {deviation:e}");
                             return Err(format!("{found}, {expected}; correct it, or leave out the column"));
                         }
@@ -96,8 +212,17 @@ impl Encoding {
                 (Code::OneHot(known), Column::Categories { places, names }) => {
                     let known_places: Vec<_> = names.iter().map(|name| known.get(name)).collect();
                     for (&row, to) in cells {
-                        if let Some(at) = known_places[places[row as usize] as usize] {
-                            to[first + at] = 1.0;
+                        let place = places[row as usize] as usize;
+                        match known_places[place] {
+                            Some(at) => to[first + at] = 1.0,
+                            None if unknown == Unknown::Zero => {}
+                            None => {
+                                let (row, found) = (part.place(row), &names[place]);
+                                let expected = some_of(known.keys().map(String::as_str));
+                                return Err(format!(
+                                    "{row}, column \"{name}\": expected one of {expected}, found \"{found}\"; {NOT_SAID}"
+                                ));
+                            }
                         }
                     }
                     first += known.len();
@@ -108,6 +233,28 @@ impl Encoding {
         Ok(all)
     }
 }
+
+impl Code {
+    fn width(&self) -> usize {
+        match self {
+            Code::Scaled { .. } => 1,
+            Code::OneHot(places) => places.len(),
+        }
+    }
+}
+
+/// What to do about a name that data.encoding does not have.
+pub(super) const NOT_SAID: &str =
+    "correct it, take out the row, or have data.encoding name it, which over a network the server says";
+
+/// The first of some names, for an error.
+pub(super) fn some_of<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = if names.len() > MOST_SHOWN { ", …" } else { "" };
+    names.take(MOST_SHOWN).collect::<Vec<_>>().join(", ") + more
+}
+
+/// Names that an error shows.
+const MOST_SHOWN: usize = 8;
 
 fn column<'t>(table: &'t Table, name: &str) -> &'t Column {
     let found = table.columns.iter().find(|(known, _)| known == name);
@@ -140,19 +287,20 @@ mod tests {
     }
 
     fn all(table: &Table) -> Part<'_> {
-        Part { table, rows: (0..table.n_rows as u32).collect(), key: "file" }
+        let file = (Path::new(""), TableForm::default());
+        Part { table, file, rows: (0..table.n_rows as u32).collect(), key: "file" }
     }
 
     /// What a column becomes that is scaled by itself.
     fn alone(numbers: &[f64]) -> Vec<f32> {
         let table = table(&[("size", numbers)]);
-        Encoding::fit(&all(&table), |_| true).write(&all(&table)).unwrap()
+        Encoding::fit(&all(&table), |_| true).write(&all(&table), Unknown::Zero).unwrap()
     }
 
     #[test]
     fn a_column_that_never_changes_becomes_0() {
         let table = table(&[("same", &[0.1; 7]), ("other", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]);
-        let rows = Encoding::fit(&all(&table), |_| true).write(&all(&table)).unwrap();
+        let rows = Encoding::fit(&all(&table), |_| true).write(&all(&table), Unknown::Zero).unwrap();
         assert!(
             rows.chunks_exact(2).zip(0_u8..).all(|(row, at)| row == [0.0, (f32::from(at) - 3.0) / 2.0]),
             "{rows:?}"
@@ -175,8 +323,8 @@ mod tests {
     #[test]
     fn what_is_beyond_all_numbers_is_named() {
         let (train, test) = (table(&[("size", &[0.0, 1e-30])]), table(&[("size", &[0.0, 1e10])]));
-        let error = Encoding::fit(&all(&train), |_| true).write(&all(&test)).unwrap_err();
-        let expected = "row 1, column \"size\": found 1e10, too far from 5e-31 by a deviation of 5e-31; \
+        let error = Encoding::fit(&all(&train), |_| true).write(&all(&test), Unknown::Zero).unwrap_err();
+        let expected = "row 2, column \"size\": found 1e10, too far from 5e-31 by a deviation of 5e-31; \
                         correct it, or leave out the column";
         assert_eq!(error, expected);
     }

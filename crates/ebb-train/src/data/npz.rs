@@ -66,6 +66,10 @@ impl Archived {
             let (train_labels, test_labels) = (labels(&train.y), labels(&test.y));
             let largest = train_labels.iter().chain(&test_labels).max().map_or(0, |&label| label as usize);
             let n_classes = self.classes.map_or(largest + 1, |classes| classes.get() as usize);
+            if settings.is_served() {
+                // Clients with samples of their own may lack the last classes.
+                settings.resolve("classes", n_classes as i64);
+            }
             let samples = |arrays, labels| with_labels(arrays, labels, input.len());
             (n_classes, samples(train, train_labels), samples(test, test_labels))
         };
@@ -251,6 +255,22 @@ mod tests {
         assert_eq!((data.train().samples.label(1), data.test().samples.label(0)), (3, 2));
         let ten = build(&images(&[0, 3, 1, 1]), &images(&[2]), &format!("{SETTINGS}classes = 10")).unwrap();
         assert_eq!(ten.net().n_classes(), 10);
+    }
+
+    #[test]
+    fn clients_whose_samples_lack_the_last_classes_hear_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("train.npz"), images(&[0, 3, 1, 1])).unwrap();
+        fs::write(folder.path().join("test.npz"), images(&[2])).unwrap();
+        let mut tree = Tree::parse(&format!("[data]\nkind = \"npz\"\n{SETTINGS}"), "a.toml").unwrap();
+        tree.find_data_in(Some(folder.path()));
+        let resolved = |tree: &Tree| {
+            crate::data::build(&tree.table("data", Facts::default())).unwrap();
+            tree.resolved()
+        };
+        assert!(!resolved(&tree).contains("classes = 4"));
+        tree.serve();
+        assert!(resolved(&tree).contains("classes = 4"));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ebb_settings::{Entry, Settings, SettingsError, Share, nearest};
 use serde::{Deserialize, Serialize};
 
 use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::encode::{Encoding, Part, names, numbers};
+use super::encode::{Encoding, NOT_SAID, Part, Said, Unknown, first_twice, names, numbers, some_of};
 use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, hold_out, one_test};
 use super::{Labelled, Samples};
 use crate::Task;
@@ -29,6 +30,7 @@ categorical = [\"workclass\", \"sex\"]    # columns of names; all others are num
 # columns = [\"age\", \"workclass\"]      # where the file has no line of their names
 # comment = \"|\"                       # what lines that are passed over begin with
 # separator = \";\"                    # if it is no comma
+# encoding = { classes = [\"no\", \"yes\"], columns = [{ name = \"age\", mean = 38.6, deviation = 13.6 }] }
 clients = 20
 # samples = 200                       # a client; without it, all there are
 # seed = 1                            # fixes who holds what when the run's seed varies
@@ -39,9 +41,6 @@ clients = 20
 
 /// The most that the numbers of all rows may take.
 const MOST_BYTES: u128 = 1 << 32;
-
-/// Classes that an error names.
-const MOST_SHOWN: usize = 8;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,6 +57,8 @@ struct Rows {
     columns: Option<Vec<String>>,
     comment: Option<char>,
     separator: Option<char>,
+    /// How rows become numbers, where the file does not say it.
+    encoding: Option<Said>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
     /// Fixes who holds what when the run's seed varies.
@@ -73,27 +74,32 @@ struct Rows {
 impl Rows {
     fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let table = self.read(settings, "file", &self.file)?;
+        let form = self.form(settings)?;
+        let (table, file) = self.read(settings, form, "file", &self.file)?;
         one_test(settings, self.test_file.as_ref(), self.test_share)?;
         let test_table =
-            self.test_file.as_ref().map(|file| self.read(settings, "test_file", file)).transpose()?;
+            self.test_file.as_ref().map(|file| self.read(settings, form, "test_file", file)).transpose()?;
         let all = |table: &Table| (0..table.n_rows as u32).collect::<Vec<_>>();
+        let part = |rows| Part { table: &table, file: (&file, form), rows, key: "file" };
         let (train, test) = match &test_table {
-            Some(test) => {
+            Some((test, file)) => {
                 same_columns(settings, &table, test)?;
-                let train = Part { table: &table, rows: all(&table), key: "file" };
-                (train, Part { table: test, rows: all(test), key: "test_file" })
+                let test = Part { table: test, file: (file, form), rows: all(test), key: "test_file" };
+                (part(all(&table)), test)
             }
             None => {
                 let (rows, held_out) = hold_out(settings, table.n_rows, self.test_share, seed)?;
-                (
-                    Part { table: &table, rows, key: "file" },
-                    Part { table: &table, rows: held_out, key: "file" },
-                )
+                (part(rows), part(held_out))
             }
         };
 
-        let encoding = Encoding::fit(&train, |name| !self.aimed_at(name));
+        let encoding = match &self.encoding {
+            Some(said) => {
+                self.check_said(settings, said, &table)?;
+                Encoding::of(said)
+            }
+            None => Encoding::fit(&train, |name| !self.aimed_at(name)),
+        };
         let n_bytes = (train.rows.len().max(test.rows.len()) * 4) as u128 * encoding.width as u128;
         if encoding.width == 0 || n_bytes > MOST_BYTES {
             let message = format!("{} numbers a row, {n_bytes} bytes in all", encoding.width);
@@ -101,15 +107,28 @@ impl Rows {
                 format!("leave some columns, but none with a name for each row; {MOST_BYTES} bytes at most");
             return Err(settings.error("file", format!("{message}; {remedy}")));
         }
+        // What the file itself says, it says of all that is trained on.
+        let unknown = if self.encoding.is_some() { Unknown::Refused } else { Unknown::Zero };
         let (n_classes, train, test) = match &self.label {
             Some(label) => {
                 // A class all of whose rows are held out is one nevertheless.
-                let all = Part { table: &table, rows: all(&table), key: "file" };
-                let classes = classes(settings, &all, label)?;
-                let samples = |part| with_classes(settings, label, &classes, &encoding, part);
-                (classes.len(), samples(&train)?, samples(&test)?)
+                let classes = match &self.encoding {
+                    Some(said) => said.classes.clone(),
+                    None => classes(settings, &part(all(&table)), label)?,
+                };
+                let samples = |part, unknown| {
+                    let rows =
+                        encoding.write(part, unknown).map_err(|message| settings.error(part.key, message))?;
+                    with_classes(settings, label, &classes, rows, &encoding, part)
+                };
+                let samples = (samples(&train, unknown)?, samples(&test, Unknown::Zero)?);
+                self.say(settings, &encoding, &classes);
+                (classes.len(), samples.0, samples.1)
             }
-            None => self.with_values(settings, &encoding, &train, &test)?,
+            None => {
+                self.say(settings, &encoding, &[]);
+                self.with_values(settings, &encoding, &train, &test, unknown)?
+            }
         };
         let (train, test, input) = (Arc::new(train), Arc::new(test), Input::Flat(encoding.width));
         let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
@@ -122,7 +141,52 @@ impl Rows {
         self.label.as_deref() == Some(name) || self.values.iter().flatten().any(|value| value == name)
     }
 
-    fn read(&self, settings: &Settings<'_>, key: &'static str, file: &str) -> Result<Table, SettingsError> {
+    /// Says how rows become numbers here to clients who have other rows.
+    fn say(&self, settings: &Settings<'_>, encoding: &Encoding, classes: &[String]) {
+        if settings.is_served() && self.encoding.is_none() {
+            settings.resolve_as("encoding", &encoding.said(classes.to_vec()));
+        }
+    }
+
+    /// Whether it can be done as it is said, with the columns that the file has.
+    fn check_said(&self, settings: &Settings<'_>, said: &Said, table: &Table) -> Result<(), SettingsError> {
+        let is_categorical = |name: &str| self.categorical.iter().any(|known| known == name);
+        said.check(is_categorical)
+            .map_err(|(at, message)| settings.error(&format!("encoding.columns[{at}]"), message))?;
+        let wrong = |message: String| Err(settings.error("encoding.classes", message));
+        match (&self.label, said.classes.len()) {
+            (None, 0) | (Some(_), 2..=MOST_CLASSES) => {}
+            (None, _) => {
+                return wrong("there is no label, so there are no classes; leave them out".to_owned());
+            }
+            (Some(_), count) => {
+                return wrong(format!(
+                    "expected 2 to {MOST_CLASSES} classes, found {count}; list all, by their numbers"
+                ));
+            }
+        }
+        if let Some(twice) = first_twice(&said.classes) {
+            return wrong(format!("\"{twice}\" is there twice; leave out one of them"));
+        }
+        let there: BTreeSet<_> =
+            table.columns.iter().map(|(name, _)| name).filter(|name| !self.aimed_at(name)).collect();
+        let named: BTreeSet<_> = said.columns.iter().map(|column| &column.name).collect();
+        let message = match there.symmetric_difference(&named).next() {
+            None => return Ok(()),
+            Some(name) if there.contains(*name) => {
+                format!(
+                    "column \"{name}\" is not in data.encoding; list it in leave_out, or take another file"
+                )
+            }
+            Some(name) => {
+                format!("there is no column \"{name}\", which is in data.encoding; take another file")
+            }
+        };
+        Err(settings.error("file", message))
+    }
+
+    /// How CSV files are laid out.
+    fn form(&self, settings: &Settings<'_>) -> Result<TableForm<'_>, SettingsError> {
         let byte = |key: &str, given: char| {
             u8::try_from(given)
                 .ok()
@@ -131,7 +195,16 @@ impl Rows {
         };
         let comment = self.comment.map(|given| byte("comment", given)).transpose()?;
         let separator = self.separator.map(|given| byte("separator", given)).transpose()?;
-        let form = TableForm { names: self.columns.as_deref(), comment, separator };
+        Ok(TableForm { names: self.columns.as_deref(), comment, separator })
+    }
+
+    fn read(
+        &self,
+        settings: &Settings<'_>,
+        form: TableForm<'_>,
+        key: &'static str,
+        file: &str,
+    ) -> Result<(Table, PathBuf), SettingsError> {
         let wrong = |error: ReadError| settings.error(key, error.to_string());
         let path = read::find_file(settings, key, file)?;
         let names = read::table_names(&path, form).map_err(wrong)?;
@@ -149,7 +222,7 @@ impl Rows {
                 Some(Meant::Number)
             }
         };
-        read::table(&path, form, meant).map_err(wrong)
+        Ok((read::table(&path, form, meant).map_err(wrong)?, path))
     }
 
     /// Whether the columns that the settings name are there, and each is named for one purpose.
@@ -200,19 +273,20 @@ impl Rows {
         encoding: &Encoding,
         train: &Part<'_>,
         test: &Part<'_>,
+        unknown: Unknown,
     ) -> Result<(usize, Samples, Samples), SettingsError> {
         let values = self.values.as_deref().unwrap_or_default();
-        let samples = |part: &Part<'_>| -> Result<Samples, SettingsError> {
+        let samples = |part: &Part<'_>, unknown| -> Result<Samples, SettingsError> {
             let columns: Vec<_> = values.iter().map(|name| numbers(part.table, name)).collect();
             let aims = part
                 .rows
                 .iter()
                 .flat_map(|&row| columns.iter().map(move |column| column[row as usize] as f32));
-            let rows = encoding.write(part).map_err(|message| settings.error(part.key, message))?;
+            let rows = encoding.write(part, unknown).map_err(|message| settings.error(part.key, message))?;
             Ok(Samples::from_values(rows, aims.collect(), encoding.width))
         };
         check_meets(settings, Input::Flat(encoding.width), values.len())?;
-        Ok((values.len(), samples(train)?, samples(test)?))
+        Ok((values.len(), samples(train, unknown)?, samples(test, Unknown::Zero)?))
     }
 }
 
@@ -250,22 +324,23 @@ fn with_classes(
     settings: &Settings<'_>,
     label: &str,
     classes: &[String],
+    rows: Vec<f32>,
     encoding: &Encoding,
     part: &Part<'_>,
 ) -> Result<Samples, SettingsError> {
-    let wrong = |message| settings.error(part.key, message);
     let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
     let mut labels = Vec::with_capacity(part.rows.len());
     for (&row, name) in part.rows.iter().zip(names(part, label)) {
         let Some(&class) = places.get(name) else {
-            let some = classes.iter().take(MOST_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = if classes.len() > MOST_SHOWN { ", …" } else { "" };
-            let message = format!("row {row}, column \"{label}\": expected one of {some}{more}");
-            return Err(wrong(format!("{message}, found \"{name}\"; correct the file")));
+            let (place, expected) = (part.place(row), some_of(classes.iter().map(String::as_str)));
+            let message = format!(
+                "{place}, column \"{label}\": expected one of {expected}, found \"{name}\"; {NOT_SAID}"
+            );
+            return Err(settings.error(part.key, message));
         };
         labels.push(class);
     }
-    Ok(Samples::from_floats(encoding.write(part).map_err(wrong)?, labels, encoding.width))
+    Ok(Samples::from_floats(rows, labels, encoding.width))
 }
 
 #[cfg(test)]
@@ -366,9 +441,11 @@ mod tests {
             let rows: String = (0..n_rows).map(|row| format!("{},red,{row},x\n", row % 2)).collect();
             format!("size,colour,kind,id\n{rows}")
         };
-        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 0, column \"kind\": \
-                        expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found \"9\"; correct the file";
-        check_refused(&table(9), TEST, SETTINGS, expected);
+        let expected = format!(
+            "a.toml:4:1: data.test_file = \"test.csv\": line 2, column \"kind\": \
+             expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found \"9\"; {NOT_SAID}"
+        );
+        check_refused(&table(9), TEST, SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 65537; \
                         name another column, or meet its numbers as values";
         check_refused(&table(65_537), TEST, SETTINGS, expected);
@@ -378,7 +455,7 @@ mod tests {
     fn numbers_that_cannot_be_scaled_are_named() {
         let (train, test) = ("size,kind\n0,a\n1e-30,b\n", "size,kind\n0,a\n1e10,b\n");
         let text = "clients = 2\nfile = \"train.csv\"\ntest_file = \"test.csv\"\nlabel = \"kind\"";
-        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 1, column \"size\": found 1e10, \
+        let expected = "a.toml:4:1: data.test_file = \"test.csv\": line 3, column \"size\": found 1e10, \
                         too far from 5e-31 by a deviation of 5e-31; correct it, or leave out the column";
         check_refused(train, test, text, expected);
     }
@@ -448,9 +525,10 @@ mod tests {
         let expected = "a.toml:4:1: data.test_file = \"test.csv\": only test_file has a column \"length\"; \
                         give files of the same columns";
         check_refused(TRAIN, &TEST.replace("size", "length"), SETTINGS, expected);
-        let expected = "a.toml:4:1: data.test_file = \"test.csv\": row 1, column \"kind\": expected one of 9, 10, \
-                        found \"11\"; correct the file";
-        check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, expected);
+        let expected = format!(
+            "a.toml:4:1: data.test_file = \"test.csv\": line 3, column \"kind\": expected one of 9, 10, found \"11\"; {NOT_SAID}"
+        );
+        check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 1; name another column, \
              or meet its numbers as values";
         check_refused(&TRAIN.replace("10", "9"), TEST, SETTINGS, expected);
@@ -460,6 +538,84 @@ mod tests {
         let expected = "a.toml:3:1: data.file = \"gone.csv\": there is no such file in at; correct it, or give an \
                         absolute path";
         check_refused(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv"), expected);
+    }
+
+    /// What a server with these rows says of them.
+    fn said(train: &str, text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("train.csv"), train).unwrap();
+        fs::write(folder.path().join("test.csv"), TEST).unwrap();
+        let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
+        tree.find_data_in(Some(folder.path()));
+        tree.serve();
+        crate::data::build(&tree.table("data", Facts::default())).unwrap();
+        let resolved = tree.resolved();
+        resolved[resolved.find("[data]").unwrap() + 7..].to_owned()
+    }
+
+    #[test]
+    fn clients_with_rows_of_their_own_read_them_as_the_server_does() {
+        let served = said(TRAIN, &format!("kind = \"table\"\n{SETTINGS}")).replace("kind = \"table\"\n", "");
+        assert!(served.contains("[data.encoding]\nclasses = [\"9\", \"10\"]"), "{served}");
+        // Other means, other names, other classes, and another order of columns; what is the same row stays it.
+        let own = "kind,colour,size,id\n10,red,3,a\n10,red,100,b\n10,blue,5,c\n";
+        let (theirs, ours) = (build(TRAIN, TEST, SETTINGS).unwrap(), build(own, TEST, &served).unwrap());
+        let root = 5.0_f32.sqrt();
+        let expected = [[-1.0 / root, 0.0, 1.0], [96.0 / root, 0.0, 1.0], [1.0 / root, 1.0, 0.0]];
+        for (row, expected) in rows(&ours.train().samples).iter().zip(expected) {
+            assert!(
+                row.iter().zip(expected).all(|(value, expected)| (value - expected).abs() < 1e-4),
+                "{row:?}"
+            );
+        }
+        assert_eq!(labels(&ours.train().samples), [1, 1, 1]);
+        assert_eq!(ours.net().layout(), theirs.net().layout());
+        assert_eq!(rows(&ours.test().samples), rows(&theirs.test().samples));
+        // A record has it, and is repeated from it.
+        let again = build(TRAIN, TEST, &served).unwrap();
+        assert_eq!(rows(&again.train().samples), rows(&theirs.train().samples));
+
+        let check = |own: &str, settings: &str, expected: &str| {
+            let said = build(own, TEST, settings).err().unwrap();
+            assert!(said.contains(expected), "{said}");
+        };
+        let changed = |from: &str, to: &str| own.replace(from, to);
+        check(
+            &changed("10,blue", "10,green"),
+            &served,
+            "data.file = \"train.csv\": line 4, column \"colour\": expected one of blue, red, found \"green\"; correct it",
+        );
+        check(
+            &changed("10,blue", "8,blue"),
+            &served,
+            "line 4, column \"kind\": expected one of 9, 10, found \"8\"",
+        );
+        check(own, &served.replace("categorical = [\"colour\"]", "categorical = []"), "found \"red\"");
+    }
+
+    #[test]
+    fn what_is_said_of_rows_must_make_sense() {
+        let check = |encoding: &str, expected: &str| {
+            let said = build(TRAIN, TEST, &format!("{SETTINGS}encoding = {{ {encoding} }}")).err().unwrap();
+            assert!(said.contains(expected), "{said}");
+        };
+        let size = "{ name = \"size\", mean = 4, deviation = 2.5 }";
+        let colour = "{ name = \"colour\", categories = [\"blue\", \"red\"] }";
+        let classes = "classes = [\"9\", \"10\"]";
+        let whole = format!("{SETTINGS}encoding = {{ {classes}, columns = [{size}, {colour}] }}");
+        assert_eq!(build(TRAIN, TEST, &whole).unwrap().train().samples.width(), 3);
+        check(&format!("columns = [{size}, {colour}]"), "expected 2 to 65536 classes, found 0");
+        check(&format!("classes = [\"9\", \"9\"], columns = [{size}, {colour}]"), "\"9\" is there twice");
+        check(&format!("{classes}, columns = [{size}]"), "column \"colour\" is not in data.encoding");
+        check(&format!("{classes}, columns = [{size}, {colour}, {size}]"), "data.encoding.columns[2]");
+        check(
+            &format!("{classes}, columns = [{colour}]").replace("colour", "size"),
+            "give its mean and its deviation",
+        );
+        check(&format!("{classes}, columns = [{size}]").replace("size", "colour"), "give its categories");
+        check(&format!("{classes}, columns = [{size}]").replace("2.5", "0.0"), "a deviation above 0");
+        let weight = size.replace("size", "weight");
+        check(&format!("{classes}, columns = [{size}, {colour}, {weight}]"), "there is no column \"weight\"");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) fn serve(file: &Path, out: &Path) -> (Ends, String, std::thread::Join
         .unwrap();
     let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let url = said.find_map(|line| {
-        let from = line.find("http://")?;
+        let from = line.find("http://").or_else(|| line.find("https://"))?;
         Some(line[from..].split([',', ' ', ';']).next().unwrap().to_owned())
     });
     let url = url.expect("the server says where it is");

@@ -3,7 +3,7 @@
 mod plan;
 mod proxy;
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -21,10 +21,11 @@ use crate::CliError;
 use crate::args::{DataPlace, Recompute, Swarm};
 use crate::assemble::{planned, read_settings};
 use crate::commands::recompute;
+use crate::invited;
 use crate::output::{count, note, say};
 use crate::progress::on_interruption;
 use plan::{Blow, SwarmTable};
-use proxy::Proxy;
+use proxy::{Proxy, Way};
 
 pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
@@ -45,6 +46,7 @@ pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
         address: free_address().map_err(|error| CliError::file("using", &out, error))?,
         ca: table.ca.as_ref().map(|ca| base.join(ca)),
         out: out.clone(),
+        own: invited::own_arguments(&tree),
         secure,
     };
     let mut play = Play::new(swarm, table, n_rounds.get())?;
@@ -53,11 +55,16 @@ pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
     play.end();
     outcome?;
     let server = out.join("server");
-    check_rounds(&server)?;
+    // A target that was reached may have ended it sooner.
+    let least = if tree.has("stop") { 0 } else { n_rounds.get() };
+    play.told
+        .check(&recorded(&server)?, least)
+        .map_err(|message| CliError::Usage(format!("{}: {message}", server.display())))?;
     say(&format!("{} in {:.1} s", count(u64::from(n_rounds.get()), "round"), began.elapsed().as_secs_f64()))?;
     for (what, count) in play.counts.lines() {
         say(&format!("{what:<28}{count}"))?;
     }
+    say(&format!("{:<28}{} of {}", "server killed", play.counts.server_killed, play.table.n_server_kills()))?;
     if tree.table("serve", ebb_settings::Facts::default()).flag("keep_updates") == Some(true) {
         recompute::run(
             registry,
@@ -77,18 +84,52 @@ fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// Every round once, in order.
-fn check_rounds(folder: &Path) -> Result<(), CliError> {
-    for (next, row) in RunFolder::open(folder)?.each_row()?.enumerate() {
-        let round = row?.round;
-        if round as usize != next {
-            return Err(CliError::Usage(format!(
-                "{}: round {round} where {next} should be",
-                folder.display()
-            )));
+/// The rows of a record, as they stand there.
+fn recorded(folder: &Path) -> Result<Vec<(u32, String)>, CliError> {
+    let line = |row| serde_json::to_string(&row).expect("lists, texts and numbers always make JSON");
+    RunFolder::open(folder)?.each_row()?.map(|row| Ok(row.map(|row| (row.round, line(row)))?)).collect()
+}
+
+/// Rounds as a server told them: the first time, for a server that was killed tells what it plays again.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<u32, String>);
+
+impl Told {
+    /// Whether it is told for the first time; if not, it must be what was told then.
+    fn tell(&mut self, round: u32, line: String) -> Result<bool, String> {
+        match self.0.get(&round) {
+            None => {
+                self.0.insert(round, line);
+                Ok(true)
+            }
+            Some(first) if *first == line => Ok(false),
+            Some(first) => {
+                Err(format!("round {round} was played again otherwise: first {first}, and then {line}"))
+            }
         }
     }
-    Ok(())
+
+    /// Whether a record has every round once, in order, as it was told, and at least so many.
+    fn check(&self, rows: &[(u32, String)], least: u32) -> Result<(), String> {
+        for (next, (round, line)) in (0..).zip(rows) {
+            if *round != next {
+                return Err(format!("round {round} where {next} should be"));
+            }
+            if let Some(told) = self.0.get(round).filter(|told| *told != line) {
+                return Err(format!(
+                    "round {round} is recorded otherwise than it was told: first {told}, and then {line}"
+                ));
+            }
+        }
+        let n_rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        if n_rows < least {
+            return Err(format!("{n_rows} rounds are recorded, and {least} were to be done"));
+        }
+        match self.0.keys().next_back().filter(|last| **last >= n_rows) {
+            Some(last) => Err(format!("round {last} was told, and is not recorded")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Where everything lies.
@@ -99,6 +140,8 @@ struct Field {
     address: SocketAddr,
     ca: Option<PathBuf>,
     out: PathBuf,
+    /// What no server can say to its clients.
+    own: Vec<String>,
     secure: bool,
 }
 
@@ -130,7 +173,7 @@ impl Field {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 let round = serde_json::from_str::<serde_json::Value>(&line).ok();
                 let round = round.and_then(|row| row.get("round")?.as_u64());
-                let heard = round.map(|round| Heard::Round(u32::try_from(round).unwrap_or(u32::MAX)));
+                let heard = round.map(|round| Heard::Round(u32::try_from(round).unwrap_or(u32::MAX), line));
                 if heard.is_some_and(|heard| lines.send(heard).is_err()) {
                     return;
                 }
@@ -154,7 +197,7 @@ impl Field {
         if let Some(ca) = &self.ca {
             command.arg("--ca").arg(ca);
         }
-        command.stdout(Stdio::null()).stderr(log);
+        command.args(&self.own).stdout(Stdio::null()).stderr(log);
         command.spawn().map_err(|error| CliError::file("starting", &self.file, error))
     }
 
@@ -169,9 +212,10 @@ impl Field {
 }
 
 /// What the players tell the director.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
-    Round(u32),
+    /// A round, and the line that tells of it.
+    Round(u32, String),
     ServerEnded(u32),
     /// Somebody wants it to end.
     Stop,
@@ -217,6 +261,7 @@ struct Counts {
     killed: u64,
     paused: u64,
     cut: u64,
+    silenced: u64,
     server_killed: u64,
 }
 
@@ -226,7 +271,7 @@ impl Counts {
             ("clients killed", self.killed),
             ("clients paused", self.paused),
             ("connections cut", self.cut),
-            ("server killed", self.server_killed),
+            ("connections silenced", self.silenced),
         ]
     }
 }
@@ -246,6 +291,10 @@ struct Play {
     counts: Counts,
     /// After which rounds the server is killed.
     server_kills: Vec<u32>,
+    n_rounds: u32,
+    /// Kills that came while the server was down, and are still to be done.
+    owed: u32,
+    told: Told,
     /// The latest round that was recorded, and when.
     last: Option<(u32, Instant)>,
     round_s: f64,
@@ -278,6 +327,9 @@ impl Play {
             later: BinaryHeap::new(),
             counts: Counts::default(),
             server_kills,
+            n_rounds,
+            owed: 0,
+            told: Told::default(),
             last: None,
             round_s: 0.0,
         })
@@ -300,7 +352,7 @@ impl Play {
                 .peek()
                 .map_or(Duration::from_secs(1), |later| later.at.saturating_duration_since(Instant::now()));
             match self.lines.1.recv_timeout(wait) {
-                Ok(Heard::Round(round)) => self.round(round)?,
+                Ok(Heard::Round(round, line)) => self.round(round, line)?,
                 Ok(Heard::ServerEnded(life)) if life == self.life => {
                     let status = self.server.take().map(|mut server| server.wait());
                     match status {
@@ -347,8 +399,8 @@ impl Play {
     }
 
     /// A round was recorded: blows fall.
-    fn round(&mut self, round: u32) -> Result<(), CliError> {
-        if self.last.is_some_and(|(last, _)| round <= last) {
+    fn round(&mut self, round: u32, line: String) -> Result<(), CliError> {
+        if !self.told.tell(round, line).map_err(CliError::Usage)? {
             // The server was killed and plays its journal again.
             return Ok(());
         }
@@ -365,10 +417,29 @@ impl Play {
             let delay_s = self.table.when(round) * self.round_s;
             self.after(delay_s, Due::KillServer);
         }
+        if self.is_ending() {
+            self.kill_while_there_is_time();
+        }
         if round.is_multiple_of(20) {
             note(&format!("round {round}"));
         }
         Ok(())
+    }
+
+    /// Whether the last round is the next.
+    fn is_ending(&self) -> bool {
+        self.last.is_some_and(|(round, _)| round + 2 >= self.n_rounds)
+    }
+
+    /// Kills that would come when the run is over come at once, one after the other.
+    fn kill_while_there_is_time(&mut self) {
+        let before = self.later.len();
+        self.later.retain(|later| later.due != Due::KillServer);
+        self.owed += (before - self.later.len()) as u32;
+        if self.server.is_some() && self.owed > 0 {
+            self.owed -= 1;
+            self.after(0.0, Due::KillServer);
+        }
     }
 
     fn strike(&mut self, client: u32, blow: Blow, away_s: f64) {
@@ -392,8 +463,13 @@ impl Play {
                 }
             }
             Blow::Cut => {
-                self.proxies[idx].cut(true);
+                self.proxies[idx].set(Way::Cut);
                 self.counts.cut += 1;
+                self.after(away_s, Due::Mend(client));
+            }
+            Blow::Silence => {
+                self.proxies[idx].set(Way::Silent);
+                self.counts.silenced += 1;
                 self.after(away_s, Due::Mend(client));
             }
         }
@@ -408,17 +484,26 @@ impl Play {
                     plan::pause(child, false);
                 }
             }
-            Due::Mend(client) => self.proxies[client as usize].cut(false),
-            Due::KillServer => {
-                if let Some(mut server) = self.server.take() {
+            Due::Mend(client) => self.proxies[client as usize].set(Way::Open),
+            Due::KillServer => match self.server.take() {
+                Some(mut server) => {
                     self.life += 1;
                     let _ = server.kill();
                     let _ = server.wait();
                     self.counts.server_killed += 1;
                     self.after(self.table.down_s(self.life), Due::StartServer);
                 }
+                // It is down: once it is up again.
+                None => self.owed += 1,
+            },
+            Due::StartServer => {
+                self.start_server()?;
+                if self.owed > 0 {
+                    self.owed -= 1;
+                    let part = if self.is_ending() { 0.0 } else { self.table.when_again(self.life) };
+                    self.after(part * self.round_s, Due::KillServer);
+                }
             }
-            Due::StartServer => self.start_server()?,
         }
         Ok(())
     }
@@ -469,5 +554,44 @@ impl Play {
 impl Drop for Play {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(rounds: &[(u32, &str)]) -> Result<Told, String> {
+        let mut told = Told::default();
+        rounds.iter().try_for_each(|&(round, line)| told.tell(round, line.to_owned()).map(drop))?;
+        Ok(told)
+    }
+
+    #[test]
+    fn a_round_that_is_played_again_otherwise_is_found() {
+        assert!(told(&[(0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c")]).is_ok());
+        let error = told(&[(0, "a"), (1, "b"), (1, "c")]).unwrap_err();
+        assert_eq!(error, "round 1 was played again otherwise: first b, and then c");
+    }
+
+    #[test]
+    fn a_record_has_every_round_once_as_it_was_told() {
+        // The server may be killed after it recorded a round and before it told it.
+        let told = told(&[(0, "a"), (2, "c")]).unwrap();
+        let check = |rows: &[(u32, &str)]| {
+            let rows: Vec<_> = rows.iter().map(|&(round, line)| (round, line.to_owned())).collect();
+            told.check(&rows, 3)
+        };
+        assert_eq!(check(&[(0, "a"), (1, "b"), (2, "c")]), Ok(()));
+        for (rows, expected) in [
+            (&[(0, "a"), (2, "c"), (1, "b")][..], "round 2 where 1 should be"),
+            (&[(0, "a"), (0, "a"), (1, "b"), (2, "c")], "round 0 where 1 should be"),
+            (&[(0, "a"), (1, "b"), (2, "d")], "round 2 is recorded otherwise"),
+            (&[(0, "a"), (1, "b")], "2 rounds are recorded, and 3 were to be done"),
+        ] {
+            let error = check(rows).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert!(told.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was told"));
     }
 }

@@ -30,6 +30,9 @@ pub(super) struct SwarmTable {
     /// To lose its connection for a while.
     #[serde(default = "never")]
     cut: Chance,
+    /// The chance of each cut to be silent: nothing comes through, and nobody is told.
+    #[serde(default = "never")]
+    cut_silently: Chance,
     /// Clients with chances of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     class: Vec<Class>,
@@ -92,6 +95,7 @@ pub(super) enum Blow {
     Kill,
     Pause,
     Cut,
+    Silence,
 }
 
 impl SwarmTable {
@@ -144,7 +148,9 @@ impl SwarmTable {
             (at < sum).then_some(blow)
         })?;
         let away_s = between(self.away_s, stream.unit());
-        Some((blow, between(self.strike_s, stream.unit()), away_s))
+        let strike_s = between(self.strike_s, stream.unit());
+        let silent = blow == Blow::Cut && stream.unit() < self.cut_silently.get();
+        Some((if silent { Blow::Silence } else { blow }, strike_s, away_s))
     }
 
     /// After which rounds the server is killed.
@@ -158,6 +164,16 @@ impl SwarmTable {
     /// At which part of the next round that is.
     pub(super) fn when(&self, round: u32) -> f64 {
         Stream::of_round(u64::from(self.seed), "swarm when", round).unit()
+    }
+
+    /// The same of a kill that came while the server was down, for the life that begins then.
+    pub(super) fn when_again(&self, life: u32) -> f64 {
+        Stream::of_round(u64::from(self.seed), "swarm again", life).unit()
+    }
+
+    /// How often the server is to be killed.
+    pub(super) fn n_server_kills(&self) -> u32 {
+        self.server_kills
     }
 
     /// How long the server stays down.
@@ -209,6 +225,24 @@ mod tests {
         assert!((1100..1300).contains(&blows.len()), "{}", blows.len());
         assert!(blows.iter().all(|(_, _, away_s)| (0.2..2.0).contains(away_s)));
         assert_eq!(table.blow(3, 7), table.blow(3, 7));
+    }
+
+    #[test]
+    fn a_share_of_the_cuts_is_silent_and_all_else_stays() {
+        let blows = |text: &str| {
+            let table = table(text).unwrap();
+            (0..100)
+                .flat_map(|round| (0..20).filter_map(|c| table.blow(round, c)).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        };
+        let (loud, both) =
+            (blows("kill = 0.2\ncut = 0.3"), blows("kill = 0.2\ncut = 0.3\ncut_silently = 0.5"));
+        let silent = both.iter().filter(|(blow, ..)| *blow == Blow::Silence).count();
+        assert!((240..360).contains(&silent), "{silent} of 600");
+        let as_cut = |&(blow, strike_s, away_s): &(Blow, f64, f64)| {
+            (if blow == Blow::Silence { Blow::Cut } else { blow }, strike_s, away_s)
+        };
+        assert_eq!(both.iter().map(as_cut).collect::<Vec<_>>(), loud);
     }
 
     #[test]

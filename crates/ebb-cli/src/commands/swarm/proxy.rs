@@ -21,10 +21,20 @@ pub(super) struct Slowness {
     pub(super) bytes_per_s: Option<f64>,
 }
 
+/// What comes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Open,
+    /// Nothing, and both sides are told.
+    Cut,
+    /// Nothing, and nobody is told: what is sent waits.
+    Silent,
+}
+
 /// A way to a server.
 pub(super) struct Proxy {
     address: SocketAddr,
-    is_cut: watch::Sender<bool>,
+    way: watch::Sender<Way>,
     task: JoinHandle<()>,
 }
 
@@ -35,16 +45,16 @@ impl Proxy {
     pub(super) fn start(runtime: &Runtime, server: SocketAddr, slowness: Slowness) -> io::Result<Proxy> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?;
-        let (is_cut, cut) = watch::channel(false);
+        let (to, way) = watch::channel(Way::Open);
         let task = runtime.spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else { continue };
-                if !*cut.borrow() {
-                    tokio::spawn(carry(client, server, slowness, cut.clone()));
+                if *way.borrow() != Way::Cut {
+                    tokio::spawn(carry(client, server, slowness, way.clone()));
                 }
             }
         });
-        Ok(Proxy { address, is_cut, task })
+        Ok(Proxy { address, way: to, task })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -52,8 +62,8 @@ impl Proxy {
     }
 
     /// Cuts it, or mends it.
-    pub(super) fn cut(&self, cut: bool) {
-        self.is_cut.send_replace(cut);
+    pub(super) fn set(&self, way: Way) {
+        self.way.send_replace(way);
     }
 }
 
@@ -64,20 +74,29 @@ impl Drop for Proxy {
 }
 
 /// Carries both ways until one side ends or the way is cut.
-async fn carry(client: TcpStream, server: SocketAddr, slowness: Slowness, mut cut: watch::Receiver<bool>) {
+async fn carry(client: TcpStream, server: SocketAddr, slowness: Slowness, mut way: watch::Receiver<Way>) {
+    let (forth, back) = (way.clone(), way.clone());
+    if !matches!(way.wait_for(|way| *way != Way::Silent).await.as_deref(), Ok(Way::Open)) {
+        return;
+    }
     let Ok(server) = TcpStream::connect(server).await else { return };
     // Where it cannot be had, it is only slower.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = one_way(from_client, to_server, slowness) => {}
-        () = one_way(from_server, to_client, slowness) => {}
-        _ = cut.wait_for(|cut| *cut) => {}
+        () = one_way(from_client, to_server, slowness, forth) => {}
+        () = one_way(from_server, to_client, slowness, back) => {}
+        _ = way.wait_for(|way| *way == Way::Cut) => {}
     }
 }
 
-async fn one_way(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, slowness: Slowness) {
+async fn one_way(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    slowness: Slowness,
+    mut way: watch::Receiver<Way>,
+) {
     let (under_way, mut arrives) = mpsc::channel::<(Instant, Vec<u8>)>(UNDER_WAY);
     let read = async move {
         let mut buffer = vec![0; 16 * 1024];
@@ -93,10 +112,72 @@ async fn one_way(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, slowness: Slow
     let write = async move {
         while let Some((due, bytes)) = arrives.recv().await {
             tokio::time::sleep_until(due).await;
-            if to.write_all(&bytes).await.is_err() {
+            let open = way.wait_for(|way| *way == Way::Open).await.is_ok();
+            if !open || to.write_all(&bytes).await.is_err() {
                 return;
             }
         }
+        // That one side hung up does not come through either.
+        let _ = way.wait_for(|way| *way == Way::Open).await;
     };
     tokio::join!(read, write);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A proxy, and both ends of a connection through it.
+    fn connected(runtime: &Runtime) -> (Proxy, TcpStream, TcpStream) {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy::start(runtime, server.local_addr().unwrap(), Slowness::default()).unwrap();
+        let client = TcpStream::connect(proxy.address()).unwrap();
+        (proxy, client, server.accept().unwrap().0)
+    }
+
+    /// Sends something through.
+    fn passes(from: &mut TcpStream, to: &mut TcpStream, what: &[u8]) {
+        from.write_all(what).unwrap();
+        let mut heard = vec![0; what.len()];
+        to.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, what);
+    }
+
+    #[test]
+    fn a_silent_way_holds_what_is_sent_and_that_somebody_hung_up() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (proxy, mut client, mut server) = connected(&runtime);
+        let (_other, mut one, mut two) = connected(&runtime);
+        passes(&mut client, &mut server, b"first");
+        passes(&mut server, &mut client, b"back");
+        proxy.set(Way::Silent);
+        client.write_all(b"second").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        // What others send comes through meanwhile, and nothing of this.
+        (0..20).for_each(|_| passes(&mut one, &mut two, b"other"));
+        server.set_nonblocking(true).unwrap();
+        let error = server.read(&mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        server.set_nonblocking(false).unwrap();
+        proxy.set(Way::Open);
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"second");
+    }
+
+    #[test]
+    fn whoever_is_cut_off_hears_of_it() {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (proxy, mut client, mut server) = connected(&runtime);
+        passes(&mut client, &mut server, b"first");
+        proxy.set(Way::Cut);
+        for end in [&mut client, &mut server] {
+            assert!(matches!(end.read(&mut [0; 16]), Ok(0) | Err(_)));
+        }
+    }
 }

@@ -1,0 +1,94 @@
+//! What a server says of its run to clients, and what of it a client heeds: never a program to start, nor a file outside
+//! the data folder.
+
+use std::path::{Component, Path};
+
+use ebb_settings::{Facts, Tree};
+
+use crate::CliError;
+
+/// The tables that concern clients.
+const TABLES: [&str; 3] = ["data", "model", "local"];
+
+/// Keys of `[data]` with which a machine's owner names a program, and a file wherever it is.
+const OF_THE_OWNER: [&str; 2] = ["trainer", "model"];
+
+/// Keys of `[data]` that name files: within the data folder they are anybody's.
+const FILES: [&str; 2] = ["file", "test_file"];
+
+/// What of the settings a server says.
+pub(crate) fn said(resolved: &str) -> String {
+    let root = resolved.parse().expect("resolved settings are TOML");
+    toml::to_string(&for_everybody(root)).expect("tables of TOML can be written")
+}
+
+/// What of that a client heeds. The server may be anybody's, so it is looked at again.
+pub(crate) fn heeded(said: &str) -> Result<Tree, CliError> {
+    let said: toml::Table =
+        said.parse().map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
+    let heeded = toml::to_string(&for_everybody(said)).expect("tables of TOML can be written");
+    Ok(Tree::parse(&heeded, "the server's settings")?)
+}
+
+/// The settings without those that only the owner of a machine may make there.
+fn for_everybody(mut root: toml::Table) -> toml::Table {
+    root.retain(|name, table| TABLES.contains(&name) && table.is_table());
+    if let Some(data) = root.get_mut("data").and_then(toml::Value::as_table_mut) {
+        data.retain(|key, value| {
+            let leads_out = || value.as_str().is_none_or(|path| !stays_within(Path::new(path)));
+            !OF_THE_OWNER.contains(&key) && !(FILES.contains(&key) && leads_out())
+        });
+    }
+    root
+}
+
+/// What the owner of both machines says to a client beside the server's settings: its worker, and files wherever they are.
+pub(crate) fn own_arguments(tree: &Tree) -> Vec<String> {
+    let mut arguments = Vec::new();
+    for key in FILES.map(|file| format!("data.{file}")) {
+        if let Some(path) = tree.text(&key).filter(|path| !stays_within(Path::new(path))) {
+            arguments.extend(["--set".to_owned(), format!("{key}={}", toml::Value::from(path))]);
+        }
+    }
+    // The command takes the rest of the line.
+    if let Some(command) = tree.texts("data.trainer.command") {
+        let timeout = tree.table("data.trainer", Facts::default()).number("timeout_s");
+        arguments.extend(timeout.map(|timeout_s| format!("--worker-timeout={timeout_s}")));
+        arguments.push("--exec".to_owned());
+        arguments.extend(command);
+    }
+    arguments
+}
+
+/// Whether a path leads to a place below the folder that it is relative to, as far as names can tell.
+fn stays_within(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_files_elsewhere_are_neither_said_nor_heeded() {
+        let settings = "recipe = \"scaffold\"\n[select]\nkind = \"everyone\"\n[serve]\nlisten = \"127.0.0.1:1\"\n[local]\nrate = 0.1\n\
+                        [data]\nkind = \"external\"\nclients = 2\nmodel = \"/etc/shadow\"\nfile = \"/etc/shadow\"\n\
+                        test_file = \"sets/../../shadow\"\n[data.trainer]\ncommand = [\"sh\"]\n";
+        let expected = "[data]\nclients = 2\nkind = \"external\"\n\n[local]\nrate = 0.1\n";
+        assert_eq!(said(settings), expected);
+        assert_eq!(heeded(settings).unwrap().written(), expected);
+        let harmless = "[data]\nfile = \"adult/adult.data.gz\"\ntest_file = \"./adult.test.gz\"\n";
+        assert_eq!(said(harmless), harmless);
+        assert_eq!(said("[data]\nfile = 7\n"), "[data]\n");
+    }
+
+    #[test]
+    fn whoever_owns_both_machines_says_it_to_both() {
+        let own = |text: &str| own_arguments(&Tree::parse(text, "a.toml").unwrap());
+        let worker =
+            "[data]\nkind = \"external\"\ntrainer = { command = [\"python3\", \"w.py\"], timeout_s = 2.5 }";
+        assert_eq!(own(worker), ["--worker-timeout=2.5", "--exec", "python3", "w.py"]);
+        let files = "[data]\nfile = \"/mine/a.csv\"\ntest_file = \"a.csv\"";
+        assert_eq!(own(files), ["--set", "data.file=\"/mine/a.csv\""]);
+    }
+}

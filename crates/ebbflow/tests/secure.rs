@@ -1,0 +1,63 @@
+//! A server with TLS, as `ebbflow certs` and `[serve.tls]` make it, and a client that is shut out of it by its number.
+
+mod served;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use served::{Ends, PROGRAM, serve, text, token};
+
+fn join(url: &str, token: &str, home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["join", url, "--home", text(home), "--token", token]).args(arguments).stdout(Stdio::null());
+    command
+}
+
+/// A client that is in, and what it says after that.
+fn connected(mut command: Command) -> (Ends, std::thread::JoinHandle<String>) {
+    let mut client = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(client.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|line| line.contains("connected")), "the client ended before it was in");
+    (Ends(client), std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
+}
+
+#[test]
+fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let certs = folder.join("certs");
+    let made = Command::new(PROGRAM).args(["certs", text(&certs), "--name", "127.0.0.1"]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let file = folder.join("fleet.toml");
+    // It would go on for hours, so that nobody is gone because it is over.
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nrate = 0.05\nsteps = 1\n\
+                    [data]\nkind = \"synthetic\"\nclients = 2\n[evaluate]\nevery = 1000000\n\
+                    [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\n\
+                    tls = { certificate = \"certs/server.pem\", key = \"certs/server.key\" }\n";
+    std::fs::write(&file, settings).unwrap();
+    let out = folder.join("served");
+    let (_server, url, _said) = serve(&file, &out);
+    assert!(url.starts_with("https://"), "{url}");
+    let token = token(&out, &["--uses", "2"]);
+    let ca = certs.join("ca.pem");
+
+    // Whoever does not know the authority does not trust the server.
+    let stranger = join(&url, &token, &folder.join("stranger"), &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    assert!(stranger.status.code() == Some(2) && said.contains("certificate"), "{said}");
+
+    let client = |name: &str| connected(join(&url, &token, &folder.join(name), &["--ca", text(&ca)]));
+    let (mut stays, _) = client("stays");
+    let (mut goes, said) = client("goes");
+    let revoked = Command::new(PROGRAM).args(["revoke", text(&out), "1"]).output().unwrap();
+    assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    let ended = goes.0.wait().unwrap();
+    let said = said.join().unwrap();
+    assert!(ended.code() == Some(2) && said.contains("revoked"), "{ended}: {said}");
+    assert!(stays.0.try_wait().unwrap().is_none(), "the other does not notice");
+    // Nor does it come in again.
+    let again = join(&url, &token, &folder.join("goes"), &["--ca", text(&ca)]).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.status.code() == Some(2) && said.contains("revoked"), "{said}");
+}
