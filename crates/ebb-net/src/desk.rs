@@ -328,6 +328,7 @@ impl Desk {
         })?;
         let number = member.client.number();
         let enrolled = wire::Enrolled { client: number, server: Bytes::copy_from_slice(&self.server) };
+        let Some(uses) = uses else { return Ok((enrolled, Vec::new())) };
         tracing::info!(client = number, "enrolled");
         Ok((enrolled, vec![Write::Member(member), Write::TokenUses(terms.id, uses)]))
     }
