@@ -170,6 +170,8 @@ pub(crate) struct Desk {
     sessions: HashMap<Line, Session>,
     by_client: BTreeMap<ClientId, Line>,
     by_key: HashMap<[u8; 16], Line>,
+    /// Until when a client has used up its visits, at so many a second.
+    visited_s: HashMap<ClientId, f64>,
     /// Models that can be fetched.
     contents: HashMap<Digest, Content>,
     uploads: Uploads,
@@ -209,6 +211,10 @@ pub(crate) struct Desk {
 /// So many refusals of a kind are logged, and then one in so many.
 const MOST_LINES: u64 = 1000;
 
+/// A client may come so often at once, and from then on once in so many seconds.
+const MOST_VISITS: f64 = 100.0;
+const VISIT_S: f64 = 1.0;
+
 /// What a client says of itself is logged up to this length.
 const MOST_CHARS: usize = 200;
 
@@ -222,6 +228,7 @@ impl Desk {
             sessions: HashMap::new(),
             by_client: BTreeMap::new(),
             by_key: HashMap::new(),
+            visited_s: HashMap::new(),
             contents: HashMap::new(),
             uploads: Uploads::default(),
             asked: BTreeMap::new(),
@@ -328,13 +335,14 @@ impl Desk {
         })?;
         let number = member.client.number();
         let enrolled = wire::Enrolled { client: number, server: Bytes::copy_from_slice(&self.server) };
+        let Some(uses) = uses else { return Ok((enrolled, Vec::new())) };
         tracing::info!(client = number, "enrolled");
         Ok((enrolled, vec![Write::Member(member), Write::TokenUses(terms.id, uses)]))
     }
 
     /// A client opened its stream with this. It is let in, or refused and hung up on; returns which.
     pub(crate) fn hello(&mut self, line: Line, hello: &wire::Hello, now_s: f64) -> bool {
-        match self.admit(hello) {
+        match self.admit(hello).and_then(|client| self.visit(client, now_s)) {
             Err((reason, message, last)) => {
                 let client =
                     self.members.get(ClientId::new(hello.client as usize)).map(|member| member.client);
@@ -382,6 +390,20 @@ impl Desk {
             return Err(("connected", message, false));
         }
         Ok(member.client)
+    }
+
+    /// A client comes: not too often, for every visit is logged, may be written down, and stirs the engine.
+    fn visit(&mut self, client: ClientId, now_s: f64) -> Result<ClientId, (Reason, String, bool)> {
+        let used_s = self.visited_s.get(&client).map_or(now_s, |used_s| used_s.max(now_s)) + VISIT_S;
+        if used_s > now_s + MOST_VISITS * VISIT_S {
+            return Err((
+                "too-often",
+                "this client came too often, and may again in a while".to_owned(),
+                false,
+            ));
+        }
+        self.visited_s.insert(client, used_s);
+        Ok(client)
     }
 
     fn welcome(&mut self, line: Line, client: ClientId, hello: &wire::Hello, now_s: f64) {

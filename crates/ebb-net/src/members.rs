@@ -94,18 +94,18 @@ impl Members {
     }
 
     /// Makes a client a member: returns it, and how often the token has been used now. The same secret is the same client,
-    /// and costs no use.
+    /// costs no use and changes nothing: then there is no such number.
     pub(crate) fn enrol(
         &mut self,
         terms: &Terms,
         now_s: u64,
         secret: &[u8],
         number: Option<u32>,
-    ) -> Result<(Member, u32), NotEnrolled> {
+    ) -> Result<(Member, Option<u32>), NotEnrolled> {
         let secret = kept(secret);
         let uses = self.token_uses.get(&terms.id).copied().unwrap_or(0);
         if let Some(known) = self.by_secret.get(&secret) {
-            return Ok((self.of[known].clone(), uses));
+            return Ok((self.of[known].clone(), None));
         }
         if now_s > terms.until_s {
             return Err(NotEnrolled::Expired);
@@ -133,7 +133,7 @@ impl Members {
         self.by_secret.insert(secret, number);
         self.of.insert(number, member.clone());
         self.token_uses.insert(terms.id, uses + 1);
-        Ok((member, uses + 1))
+        Ok((member, Some(uses + 1)))
     }
 
     /// Whether a number cannot be given any more.

@@ -681,7 +681,7 @@ const REPLAYED: [&str; 18] = [
 #[test]
 fn the_record_of_a_server_is_its_own_replay() {
     let folder = tempfile::tempdir().unwrap();
-    for recipe in ["full", "dropout", "stale-update", "fl-fdms", "scheme-c", "scaffold", "mifa", "fedawe"] {
+    for recipe in RECIPES {
         let served = networked(recipe, &[], 3);
         let file = folder.path().join(format!("{recipe}.jsonl"));
         std::fs::write(&file, served.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();

@@ -735,8 +735,10 @@ fn enrolment_asks_for_a_token_of_this_server() {
     assert_eq!(office.desk.enrol(&request(good.clone()), &key(), 1001).unwrap_err().0, "token");
     let short = wire::EnrolRequest { secret: Bytes::from_static(b"short"), ..request(good.clone()) };
     assert_eq!(office.desk.enrol(&short, &key(), 500).unwrap_err().0, "malformed");
-    let (enrolled, writes) = office.desk.enrol(&request(good), &key(), 500).unwrap();
+    let (enrolled, writes) = office.desk.enrol(&request(good.clone()), &key(), 500).unwrap();
     assert_eq!((enrolled.client, writes.len()), (0, 2));
+    let (again, writes) = office.desk.enrol(&request(good), &key(), 500).unwrap();
+    assert_eq!((again.client, writes.len()), (0, 0), "it is known");
     office.counted("token", 2);
 }
 

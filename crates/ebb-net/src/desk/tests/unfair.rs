@@ -211,3 +211,30 @@ fn an_old_model_is_kept_for_those_that_fetch_it_and_not_for_those_that_stopped()
     assert_eq!(office.desk.contents.len(), 2);
     assert_eq!(office.desk.next_piece(&stopped, 1, 90.0), None);
 }
+
+#[test]
+fn a_client_that_comes_over_and_over_again_is_turned_away_for_a_while() {
+    let mut office = Office::with(rules(), 2);
+    let come = |office: &mut Office, line: Line| {
+        office.desk.gone(line - 1);
+        office.hello(line, hello(1));
+        office.desk.sessions.contains_key(&line)
+    };
+    // It came once already.
+    let mut line = 1;
+    while come(&mut office, line + 1) {
+        line += 1;
+    }
+    assert_eq!(line, MOST_VISITS as Line);
+    assert_eq!(office.refusals(), [("too-often", false)]);
+    office.desk.has_stirred();
+    assert!(!come(&mut office, 1000) && !office.desk.has_stirred());
+    office.counted("too-often", 2);
+    office.desk.gone(0);
+    office.connect(2000, 0);
+    assert!(office.desk.sessions.contains_key(&2000), "others may come");
+    office.now_s = VISIT_S;
+    assert!(come(&mut office, 3000) && !come(&mut office, 3001));
+    office.now_s = 1e6;
+    assert!((4000..4000 + MOST_VISITS as Line).all(|line| come(&mut office, line)));
+}
