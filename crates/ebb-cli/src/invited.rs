@@ -36,7 +36,7 @@ fn for_everybody(mut root: toml::Table) -> toml::Table {
     if let Some(data) = root.get_mut("data").and_then(toml::Value::as_table_mut) {
         data.retain(|key, value| {
             let leads_out = || value.as_str().is_none_or(|path| !stays_within(Path::new(path)));
-            !OF_THE_OWNER.contains(&key) && !(FILES.contains(&key) && leads_out())
+            !(OF_THE_OWNER.contains(&key) || FILES.contains(&key) && leads_out())
         });
     }
     root

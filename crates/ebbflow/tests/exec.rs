@@ -86,6 +86,17 @@ fn a_worker_that_cannot_is_an_error_that_says_why() {
     check("[\"true\"]", "the worker");
     check("[\"echo\", \"hello\"]", "the worker said \"hello\"");
     check("[]", "trainer.command");
+    let hangs =
+        ["--set", "data.trainer.timeout_s=0.05", "--set", "data.trainer.command=[\"sleep\", \"3600\"]"];
+    let out = folder.path().join("out");
+    let output = Command::new(PROGRAM)
+        .args(["run", text(&external), "--quiet", "--out", text(&out)])
+        .args(hangs)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("did not reply within 0.05 s"), "{said}");
+    assert!(said.contains("sleep 3600") && said.contains("data.trainer.timeout_s"), "{said}");
 }
 
 /// A worker that describes itself, can do what is named, and no job.

@@ -85,3 +85,32 @@ fn clients_with_tables_of_their_own_train_one_model() {
     let recorded = std::fs::read_to_string(out.join("settings.toml")).unwrap();
     assert!(recorded.contains("classes = [\"1\", \"2\", \"10\"]"), "{recorded}");
 }
+
+#[test]
+fn a_server_without_rows_leaves_them_and_the_judging_to_its_clients() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("one.csv"), rows(20, "size,colour,kind", &["red"], &["a", "b"])).unwrap();
+    std::fs::write(folder.join("two.csv"), rows(30, "kind,colour,size", &["blue"], &["c"])).unwrap();
+    let file = folder.join("fleet.toml");
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 4\n\
+        [data]\nkind = \"table\"\nlabel = \"kind\"\ncategorical = [\"colour\"]\nclients = 2\n\
+        [data.encoding]\nclasses = [\"a\", \"b\", \"c\"]\n\
+        columns = [{ name = \"colour\", categories = [\"blue\", \"red\"] }, { name = \"size\", mean = 10.0, deviation = 5.0 }]\n\
+        [data.split]\nkind = \"iid\"\nheld_out = 0.25\n\
+        [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\njudged_by = \"clients\"\n";
+    std::fs::write(&file, settings).unwrap();
+    let out = folder.join("served");
+    let (mut server, url, said) = serve(&file, &out);
+    let token = token(&out, &["--uses", "2"]);
+    let clients = ["one", "two"]
+        .map(|name| Ends(join(&url, &token, folder, name).stderr(Stdio::null()).spawn().unwrap()));
+    assert!(server.0.wait().unwrap().success());
+    for mut client in clients {
+        assert!(client.0.wait().unwrap().success());
+    }
+    drop(said.join().unwrap());
+    let recorded = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
+    assert!(last["accuracy"].is_number() && last["whole"].as_array().unwrap().len() == 2, "{last}");
+}

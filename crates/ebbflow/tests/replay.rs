@@ -257,3 +257,17 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
     let error = fail(&["replay", folder, "--set", "world.step_s=1.0"]);
     assert!(error.contains("world.step_s=1.0: unknown key"), "{error}");
 }
+
+#[test]
+fn methods_reckon_with_as_many_clients_as_in_the_record_or_not_at_all() {
+    let place = tempfile::tempdir().unwrap();
+    let recorded = record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 12"), &[]);
+    // As a server records it whose methods reckon with more clients than its data is split among.
+    let settings = recorded.join("settings.toml");
+    let served = std::fs::read_to_string(&settings).unwrap() + "\n[serve]\nclients = 40\ndeadline_s = 3.0\n";
+    std::fs::write(&settings, served).unwrap();
+    let error = fail(&["replay", recorded.to_str().unwrap()]);
+    assert!(error.contains("reckoned with 40 clients") && error.contains("--set data.clients=40"), "{error}");
+    let as_many = replayed(&recorded, "as-many", &["--set", "data.clients=40"]);
+    assert_eq!(rows(&as_many).len(), 12);
+}

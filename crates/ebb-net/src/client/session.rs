@@ -236,7 +236,8 @@ impl Member {
         client: u32,
         welcome: &wire::Welcome,
     ) -> Result<(u32, crate::Abilities), JoinError> {
-        let senseless = || JoinError::Trainer("it would be larger than any memory".to_owned());
+        let senseless =
+            || JoinError::Unusable("the server's model would be larger than any memory".to_owned());
         let invitation = Invitation {
             client: ClientId::new(client as usize),
             settings: welcome.settings.clone(),

@@ -39,13 +39,17 @@ clients = 20
     build: |settings| Ok(Box::new(settings.parse::<Rows>()?.build(settings)?)),
 };
 
+/// Rows that stand in for those of a client.
+const BLANK: usize = 10;
+
 /// The most that the numbers of all rows may take.
 const MOST_BYTES: u128 = 1 << 32;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rows {
-    file: String,
+    /// Where the rows are; only a server whose clients have them can do without.
+    file: Option<String>,
     test_file: Option<String>,
     test_share: Option<Share>,
     label: Option<String>,
@@ -75,8 +79,9 @@ impl Rows {
     fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
         let form = self.form(settings)?;
-        let (table, file) = self.read(settings, form, "file", &self.file)?;
         one_test(settings, self.test_file.as_ref(), self.test_share)?;
+        let Some(file) = &self.file else { return self.elsewhere(settings) };
+        let (table, file) = self.read(settings, form, "file", file)?;
         let test_table =
             self.test_file.as_ref().map(|file| self.read(settings, form, "test_file", file)).transpose()?;
         let all = |table: &Table| (0..table.n_rows as u32).collect::<Vec<_>>();
@@ -130,10 +135,64 @@ impl Rows {
                 self.with_values(settings, &encoding, &train, &test, unknown)?
             }
         };
-        let (train, test, input) = (Arc::new(train), Arc::new(test), Input::Flat(encoding.width));
+        self.dealt(settings, train, test, n_classes)
+    }
+
+    fn dealt(
+        &self,
+        settings: &Settings<'_>,
+        train: Samples,
+        test: Samples,
+        n_classes: usize,
+    ) -> Result<Labelled, SettingsError> {
+        let input = Input::Flat(train.width());
+        let (train, test) = (Arc::new(train), Arc::new(test));
         let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
         let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
         Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
+    }
+
+    /// What a server needs whose clients have all the rows: the model, and how its clients read and split theirs.
+    fn elsewhere(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
+        if !settings.is_served() {
+            return Err(settings.error("file", "missing; it has no default"));
+        }
+        let Some(said) = &self.encoding else {
+            let message = "missing; a server without rows says in data.encoding how those of its clients become numbers: classes, and \
+                           columns with name, and mean and deviation or categories. Or give a file of such rows";
+            return Err(settings.error("file", message));
+        };
+        if self.test_file.is_some() {
+            return Err(settings.error("test_file", "there is no file to go with it; give both or neither"));
+        }
+        self.check_sense(settings, said)?;
+        let width = Encoding::of(said).width;
+        let n_values = self.values.as_ref().map_or(0, Vec::len);
+        let n_classes = if self.label.is_some() { said.classes.len() } else { n_values };
+        if width == 0 || n_classes == 0 {
+            return Err(
+                settings.error("encoding.columns", "there is nothing to learn, or nothing to learn it from")
+            );
+        }
+        if self.label.is_none() {
+            check_meets(settings, Input::Flat(width), n_values)?;
+        }
+        // Rows of nothing stand in for those that are elsewhere, so that the split can be tried. Nobody trains on them.
+        let blank = |n_rows: usize| {
+            let rows = vec![0.0; n_rows * width];
+            match &self.label {
+                Some(_) => Samples::from_floats(
+                    rows,
+                    (0..n_rows).map(|row| (row % n_classes) as u32).collect(),
+                    width,
+                ),
+                None => Samples::from_values(rows, vec![0.0; n_rows * n_values], width),
+            }
+        };
+        let a_client = self.samples.map_or(BLANK, |samples| samples.get() as usize);
+        let n_rows = n_classes.max(self.clients.get() as usize) * a_client;
+        let task = self.dealt(settings, blank(n_rows), blank(1), n_classes)?;
+        Ok(task.judged_on(Arc::new(blank(0)), Vec::new()))
     }
 
     /// Whether a column is what the model should tell.
@@ -148,8 +207,8 @@ impl Rows {
         }
     }
 
-    /// Whether it can be done as it is said, with the columns that the file has.
-    fn check_said(&self, settings: &Settings<'_>, said: &Said, table: &Table) -> Result<(), SettingsError> {
+    /// Whether what is said of rows makes sense.
+    fn check_sense(&self, settings: &Settings<'_>, said: &Said) -> Result<(), SettingsError> {
         let is_categorical = |name: &str| self.categorical.iter().any(|known| known == name);
         said.check(is_categorical)
             .map_err(|(at, message)| settings.error(&format!("encoding.columns[{at}]"), message))?;
@@ -168,6 +227,12 @@ impl Rows {
         if let Some(twice) = first_twice(&said.classes) {
             return wrong(format!("\"{twice}\" is there twice; leave out one of them"));
         }
+        Ok(())
+    }
+
+    /// Whether it can be done as it is said, with the columns that the file has.
+    fn check_said(&self, settings: &Settings<'_>, said: &Said, table: &Table) -> Result<(), SettingsError> {
+        self.check_sense(settings, said)?;
         let there: BTreeSet<_> =
             table.columns.iter().map(|(name, _)| name).filter(|name| !self.aimed_at(name)).collect();
         let named: BTreeSet<_> = said.columns.iter().map(|column| &column.name).collect();
@@ -591,6 +656,28 @@ mod tests {
             "line 4, column \"kind\": expected one of 9, 10, found \"8\"",
         );
         check(own, &served.replace("categorical = [\"colour\"]", "categorical = []"), "found \"red\"");
+    }
+
+    #[test]
+    fn a_server_needs_no_rows_if_it_says_how_to_read_those_of_its_clients() {
+        let build = |text: &str| {
+            let mut tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{text}"), "a.toml").unwrap();
+            tree.serve();
+            let built = crate::data::build(&tree.table("data", Facts::default()));
+            built.map_err(|error| error.to_string()).map(|task| (task, tree.resolved()))
+        };
+        let encoding = "encoding = { classes = [\"a\", \"b\", \"c\"], columns = [{ name = \"size\", mean = 4.0, deviation = 2.5 }, \
+                        { name = \"colour\", categories = [\"blue\", \"red\"] }] }\n";
+        let rest = "label = \"kind\"\ncategorical = [\"colour\"]\nclients = 4\n";
+        let (task, resolved) =
+            build(&format!("{rest}{encoding}[data.split]\nkind = \"iid\"\nheld_out = 0.25\n")).unwrap();
+        assert_eq!((task.n_clients(), task.layout().len(), task.n_test_pieces()), (4, 3 * 3 + 3, 0));
+        assert!(resolved.contains("held_out = 0.25") && resolved.contains("[data.encoding]"), "{resolved}");
+        let error = build(rest).err().unwrap();
+        assert!(error.contains("data.file: missing; a server without rows says in data.encoding"), "{error}");
+        let tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{rest}{encoding}"), "a.toml").unwrap();
+        let error = crate::data::build(&tree.table("data", Facts::default())).err().unwrap().to_string();
+        assert_eq!(error, "a.toml:1:2: data.file: missing; it has no default");
     }
 
     #[test]
