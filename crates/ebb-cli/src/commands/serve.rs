@@ -155,4 +155,5 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
+    run.notes.iter().for_each(|line| note(line));
 }
