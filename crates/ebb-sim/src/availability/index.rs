@@ -3,11 +3,11 @@
 //! As the public code of FAST, "Federated Average with Snapshot" (2025), has it: of `M` clients, `floor(M X)` is up, for
 //! as many draws of `X` as it takes.
 
+use std::sync::OnceLock;
+
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Chance, Entry, Facts, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
-
-use std::sync::OnceLock;
 
 use super::Availability;
 use super::draws::unit;
