@@ -104,7 +104,7 @@ impl State for Mifa {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, aggregator, contribution};
+    use crate::testing::{World, aggregator, contribution, vector_answer};
 
     /// How many clients there are, the rate, and answers as (client, value).
     type Played<'r> = (usize, f32, &'r [(usize, f32)]);
@@ -137,6 +137,18 @@ mod tests {
         ];
         assert_eq!(play("", &rounds), [3.0, 1.5, 0.75, 0.0]);
         assert_eq!(play("empty_rounds = \"stay\"", &rounds), [3.0, 0.0, 0.75, 0.0]);
+    }
+
+    /// Halves hold eleven bits beside the largest number: a variance of fifty would leave nothing of a millionth.
+    #[test]
+    fn small_steps_stay_beside_large_running_statistics_in_half_the_space() {
+        let mut world = World::of(1);
+        world.set_model(&[0.0, 0.0]);
+        world.train_only(0..1);
+        let mut mifa = aggregator(ENTRY, "precision = \"f16\"").unwrap();
+        let came = Contribution::own(&vector_answer(0, 0, &[1e-6, 50.0]));
+        let found = mifa.aggregate(&world.round(0), &[came]).vector;
+        assert!((found[0] - 1e-6).abs() < 1e-9, "{found:?}");
     }
 
     #[test]
