@@ -720,3 +720,27 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
     }
     assert!(trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(), "a guess is no oracle");
 }
+
+/// Who is up of whom by FAST's law depends on who else is enrolled; by a coin of one's own it does not. Nobody's outages are known.
+#[test]
+fn true_chances_are_known_where_they_are_always_the_same() {
+    let known = |text: &str| {
+        let tree = Tree::parse(
+            &format!("[data]\nkind = \"quadratic\"\nclients = 10\ndimension = 1\n[world]\n{text}"),
+            "a.toml",
+        )
+        .unwrap();
+        let facts = Facts { n_clients: 10, n_rounds: 20, ..Facts::default() };
+        let task = data::build(&tree.table("data", facts)).unwrap();
+        World::build(&tree.table("world", facts), task.as_ref()).unwrap().oracle_chances(10).len()
+    };
+    let (beta, coin) = (
+        "availability = { kind = \"index\", law = \"beta\", share = 0.3 }",
+        "availability = { kind = \"bernoulli\", chance = 0.5 }",
+    );
+    let comes = "arrivals = [{ round = 3, clients = [2] }]";
+    let churn = "churn = { from_start = 0.5, arrivals = 0.5, lifetime = 100.0 }";
+    let away = "outages = [{ from = 1, until = 3, clients = [0] }]";
+    let found = [beta, coin].map(|law| ["", comes, churn, away].map(|more| known(&format!("{law}\n{more}"))));
+    assert_eq!(found, [[10, 0, 0, 0], [10, 10, 10, 0]]);
+}
