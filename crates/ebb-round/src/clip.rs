@@ -4,13 +4,14 @@
 //! client's memory changed by, and a part of that would make what the server knows of it wrong for good. What is allowed is known before the round
 //! begins, so that it does not matter who answers first.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::inbox::Refusal;
 use crate::roles::Notes;
 use crate::state::{Loader, Saver, State, StateError};
-use crate::{Update, vectors};
+use crate::{SideName, Update, vectors};
 
 /// The rounds heard last that together have so many lengths say what is usual.
 const REMEMBERED: usize = 101;
@@ -34,19 +35,44 @@ pub struct Allowed {
 pub(crate) struct Clip {
     allowed: Allowed,
     /// By kind of vector, the lengths of the rounds that are remembered, as they came, the last round last.
-    lengths: BTreeMap<String, VecDeque<Vec<f64>>>,
+    lengths: BTreeMap<Kind, VecDeque<Vec<f64>>>,
     /// What is allowed in the present round.
-    bounds: BTreeMap<String, f64>,
+    bounds: BTreeMap<Kind, f64>,
     /// The coordinates that are trained, and those that are not.
     parts: [Vec<Range<usize>>; 2],
     n_clipped: u32,
 }
 
-/// What is trained of the model among the vectors of an answer.
-const MODEL: &str = "";
+/// A vector of an answer. Names come from clients, so no name can stand for the model.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// What is trained of the model.
+    Model,
+    /// The model's running statistics.
+    Statistics,
+    /// A vector beside the model.
+    Side(SideName),
+}
 
-/// Its running statistics. No vector that travels beside it is called so.
-const STATISTICS: &str = "/statistics";
+impl Kind {
+    /// As it is saved: a digit, and the name of a side vector.
+    fn saved(&self) -> Cow<'_, str> {
+        match self {
+            Kind::Model => Cow::Borrowed("0"),
+            Kind::Statistics => Cow::Borrowed("1"),
+            Kind::Side(name) => Cow::Owned(format!("2{name}")),
+        }
+    }
+
+    fn read(saved: &str) -> Option<Kind> {
+        match saved.split_at_checked(1)? {
+            ("0", "") => Some(Kind::Model),
+            ("1", "") => Some(Kind::Statistics),
+            ("2", name) => Some(Kind::Side(Cow::Owned(name.to_owned()))),
+            _ => None,
+        }
+    }
+}
 
 impl Clip {
     pub(crate) fn new(allowed: Allowed) -> Clip {
@@ -65,7 +91,7 @@ impl Clip {
         }
         self.parts = [trained.to_vec(), statistics.to_vec()];
         self.bounds.clear();
-        for (name, rounds) in &mut self.lengths {
+        for (kind, rounds) in &mut self.lengths {
             // Whole rounds, or those that come last in each would say what is usual.
             let mut n_lengths: usize = rounds.iter().map(Vec::len).sum();
             while let Some(oldest) = rounds.front().filter(|oldest| n_lengths - oldest.len() >= REMEMBERED) {
@@ -73,16 +99,19 @@ impl Clip {
                 rounds.pop_front();
             }
             if let Some(times) = self.allowed.times.filter(|_| n_lengths >= LEAST) {
-                self.bounds.insert(name.clone(), times * median(rounds));
+                self.bounds.insert(kind.clone(), times * median(rounds));
             }
-            rounds.push_back(Vec::new());
+            // A round without such a vector leaves nothing behind.
+            if rounds.back().is_none_or(|last| !last.is_empty()) {
+                rounds.push_back(Vec::new());
+            }
         }
     }
 
     /// What a vector of this kind may be long.
-    fn bound(&self, name: &str) -> f64 {
-        let given = if name == MODEL { self.allowed.norm } else { self.allowed.beside };
-        let usual = self.bounds.get(name).copied();
+    fn bound(&self, kind: &Kind) -> f64 {
+        let given = if *kind == Kind::Model { self.allowed.norm } else { self.allowed.beside };
+        let usual = self.bounds.get(kind).copied();
         given.into_iter().chain(usual).fold(f64::INFINITY, f64::min)
     }
 
@@ -92,12 +121,14 @@ impl Clip {
             return Ok(());
         }
         let [trained, statistics] = std::mem::take(&mut self.parts);
-        let mut factors = vec![self.factor(MODEL, norm_over(&update.delta.model, &trained))];
+        let mut factors = vec![self.factor(Kind::Model, norm_over(&update.delta.model, &trained))];
         if !statistics.is_empty() {
-            factors.push(self.factor(STATISTICS, norm_over(&update.delta.model, &statistics)));
+            factors.push(self.factor(Kind::Statistics, norm_over(&update.delta.model, &statistics)));
         }
         let sides = &update.delta.side;
-        factors.extend(sides.iter().map(|(name, vector)| self.factor(name, vectors::norm(vector))));
+        factors.extend(
+            sides.iter().map(|(name, vector)| self.factor(Kind::Side(name.clone()), vectors::norm(vector))),
+        );
         let too_long = factors.iter().any(|factor| *factor < 1.0);
         let refused = too_long && !sides.is_empty();
         if !refused {
@@ -111,12 +142,12 @@ impl Clip {
     }
 
     /// By what a vector of this length must be multiplied.
-    fn factor(&mut self, name: &str, norm: f64) -> f64 {
+    fn factor(&mut self, kind: Kind, norm: f64) -> f64 {
+        let bound = self.bound(&kind);
         if self.allowed.times.is_some() {
-            let rounds = self.lengths.entry(name.to_owned()).or_insert_with(|| VecDeque::from([Vec::new()]));
+            let rounds = self.lengths.entry(kind).or_insert_with(|| VecDeque::from([Vec::new()]));
             rounds.back_mut().expect("the present round is there").push(norm);
         }
-        let bound = self.bound(name);
         if norm > bound { bound / norm } else { 1.0 }
     }
 
@@ -125,7 +156,7 @@ impl Clip {
         let mut notes = Notes::new();
         if !self.is_off() {
             notes.insert("clipped", f64::from(self.n_clipped));
-            let bound = self.bound(MODEL);
+            let bound = self.bound(&Kind::Model);
             notes.extend(bound.is_finite().then_some(("clip_bound", bound)));
         }
         notes
@@ -152,8 +183,8 @@ fn median(rounds: &VecDeque<Vec<f64>>) -> f64 {
 impl State for Clip {
     fn save(&self, to: &mut Saver) {
         to.u64("vectors", self.lengths.len() as u64);
-        for (name, rounds) in &self.lengths {
-            to.bytes("name", name.as_bytes());
+        for (kind, rounds) in &self.lengths {
+            to.bytes("kind", kind.saved().as_bytes());
             to.u64("rounds", rounds.len() as u64);
             rounds.iter().for_each(|lengths| to.f64s("lengths", lengths));
         }
@@ -162,9 +193,10 @@ impl State for Clip {
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.lengths.clear();
         for _ in 0..from.u64("vectors")? {
-            let name = from.text("name")?.to_owned();
+            let kind =
+                Kind::read(from.text("kind")?).ok_or_else(|| from.error("kind", "is none there is"))?;
             let rounds = (0..from.u64("rounds")?).map(|_| from.f64s("lengths")).collect::<Result<_, _>>()?;
-            self.lengths.insert(name, rounds);
+            self.lengths.insert(kind, rounds);
         }
         Ok(())
     }
@@ -291,7 +323,7 @@ mod tests {
             assert_eq!(note(&clip, "clip_bound"), Some(1.0));
         }
         // One whole round is enough, and is all that is kept; then the present one.
-        assert_eq!(clip.lengths[MODEL].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
+        assert_eq!(clip.lengths[&Kind::Model].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
     }
 
     #[test]
@@ -309,6 +341,36 @@ mod tests {
         again.load(&mut Loader::new(&bytes)).unwrap();
         begin(&mut again);
         assert_eq!(note(&again, "clip_bound"), Some(7.0));
-        assert_eq!(again.bound("control"), 5.0);
+        assert_eq!(again.bound(&Kind::Side("control".into())), 5.0);
+    }
+
+    #[test]
+    fn the_name_of_a_side_vector_does_not_make_it_count_as_another_kind() {
+        let mut clip = clip(None, None, Some(1.0));
+        for name in ["", "/statistics", "0", "1", "2"] {
+            for _ in 0..20 {
+                one(&mut clip, 1.0, None);
+                let mut liar = update(&[100.0], None);
+                liar.delta.side.insert(name.into(), vec![100.0]);
+                let _ = clip.shorten(&mut liar);
+                one(&mut clip, 1.0, None);
+            }
+            begin(&mut clip);
+            // One vote of three: the median is that of the honest two.
+            assert_eq!(note(&clip, "clip_bound"), Some(1.0), "{name:?}");
+        }
+        let mut saver = Saver::new();
+        clip.save(&mut saver);
+        let mut again = Clip::new(clip.allowed);
+        again.load(&mut Loader::new(&saver.finish())).unwrap();
+        assert_eq!(again.lengths, clip.lengths);
+    }
+
+    #[test]
+    fn rounds_without_answers_leave_nothing_behind() {
+        let mut clip = clip(None, None, Some(1.0));
+        one(&mut clip, 1.0, Some(1.0));
+        (0..100).for_each(|_| begin(&mut clip));
+        assert!(clip.lengths.values().all(|rounds| rounds.len() == 2));
     }
 }
