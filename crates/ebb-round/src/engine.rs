@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::clip::{Allowed, Clip};
 use crate::fleet::{Account, Evaluator, Fleet, FleetError, Order, Score, Spent};
-use crate::inbox::{Inbox, Owed};
+use crate::guard::{self, Guard, Void};
+use crate::inbox::{Closed, Inbox, Owed};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
     Acquaintance, Aggregate, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes,
@@ -13,7 +14,7 @@ use crate::roles::{
 };
 use crate::state::{Loader, Saver, State, StateError};
 use crate::weights::Weights;
-use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, vectors};
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, SideName, vectors};
 
 /// One answer to each of the six questions.
 pub struct Roles {
@@ -50,6 +51,8 @@ pub struct RunFacts {
     pub oracle: bool,
     /// How long an update may be.
     pub clip: Allowed,
+    /// When a round is void; without, no round is, and a model that is not finite stays.
+    pub guard: Option<guard::Limits>,
 }
 
 /// What roles need of every client, beyond training.
@@ -76,6 +79,7 @@ pub struct Engine {
     oracle_errors2: f64,
     weights: Weights,
     clip: Clip,
+    guard: Guard,
 }
 
 /// What happened in a round.
@@ -110,6 +114,8 @@ pub struct Outcome {
     pub notes: Notes,
     /// The norm of the aggregate.
     pub step_norm: f64,
+    /// Why the round is void, if it is: then the model is as before, and nobody counts as heard.
+    pub void: Option<Void>,
     /// How good the model is now, if that was asked.
     pub score: Option<Score>,
     /// What the round took.
@@ -137,6 +143,7 @@ impl Engine {
     /// A run before its first round.
     pub fn new(roles: Roles, facts: RunFacts) -> Self {
         let clip = Clip::new(facts.clip);
+        let guard = Guard::new(facts.guard);
         Engine {
             roles,
             facts,
@@ -148,6 +155,7 @@ impl Engine {
             oracle_errors2: 0.0,
             weights: Weights::default(),
             clip,
+            guard,
         }
     }
 
@@ -204,14 +212,20 @@ impl Engine {
             statistics_hold,
         ]);
         self.clip.begin(trained, &statistics);
+        // Answers that are folded change the aggregator as they come.
+        let before = self
+            .guard
+            .is_on()
+            .then(|| save_roles(substitution.as_ref(), aggregator.as_ref(), server.as_ref()));
+        let lengths = self.guard.wants_lengths().then(Vec::new);
         let mut inbox =
-            Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut(), &mut self.clip);
+            Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut(), &mut self.clip, lengths);
         let training = fleet.train(
             &orders(&round, server.as_ref(), &cohort.clients(), &job),
             cohort.wait,
             &mut inbox,
         )?; // local training
-        let (returns, folded) = inbox.close(probing.elapsed_s + training.elapsed_s);
+        let Closed { returns, folded, lengths } = inbox.close(probing.elapsed_s + training.elapsed_s);
         let account = fleet.account();
 
         let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
@@ -223,23 +237,55 @@ impl Engine {
             Some(aggregate) => aggregate,
             None => aggregator.aggregate(&recounted, &contributions), // debiasing, aggregation
         };
-        self.weights.add(&round, given.filter(|_| server.goes_by_aggregate()));
         if !aggregator.makes_statistics() {
             average(&round, &statistics, &returns, &mut aggregate);
         }
-        let oracle = match self.facts.oracle {
+        let mut oracle = match self.facts.oracle {
             true => {
                 let missing = orders(&round, server.as_ref(), &returns.missing(&round), &job);
                 let absent = fleet.oracle(&missing)?;
-                let mut cost = oracle::measure(&round, &returns, &absent, &aggregate);
-                self.oracle_errors2 += cost.error2;
-                cost.psi = self.oracle_errors2 / f64::from(number + 1);
-                Some(cost)
+                Some(oracle::measure(&round, &returns, &absent, &aggregate))
             }
             false => None,
         };
+        let step_norm = vectors::norm(&aggregate);
         server.absorb(&recounted, &contributions, &aggregate); // server update
-        let score = evaluator.evaluate(number, server.model(), &self.census, &self.shares); // evaluation
+        let mut void = None;
+        let mut length = step_norm;
+        if self.guard.is_on() {
+            if !server.goes_by_aggregate() {
+                length = vectors::distance(&round.global.model, &server.model().model);
+            }
+            let finite = vectors::all_finite(&aggregate) && vectors::all_finite(&server.model().model);
+            void = self.guard.step(length, finite, &lengths);
+        }
+        let mut undo = |server: &mut dyn ServerRule| {
+            let before = before.as_deref().expect("only a guard voids rounds");
+            load_roles(before, substitution.as_mut(), aggregator.as_mut(), server);
+        };
+        if void.is_some() {
+            undo(server.as_mut());
+        }
+        let mut score = evaluator.evaluate(number, server.model(), &self.census, &self.shares); // evaluation
+        if void.is_none() {
+            void = self.guard.accuracy(score.as_ref().and_then(|score| score.accuracy));
+            if void.is_some() {
+                undo(server.as_mut());
+                // It is that of a model which is no more.
+                score = None;
+            }
+        }
+        if void.is_some() {
+            contributions.clear();
+            oracle = None;
+        } else {
+            self.guard.keep(length, score.as_ref().and_then(|score| score.accuracy));
+            self.weights.add(&round, given.filter(|_| server.goes_by_aggregate()));
+        }
+        if let Some(cost) = &mut oracle {
+            self.oracle_errors2 += cost.error2;
+            cost.psi = self.oracle_errors2 / f64::from(number + 1);
+        }
 
         let oracle_hits = oracle::hits(&round, &contributions);
         let report = Report { cohort: &cohort, returns: &returns };
@@ -252,13 +298,12 @@ impl Engine {
         notes.extend(self.clip.notes());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
         // for no role took its part in it.
-        for answer in &returns.fresh {
+        for answer in returns.fresh.iter().filter(|_| void.is_none()) {
             self.census.hear(answer.client, answer.update.base);
         }
         self.next += 1;
         let spent = probing + training;
         self.spent = self.spent + spent;
-        let step_norm = vectors::norm(&aggregate);
         Ok(Outcome {
             number,
             joined,
@@ -274,6 +319,7 @@ impl Engine {
             judged,
             notes,
             step_norm,
+            void,
             score,
             spent,
             spent_so_far: self.spent,
@@ -284,6 +330,11 @@ impl Engine {
     pub fn needs(&self) -> Needs {
         let Roles { selector, local, server, .. } = &self.roles;
         Needs { memory: local.remembers(), own_start: server.gives_own_starts(), probe: selector.probes() }
+    }
+
+    /// The names of the vectors that clients send beside the model.
+    pub fn sides(&self) -> Vec<SideName> {
+        self.roles.local.sides()
     }
 
     /// The number of the round that comes next.
@@ -347,6 +398,9 @@ impl State for Engine {
         if self.facts.clip != Allowed::default() {
             to.section("clip", |to| self.clip.save(to));
         }
+        if self.guard.is_on() {
+            to.section("guard", |to| self.guard.save(to));
+        }
         to.section("objective", |to| self.roles.objective.save(to));
         to.section("select", |to| self.roles.selector.save(to));
         to.section("substitute", |to| self.roles.substitution.save(to));
@@ -367,12 +421,42 @@ impl State for Engine {
         if self.facts.clip != Allowed::default() {
             from.section("clip", |from| self.clip.load(from))?;
         }
+        if self.guard.is_on() {
+            from.section("guard", |from| self.guard.load(from))?;
+        }
         from.section("objective", |from| self.roles.objective.load(from))?;
         from.section("select", |from| self.roles.selector.load(from))?;
         from.section("substitute", |from| self.roles.substitution.load(from))?;
         from.section("aggregate", |from| self.roles.aggregator.load(from))?;
         from.section("server", |from| self.roles.server.load(from))
     }
+}
+
+/// The state of the roles that learn from answers before it is known whether the round counts.
+fn save_roles(
+    substitution: &dyn Substitution,
+    aggregator: &dyn Aggregator,
+    server: &dyn ServerRule,
+) -> Vec<u8> {
+    let mut to = Saver::new();
+    to.section("substitute", |to| substitution.save(to));
+    to.section("aggregate", |to| aggregator.save(to));
+    to.section("server", |to| server.save(to));
+    to.finish()
+}
+
+fn load_roles(
+    bytes: &[u8],
+    substitution: &mut dyn Substitution,
+    aggregator: &mut dyn Aggregator,
+    server: &mut dyn ServerRule,
+) {
+    let mut from = Loader::new(bytes);
+    let loaded = from
+        .section("substitute", |from| substitution.load(from))
+        .and_then(|()| from.section("aggregate", |from| aggregator.load(from)))
+        .and_then(|()| from.section("server", |from| server.load(from)));
+    loaded.expect("roles read what they just wrote");
 }
 
 fn all_fold(holds: [Hold; 6]) -> Hold {

@@ -77,6 +77,18 @@ pub(crate) struct Inbox<'a> {
     clip: &'a mut Clip,
     returns: Returns,
     fold: Option<Fold>,
+    /// The lengths of on-time answers, if they are asked for.
+    lengths: Option<Vec<f64>>,
+}
+
+/// What came of a round's answers.
+pub(crate) struct Closed {
+    /// Who answered what.
+    pub(crate) returns: Returns,
+    /// The aggregate, if updates were folded.
+    pub(crate) folded: Option<Aggregate>,
+    /// The lengths of on-time answers, if they were asked for.
+    pub(crate) lengths: Vec<f64>,
 }
 
 /// The running sum of a round whose updates are not kept.
@@ -96,6 +108,7 @@ impl<'a> Inbox<'a> {
         hold: Hold,
         aggregator: &'a mut dyn Aggregator,
         clip: &'a mut Clip,
+        lengths: Option<Vec<f64>>,
     ) -> Self {
         let fold = (hold == Hold::Fold).then(|| Fold {
             sum: vec![0.0; round.global.model.len()],
@@ -103,25 +116,25 @@ impl<'a> Inbox<'a> {
             waiting: Vec::with_capacity(FOLD_TOGETHER),
             weights: Vec::new(),
         });
-        Inbox { round, cohort, owed, aggregator, clip, returns: Returns::default(), fold }
+        Inbox { round, cohort, owed, aggregator, clip, returns: Returns::default(), fold, lengths }
     }
 
-    /// Who answered what, and the aggregate if updates were folded.
-    pub(crate) fn close(mut self, elapsed_s: f64) -> (Returns, Option<Aggregate>) {
+    /// Ends the round.
+    pub(crate) fn close(mut self, elapsed_s: f64) -> Closed {
         let mut answered = self.returns.fresh.iter().map(|answer| answer.client).peekable();
         let asked = self.cohort.picks.iter().map(|pick| pick.client);
         self.returns.absent =
             asked.filter(|client| answered.next_if(|answered| answered == client).is_none()).collect();
         self.returns.elapsed_s = elapsed_s;
         self.owed.remember(self.round.number, &self.returns.absent);
-        let aggregate = self.fold.take().map(|mut fold| {
+        let folded = self.fold.take().map(|mut fold| {
             fold.flush(self.round.threads);
             let own: Vec<_> = self.returns.fresh.iter().map(Contribution::own).collect();
             let scale = self.aggregator.scale(self.round, fold.total, &own);
             fold.weights.iter_mut().for_each(|(_, weight)| *weight *= scale);
             Aggregate { vector: scaled(&fold.sum, scale), given: Some(fold.weights) }
         });
-        (self.returns, aggregate)
+        Closed { returns: self.returns, folded, lengths: self.lengths.unwrap_or_default() }
     }
 
     /// The chance a fresh answer was asked with, or why the answer is refused.
@@ -178,6 +191,9 @@ impl Sink for Inbox<'_> {
             }
             self.returns.late.push(Answer { client, chance, update: Arc::new(update) });
             return Ok(());
+        }
+        if let Some(lengths) = &mut self.lengths {
+            lengths.push(vectors::norm(&update.delta.model));
         }
         let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
         let answer = Answer { client, chance, update: Arc::new(update) };

@@ -12,6 +12,7 @@ pub mod clip;
 pub mod engine;
 pub mod fleet;
 pub mod gram;
+pub mod guard;
 pub mod inbox;
 pub mod oracle;
 pub mod parcel;
@@ -31,6 +32,7 @@ pub use fleet::{
     Account, ClassScore, Evaluator, Fleet, FleetError, Imputed, Measured, Order, Score, SetScore, Sink,
     Spent, Spread,
 };
+pub use guard::Void;
 pub use inbox::{LATE_ROUNDS, Refusal, Refused};
 pub use oracle::OracleError;
 pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};

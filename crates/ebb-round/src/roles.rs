@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::inbox::Refused;
 use crate::state::State;
-use crate::{Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Shelf, Stream, Update, Work, vectors};
+use crate::{
+    Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Shelf, SideName, Stream, Update, Work, vectors,
+};
 
 /// Read-only facts of this round.
 #[derive(Clone, Debug)]
@@ -137,9 +139,14 @@ pub trait LocalRule: Send + Sync {
     fn plan(&self, tick: u32) -> (f32, Work);
     /// Does the work. What is returned is remembered once the server says that it heard.
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel>;
-    /// Whether clients remember something from round to round, and send beside the model what it changed by.
+    /// The names of the vectors that clients remember from round to round. They send beside the model what these
+    /// changed by, and no other vector is taken from them.
+    fn sides(&self) -> Vec<SideName> {
+        Vec::new()
+    }
+    /// Whether clients remember something from round to round.
     fn remembers(&self) -> bool {
-        false
+        !self.sides().is_empty()
     }
     /// What it asks of whoever trains beyond plain steps, so that whoever cannot is told before the first job.
     fn skills(&self) -> Vec<Skill> {

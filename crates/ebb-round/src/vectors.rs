@@ -49,6 +49,16 @@ pub fn norm(vector: &[f32]) -> f64 {
     vector.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
 }
 
+/// The Euclidean norm of the difference.
+///
+/// # Panics
+/// When the vectors differ in length.
+pub fn distance(one: &[f32], other: &[f32]) -> f64 {
+    assert_eq!(one.len(), other.len(), "vectors of one model have one length");
+    let squares = one.iter().zip(other).map(|(&one, &other)| (f64::from(one) - f64::from(other)).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
 /// Whether every number is finite.
 pub fn all_finite(vector: &[f32]) -> bool {
     // Chunked so that the inner loop has no exit and can be vectorised.

@@ -4,12 +4,13 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use ebb_round::clip::Allowed;
+use ebb_round::guard::Limits;
 use ebb_round::roles::Probes;
 use ebb_round::{
     Aggregate, Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet,
     FleetError, Hold, Job, Judgement, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome,
     Parcel, Report, Returns, Roles, Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares,
-    Sink, Spent, State, StateError, Substitution, Update, Wait, Work, stateless, vectors,
+    Sink, Spent, State, StateError, Substitution, Update, Void, Wait, Work, stateless, vectors,
 };
 
 /// Passes on, in each round, the answers it was given: (client, update).
@@ -464,4 +465,82 @@ fn the_questions_come_in_order_and_probes_are_charged() {
     assert_eq!((first.rate, second.rate), (1.0, 2.0), "the rate's clock starts at 1");
     assert_eq!(numbers(&first.joined), [0, 1, 2, 3]);
     assert!(second.joined.is_empty() && second.left.is_empty());
+}
+
+/// Gives these accuracies, one a round.
+struct Accuracies(Vec<f64>);
+impl Evaluator for Accuracies {
+    fn evaluate(&mut self, number: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
+        Some(Score { accuracy: Some(self.0[number as usize]), ..Score::default() })
+    }
+}
+
+fn guarded(hold: Hold) -> Engine {
+    let guard = Some(Limits { times: Some(10.0), accuracy_drop: Some(0.5) });
+    let facts = RunFacts { threads: 1, guard, ..RunFacts::default() };
+    Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts)
+}
+
+/// The answers of all three, of which the last sends this.
+fn with_liar(base: RoundNo, sent: &[f32]) -> Vec<(usize, Update)> {
+    vec![(0, update(base, &[1.0, 0.0])), (1, update(base, &[1.0, 0.0])), (2, update(base, sent))]
+}
+
+#[test]
+fn a_round_that_would_destroy_the_model_is_void() {
+    for hold in [Hold::Fold, Hold::All] {
+        let mut engine = guarded(hold);
+        // In the first round nothing is known but what the others sent.
+        let mut rounds = vec![with_liar(0, &[3e38, 3e38]), with_liar(1, &[3e38, -3e38])];
+        rounds.extend((2..8).map(|round| with_liar(round, &[1.0, 0.0])));
+        rounds.push(with_liar(8, &[-50.0, 0.0]));
+        rounds.push(with_liar(9, &[1.0, 0.0]));
+        let n_rounds = rounds.len();
+        let mut fleet = Told { rounds, ..Told::default() };
+        let mut play = |engine: &mut Engine| engine.round(&mut fleet, &mut NoJudge).unwrap();
+        let outcomes: Vec<_> = (0..n_rounds).map(|_| play(&mut engine)).collect();
+        let void: Vec<_> = outcomes.iter().map(|outcome| outcome.void).collect();
+        let mut expected = vec![None; n_rounds];
+        for at in [0, 1, 8] {
+            expected[at] = Some(Void::StepTooLong);
+        }
+        assert_eq!(void, expected);
+        assert_eq!(engine.model().model, [7.0, 0.0], "seven rounds counted, each by one");
+        // Whoever answered a void round was not heard in it: what a client remembers of it is not committed.
+        let heard = |round: usize| fleet.heard[round].clone();
+        assert_eq!(heard(1), [None, None, None]);
+        assert_eq!(heard(9), [Some(7), Some(7), Some(7)]);
+        assert_eq!(outcomes[0].returns.fresh.len(), 3, "the record says who answered");
+    }
+}
+
+#[test]
+fn a_step_that_is_no_number_voids_the_round_and_without_a_guard_stays() {
+    let too_much = || vec![with_liar(0, &[f32::MAX, 0.0]), with_liar(1, &[1.0, 0.0])];
+    let mut alone = guarded(Hold::Fold);
+    let only = vec![vec![(0, update(0, &[f32::MAX, 0.0]))], vec![(0, update(1, &[f32::MAX, 0.0]))]];
+    let mut fleet = Told { rounds: only, ..Told::default() };
+    // Twice the largest number is infinite.
+    assert_eq!(alone.round(&mut fleet, &mut NoJudge).unwrap().void, None);
+    assert_eq!(alone.round(&mut fleet, &mut NoJudge).unwrap().void, Some(Void::NotFinite));
+    assert_eq!(alone.model().model, [f32::MAX, 0.0]);
+    let (outcomes, engine, _) = play(Hold::Fold, too_much());
+    assert!(outcomes.iter().all(|outcome| outcome.void.is_none()));
+    assert!(engine.model().model[0] > 1e37);
+}
+
+#[test]
+fn a_model_that_is_far_worse_is_taken_back() {
+    let mut engine = guarded(Hold::All);
+    let rounds = (0..4).map(|round| with_liar(round, &[1.0, 0.0])).collect();
+    let mut fleet = Told { rounds, ..Told::default() };
+    let mut evaluator = Accuracies(vec![0.8, 0.3, 0.7, 0.34]);
+    let mut play = || {
+        let outcome = engine.round(&mut fleet, &mut evaluator).unwrap();
+        (outcome.void, outcome.score.map(|score| score.accuracy), engine.model().model[0])
+    };
+    assert_eq!(play(), (None, Some(Some(0.8)), 1.0));
+    assert_eq!(play(), (Some(Void::AccuracyFell), None, 1.0));
+    assert_eq!(play(), (None, Some(Some(0.7)), 2.0));
+    assert_eq!(play(), (Some(Void::AccuracyFell), None, 2.0));
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -82,8 +82,8 @@ impl Memory {
 }
 
 impl LocalRule for AmplifiedScaffold {
-    fn remembers(&self) -> bool {
-        true
+    fn sides(&self) -> Vec<SideName> {
+        vec![Cow::Borrowed(CONTROL)]
     }
 
     fn skills(&self) -> Vec<Skill> {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -48,8 +48,8 @@ struct Focus {
 }
 
 impl LocalRule for Focus {
-    fn remembers(&self) -> bool {
-        true
+    fn sides(&self) -> Vec<SideName> {
+        vec![Cow::Borrowed(GRADIENT)]
     }
 
     fn skills(&self) -> Vec<Skill> {

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -74,8 +74,8 @@ struct Scaffold {
 }
 
 impl LocalRule for Scaffold {
-    fn remembers(&self) -> bool {
-        true
+    fn sides(&self) -> Vec<SideName> {
+        vec![Cow::Borrowed(CONTROL)]
     }
 
     fn skills(&self) -> Vec<Skill> {

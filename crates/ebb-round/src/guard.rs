@@ -1,0 +1,205 @@
+//! Voids a round whose result cannot be right: the model goes back to what it was before the round.
+//!
+//! A round is void if its step is not finite, if it is many times longer than recent steps, or if the accuracy falls
+//! far below that of the last evaluation. What substitution, aggregator and server rule learned in a void round is
+//! undone; who took part in it is not.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::state::{Loader, Saver, State, StateError};
+
+/// The last so many steps say what is usual.
+const REMEMBERED: usize = 21;
+
+/// From so many steps on, earlier steps say what is usual. Before, the answers of the round do.
+const LEAST: usize = 5;
+
+/// When a round is void.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// A step longer than so many times the median of the last steps voids the round.
+    pub times: Option<f64>,
+    /// The loss of more than this fraction of the last accuracy voids the round.
+    pub accuracy_drop: Option<f64>,
+}
+
+/// Why a round is void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Void {
+    /// A number of the step or of the model is NaN or infinite.
+    NotFinite,
+    /// The step is many times longer than usual.
+    StepTooLong,
+    /// The accuracy fell off a cliff.
+    AccuracyFell,
+}
+
+impl Void {
+    /// Its name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Void::NotFinite => "not-finite",
+            Void::StepTooLong => "step-too-long",
+            Void::AccuracyFell => "accuracy-fell",
+        }
+    }
+}
+
+impl fmt::Display for Void {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Void::NotFinite => "the step is not finite",
+            Void::StepTooLong => "the step is many times longer than usual",
+            Void::AccuracyFell => "the accuracy fell off a cliff",
+        })
+    }
+}
+
+/// What recent rounds were like.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guard {
+    limits: Option<Limits>,
+    /// The lengths of the last steps that moved the model.
+    steps: VecDeque<f64>,
+    /// The accuracy at the last evaluation.
+    accuracy: Option<f64>,
+}
+
+impl Guard {
+    pub(crate) fn new(limits: Option<Limits>) -> Guard {
+        Guard { limits, ..Guard::default() }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.limits.is_some()
+    }
+
+    /// Whether the lengths of the round's answers are asked for.
+    pub(crate) fn wants_lengths(&self) -> bool {
+        self.steps.len() < LEAST && self.limits.is_some_and(|limits| limits.times.is_some())
+    }
+
+    /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
+    /// count as usual as long as few steps are known.
+    pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64]) -> Option<Void> {
+        let limits = self.limits?;
+        if !finite || !length.is_finite() {
+            return Some(Void::NotFinite);
+        }
+        let usual = match self.steps.len() {
+            LEAST.. => median(self.steps.iter().copied()),
+            _ => median(answers.iter().copied()),
+        };
+        if let (Some(times), Some(usual)) = (limits.times, usual)
+            && usual > 0.0
+            && length > times * usual
+        {
+            return Some(Void::StepTooLong);
+        }
+        None
+    }
+
+    /// Why this accuracy voids the round, if it does.
+    pub(crate) fn accuracy(&self, accuracy: Option<f64>) -> Option<Void> {
+        let drop = self.limits?.accuracy_drop?;
+        let fell = accuracy? < (1.0 - drop) * self.accuracy?;
+        fell.then_some(Void::AccuracyFell)
+    }
+
+    /// The round counts: it is part of what is usual from now on.
+    pub(crate) fn keep(&mut self, length: f64, accuracy: Option<f64>) {
+        if !self.is_on() {
+            return;
+        }
+        if length > 0.0 {
+            self.steps.push_back(length);
+            if self.steps.len() > REMEMBERED {
+                self.steps.pop_front();
+            }
+        }
+        self.accuracy = accuracy.or(self.accuracy);
+    }
+}
+
+fn median(lengths: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<_> = lengths.collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some(f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]))
+}
+
+impl State for Guard {
+    fn save(&self, to: &mut Saver) {
+        to.f64s("steps", &self.steps.iter().copied().collect::<Vec<_>>());
+        to.f64s("accuracy", self.accuracy.as_slice());
+    }
+
+    fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
+        self.steps = from.f64s("steps")?.into();
+        self.accuracy = from.f64s("accuracy")?.first().copied();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> Guard {
+        Guard::new(Some(Limits { times: Some(10.0), accuracy_drop: Some(0.5) }))
+    }
+
+    #[test]
+    fn a_step_is_measured_by_the_rounds_answers_until_steps_are_known() {
+        let mut guard = guard();
+        assert_eq!(guard.step(10.0, true, &[1.0, 1.0, 50.0]), None);
+        assert_eq!(guard.step(10.1, true, &[1.0, 1.0, 50.0]), Some(Void::StepTooLong));
+        for _ in 0..5 {
+            guard.keep(2.0, None);
+        }
+        assert!(!guard.wants_lengths());
+        assert_eq!(guard.step(20.0, true, &[100.0]), None);
+        assert_eq!(guard.step(20.1, true, &[100.0]), Some(Void::StepTooLong));
+    }
+
+    #[test]
+    fn a_step_that_is_not_finite_voids_the_round_however_little_is_known() {
+        assert_eq!(guard().step(f64::NAN, true, &[]), Some(Void::NotFinite));
+        assert_eq!(guard().step(1.0, false, &[]), Some(Void::NotFinite));
+        assert_eq!(guard().step(1.0, true, &[]), None);
+        assert_eq!(Guard::new(None).step(f64::NAN, false, &[]), None);
+    }
+
+    #[test]
+    fn rounds_that_move_nothing_do_not_make_every_step_too_long() {
+        let mut guard = guard();
+        for _ in 0..30 {
+            guard.keep(0.0, None);
+        }
+        assert_eq!(guard.step(5.0, true, &[5.0]), None);
+    }
+
+    #[test]
+    fn an_accuracy_below_the_allowed_fraction_of_the_last_voids_the_round() {
+        let mut guard = guard();
+        assert_eq!(guard.accuracy(Some(0.1)), None);
+        guard.keep(1.0, Some(0.8));
+        guard.keep(1.0, None);
+        assert_eq!(guard.accuracy(Some(0.41)), None);
+        assert_eq!(guard.accuracy(Some(0.39)), Some(Void::AccuracyFell));
+        assert_eq!(guard.accuracy(None), None);
+    }
+
+    #[test]
+    fn what_is_usual_survives_a_restart() {
+        let mut before = guard();
+        (0..40).for_each(|at| before.keep(f64::from(at), Some(0.5)));
+        let mut to = Saver::new();
+        before.save(&mut to);
+        let mut after = guard();
+        after.load(&mut Loader::new(&to.finish())).unwrap();
+        assert_eq!((&after.steps, after.accuracy), (&before.steps, before.accuracy));
+        assert_eq!(after.steps.len(), REMEMBERED);
+    }
+}
