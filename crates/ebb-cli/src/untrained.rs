@@ -78,6 +78,7 @@ impl Untrained {
             oracle_chances: oracle_chances.clone(),
             oracle: false,
             clip: Default::default(),
+            guard: None,
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
         let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);

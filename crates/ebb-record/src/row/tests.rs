@@ -58,6 +58,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
         judged: Vec::new(),
         oracle: None,
         notes: Notes::new(),
+        void: None,
         step_norm: 2.5,
         score: None,
         spent: Spent { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
