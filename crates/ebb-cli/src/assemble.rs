@@ -330,6 +330,7 @@ fn build<W>(
         oracle_chances,
         oracle: evaluation.oracle_absent,
         clip,
+        guard: None,
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
     let assembled = Assembled {

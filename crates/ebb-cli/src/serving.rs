@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_net::pack::{Number, Packing};
 use ebb_net::{Abilities, AfterDeadline, Rules, Tls};
-use ebb_round::{Layout, Needs};
+use ebb_round::{Layout, Needs, SideName};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
@@ -137,9 +137,6 @@ fn many() -> NonZeroU32 {
     NonZeroU32::new(100_000).expect("not zero")
 }
 
-/// Vectors that clients send beside the model; every method so far sends one.
-const MOST_SIDES: usize = 2;
-
 impl ServeTable {
     pub(crate) fn read(settings: &Settings<'_>, task: &dyn Task) -> Result<ServeTable, SettingsError> {
         let table: ServeTable = settings.parse()?;
@@ -167,7 +164,14 @@ impl ServeTable {
     }
 
     /// How the server deals with its clients.
-    pub(crate) fn rules(&self, needs: Needs, layout: Layout, settings: String, seed: u64) -> Rules {
+    pub(crate) fn rules(
+        &self,
+        needs: Needs,
+        sides: Vec<SideName>,
+        layout: Layout,
+        settings: String,
+        seed: u64,
+    ) -> Rules {
         let deadline_s = self.deadline_s.get();
         Rules {
             deadline_s,
@@ -197,7 +201,7 @@ impl ServeTable {
                 ..Abilities::default()
             },
             layout,
-            most_sides: MOST_SIDES,
+            sides: sides.into(),
             down: self.down.packing(),
             up: self.up.packing(),
             settings,

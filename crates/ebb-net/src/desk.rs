@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::{Census, ClientId, LATE_ROUNDS, Layout, RoundNo, Update};
+use ebb_round::{Census, ClientId, LATE_ROUNDS, Layout, RoundNo, SideName, Update};
 
 use crate::digest::Digest;
 use crate::journal::{Answered, Roll};
@@ -100,8 +100,8 @@ pub struct Rules {
     pub uses: Abilities,
     /// What the model consists of.
     pub layout: Layout,
-    /// How many vectors clients may send beside the model.
-    pub most_sides: usize,
+    /// The vectors that clients send beside the model: no other is taken.
+    pub sides: Arc<[SideName]>,
     /// How models are packed.
     pub down: Packing,
     /// How updates are to be packed.
@@ -114,7 +114,7 @@ pub struct Rules {
 
 impl Rules {
     pub(crate) fn bounds(&self) -> Bounds {
-        Bounds { numbers: self.layout.len(), sides: self.most_sides }
+        Bounds { numbers: self.layout.len(), sides: self.sides.len() }
     }
 }
 
@@ -292,7 +292,7 @@ impl Desk {
         let client = client.map(ClientId::number);
         // A flood of nonsense must not become a flood of lines.
         if self.refused[reason] <= MOST_LINES || self.refused[reason].is_multiple_of(MOST_LINES) {
-            tracing::warn!(reason, client, message, "refused");
+            tracing::warn!(reason, client, why = message, "refused");
         }
     }
 
@@ -488,7 +488,7 @@ impl Desk {
     fn is_open(&mut self, line: Line, client: ClientId, in_hand: &wire::InHand) -> bool {
         let round = in_hand.round;
         let asked = self.asked.get(&round).and_then(|asked| asked.of.get(&client)).copied();
-        let genuine = same(&self.key.ticket(client, round), &in_hand.ticket);
+        let genuine = self.is_ticket(client, round, &in_hand.ticket);
         match asked.filter(|_| genuine) {
             // One that is being written is told once it is.
             Some(Fate::Owed | Fate::Writing) => true,
@@ -548,7 +548,8 @@ impl Desk {
         if !had_job && !had_question {
             return self.refuse("not-asked", Some(client), "it failed at what it was not asked");
         }
-        tracing::warn!(client = client.number(), round, message, "failed");
+        // Not as the message of the line: that is printed as it is, line breaks and all.
+        tracing::warn!(client = client.number(), round, why = message, "failed");
         if had_job {
             if self.fate(round, client) == Some(Fate::Owed) {
                 self.set_fate(round, client, Fate::Failed);

@@ -13,7 +13,7 @@ use ebb_methods::Registry;
 use ebb_record::Row;
 use ebb_round::{
     ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver,
-    State,
+    SideName, State,
 };
 use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
@@ -429,7 +429,7 @@ impl Theatre {
     }
 }
 
-fn rules(task: &dyn Task) -> Rules {
+fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
     Rules {
         deadline_s: DEADLINE_S,
         patience_s: 100.0,
@@ -444,7 +444,7 @@ fn rules(task: &dyn Task) -> Rules {
         needs: Abilities::default(),
         uses: Abilities::default(),
         layout: task.layout().clone(),
-        most_sides: 2,
+        sides: sides.into(),
         down: Packing::default(),
         up: Packing::default(),
         settings: String::new(),
@@ -464,7 +464,12 @@ fn live(
     let mut run = assemble(&settings(recipe));
     let store = Arc::clone(store);
     let members = Members::new(store.members().unwrap(), store.token_uses().unwrap(), 100);
-    let desk = Desk::new(rules(run.task.as_ref()), Key::new(&theatre.key), store.server().unwrap(), members);
+    let desk = Desk::new(
+        rules(run.task.as_ref(), &run.engine.sides()),
+        Key::new(&theatre.key),
+        store.server().unwrap(),
+        members,
+    );
     let next = store.next_entry().unwrap();
     let shared = Shared::new(desk, store, next, Box::new(Play(Arc::clone(theatre))));
     let terms = Terms { id: [0; 8], until_s: 1, uses: 100, numbers: true };

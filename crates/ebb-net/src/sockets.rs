@@ -49,7 +49,7 @@ fn rules() -> Rules {
         needs: Abilities::default(),
         uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
-        most_sides: 1,
+        sides: ["control".into()].into(),
         down: Packing::default(),
         up: Packing::default(),
         settings: "[local]".to_owned(),

@@ -120,19 +120,37 @@ impl Key {
         same(&self.code("token", terms), code).then(|| Terms::read(terms))
     }
 
-    /// The ticket of a client's job in a round.
-    pub fn ticket(&self, client: ClientId, round: RoundNo) -> Ticket {
+    /// The ticket of a client's job in a round, which starts from this model. After a restore from a backup the same
+    /// round has another model, and so another ticket.
+    pub fn ticket(&self, client: ClientId, round: RoundNo, model: &Digest) -> Ticket {
         let mut bytes = client.number().to_le_bytes().to_vec();
         bytes.extend(round.to_le_bytes());
+        bytes.extend(model.bytes());
         self.code("ticket", &bytes)
     }
 
+    /// The key of one incarnation of a server: what an earlier one gave out is void.
+    #[must_use]
+    pub fn of_incarnation(&self, incarnation: u64) -> Key {
+        Key(hmac::Key::new(hmac::HMAC_SHA256, &self.full_code("incarnation", &incarnation.to_le_bytes())))
+    }
+
+    /// A number that only the key tells.
+    pub fn number(&self, purpose: &str) -> u64 {
+        let code = self.full_code(purpose, &[]);
+        u64::from_le_bytes(code[..8].try_into().expect("a code has 32 bytes"))
+    }
+
     fn code(&self, purpose: &str, bytes: &[u8]) -> [u8; CODE] {
+        self.full_code(purpose, bytes)[..CODE].try_into().expect("a code has more bytes")
+    }
+
+    fn full_code(&self, purpose: &str, bytes: &[u8]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(purpose.as_bytes());
         context.update(&[0]);
         context.update(bytes);
-        context.sign().as_ref()[..CODE].try_into().expect("a code has more bytes")
+        context.sign().as_ref().try_into().expect("HMAC-SHA-256 has 32 bytes")
     }
 }
 
@@ -233,12 +251,17 @@ mod tests {
     }
 
     #[test]
-    fn tickets_differ_by_client_and_by_round() {
+    fn tickets_differ_by_client_round_model_and_incarnation() {
         let key = Key::new(&[1; 32]);
-        let ticket = |client, round| key.ticket(ClientId::new(client), round);
+        let [one, other] = [b"one", b"two"].map(|model| Digest::of(model));
+        let ticket = |client, round| key.ticket(ClientId::new(client), round, &one);
         assert_eq!(ticket(1, 2), ticket(1, 2));
         assert_ne!(ticket(1, 2), ticket(2, 1));
         assert_ne!(ticket(1, 2), ticket(1, 3));
+        assert_ne!(ticket(1, 2), key.ticket(ClientId::new(1), 2, &other));
+        let of = |incarnation| key.of_incarnation(incarnation).ticket(ClientId::new(1), 2, &one);
+        assert_eq!(of(3), of(3));
+        assert_ne!(of(3), of(4));
     }
 
     #[test]

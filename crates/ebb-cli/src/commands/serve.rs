@@ -79,7 +79,8 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
 /// How the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     let settings = invited::said(&run.resolved);
-    table.rules(run.engine.needs(), run.layout().clone(), settings, u64::from(run.run.seed))
+    let (needs, sides) = (run.engine.needs(), run.engine.sides());
+    table.rules(needs, sides, run.layout().clone(), settings, u64::from(run.run.seed))
 }
 
 /// Every client is an open file, and shells start programs with room for few of those that they may have.

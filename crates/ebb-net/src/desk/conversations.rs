@@ -121,7 +121,7 @@ impl Floor {
             needs: Abilities::default(),
             uses: Abilities::default(),
             layout: crate::flat(N_PARAMS),
-            most_sides: 1,
+            sides: ["control".into()].into(),
             down: Packing::default(),
             up: Packing::default(),
             settings: String::new(),
@@ -382,7 +382,7 @@ impl Floor {
     fn tell(&mut self, line: Line, said: &Said) {
         let forged = match (said, self.desk.sessions.get(&line)) {
             (Said::Answer(answer), Some(session)) => {
-                answer.ticket != key().ticket(session.client, answer.round).as_slice()
+                !self.desk.is_ticket(session.client, answer.round, &answer.ticket)
             }
             _ => true,
         };

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ebb_round::{
-    Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, Spent, StateError, Wait, Work, vectors,
+    Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, SideName, Spent, StateError, Wait, Work, vectors,
 };
 
 use super::{AfterDeadline, Arrived, Content, Desk, Effect, Reason, Say};
 use crate::digest::Digest;
 use crate::journal::Answered;
 use crate::pack::{Bounds, Packed, Packing};
-use crate::tokens::same;
+use crate::tokens::{Ticket, same};
 use crate::{convert, pack, wire};
 
 /// A round in which clients were asked.
@@ -21,14 +21,24 @@ use crate::{convert, pack, wire};
 pub(crate) struct Asked {
     pub(crate) rate: f32,
     pub(crate) of: BTreeMap<ClientId, Fate>,
-    /// How much each was to do, and how many samples it had then.
-    work: BTreeMap<ClientId, (Work, u32)>,
+    /// What each was to do.
+    jobs: BTreeMap<ClientId, JobGiven>,
+}
+
+/// What a client was to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct JobGiven {
+    work: Work,
+    /// How many samples it had then.
+    samples: u32,
+    /// The model it starts from.
+    model: Digest,
 }
 
 impl Asked {
     /// Nobody yet, at this rate.
     fn at(rate: f32) -> Asked {
-        Asked { rate, of: BTreeMap::new(), work: BTreeMap::new() }
+        Asked { rate, of: BTreeMap::new(), jobs: BTreeMap::new() }
     }
 }
 
@@ -77,9 +87,11 @@ impl Saved {
                 Fate::Failed => 2,
             };
             to.u32s("fates", &asked.of.values().map(fate).collect::<Vec<_>>());
-            to.u32s("workers", &asked.work.keys().map(|client| client.number()).collect::<Vec<_>>());
-            let numbers = asked.work.values().flat_map(|(work, samples)| numbers_of(*work, *samples));
+            to.u32s("workers", &asked.jobs.keys().map(|client| client.number()).collect::<Vec<_>>());
+            let numbers = asked.jobs.values().flat_map(|job| numbers_of(job.work, job.samples));
             to.u32s("work", &numbers.collect::<Vec<_>>());
+            let models: Vec<u8> = asked.jobs.values().flat_map(|job| *job.model.bytes()).collect();
+            to.bytes("models", &models);
         }
     }
 
@@ -108,12 +120,18 @@ impl Saved {
             if workers.len() != numbers.len() || !rest.is_empty() {
                 return Err(from.error("work", "not four numbers for each worker"));
             }
-            let mut work = BTreeMap::new();
-            for (client, numbers) in workers.into_iter().zip(numbers) {
-                let read = work_of(*numbers).ok_or_else(|| from.error("work", "work that is none"))?;
-                work.insert(ClientId::new(client as usize), read);
+            let (models, rest) = from.bytes("models")?.as_chunks::<32>();
+            if models.len() != workers.len() || !rest.is_empty() {
+                return Err(from.error("models", "not one digest for each worker"));
             }
-            saved.asked.insert(round, Asked { rate, of, work });
+            let mut jobs = BTreeMap::new();
+            for ((client, numbers), model) in workers.into_iter().zip(numbers).zip(models) {
+                let (work, samples) =
+                    work_of(*numbers).ok_or_else(|| from.error("work", "work that is none"))?;
+                let model = Digest::read(model).expect("it has 32 bytes");
+                jobs.insert(ClientId::new(client as usize), JobGiven { work, samples, model });
+            }
+            saved.asked.insert(round, Asked { rate, of, jobs });
         }
         Ok(saved)
     }
@@ -132,6 +150,17 @@ fn work_of([epochs, amount, batch, samples]: [u32; 4]) -> Option<(Work, u32)> {
     let amount = NonZeroU32::new(amount)?;
     let amount = if epochs == 1 { Amount::Epochs(amount) } else { Amount::Steps(amount) };
     Some((Work { amount, batch: NonZeroU32::new(batch) }, samples))
+}
+
+/// The model that each order starts from; orders of the same model share the work.
+fn models(orders: &[Order]) -> impl Iterator<Item = Digest> {
+    orders.iter().scan(None, |last: &mut Option<(&Arc<Parcel>, Digest)>, order| {
+        let global = &order.job.global;
+        let known = last.filter(|(parcel, _)| Arc::ptr_eq(parcel, global)).map(|(_, digest)| digest);
+        let digest = known.unwrap_or_else(|| Digest::of_parcel(global));
+        *last = Some((global, digest));
+        Some(digest)
+    })
 }
 
 /// The round that is open.
@@ -190,6 +219,7 @@ pub(crate) struct Unread {
     packed: Bytes,
     n_params: usize,
     bounds: Bounds,
+    sides: Arc<[SideName]>,
     took_s: Option<f64>,
 }
 
@@ -200,13 +230,27 @@ impl Unread {
 
     /// Looks at the vectors.
     pub(crate) fn read(self) -> Result<Arrived, (Reason, &'static str)> {
-        let Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds, took_s } =
-            self;
+        let Unread {
+            client,
+            said,
+            steps,
+            steps_asked,
+            rate,
+            digest,
+            packed,
+            n_params,
+            bounds,
+            sides,
+            took_s,
+        } = self;
         if Digest::of(&packed) != digest {
             return Err(("malformed", "vectors that are not what their digest says"));
         }
         let (delta, payload) =
             pack::unpack(&packed, bounds).map_err(|_| ("malformed", "vectors that cannot be read"))?;
+        if delta.side.keys().any(|name| !sides.contains(name)) {
+            return Err(("malformed", "a vector beside the model that the recipe does not ask for"));
+        }
         let answer = Answered {
             client,
             base: said.round,
@@ -279,7 +323,9 @@ impl Desk {
         for (order, offer) in orders.iter().zip(offers) {
             let job = wire::Job {
                 round: number,
-                ticket: Bytes::copy_from_slice(&self.key.ticket(order.client, number)),
+                ticket: Bytes::copy_from_slice(
+                    &self.ticket(order.client, number).expect("its job was just noted"),
+                ),
                 global: Some(self.put_up(number, offer)),
                 rate: order.job.rate,
                 work: Some(convert::say_work(order.job.work)),
@@ -338,11 +384,22 @@ impl Desk {
         let rate = orders.first().map_or(0.0, |order| order.job.rate);
         let asked = self.asked.entry(number).or_insert_with(|| Asked::at(rate));
         asked.rate = rate;
-        for order in orders {
+        for (order, model) in orders.iter().zip(models(orders)) {
             asked.of.entry(order.client).or_insert(Fate::Owed);
-            let samples = self.members.get(order.client).and_then(|member| member.samples);
-            asked.work.insert(order.client, (order.job.work, samples.unwrap_or(0)));
+            let samples = self.members.get(order.client).and_then(|member| member.samples).unwrap_or(0);
+            asked.jobs.insert(order.client, JobGiven { work: order.job.work, samples, model });
         }
+    }
+
+    /// The ticket of a client's job in a round, if it has one.
+    pub(crate) fn ticket(&self, client: ClientId, round: RoundNo) -> Option<Ticket> {
+        let job = self.asked.get(&round)?.jobs.get(&client)?;
+        Some(self.key.ticket(client, round, &job.model))
+    }
+
+    /// Whether this is the ticket of a client's job in a round.
+    pub(super) fn is_ticket(&self, client: ClientId, round: RoundNo, shown: &[u8]) -> bool {
+        self.ticket(client, round).is_some_and(|ticket| same(&ticket, shown))
     }
 
     /// The roll of a round that is played again: only these had a job in hand.
@@ -435,11 +492,13 @@ impl Desk {
     ) -> Result<(), (Reason, &'static str)> {
         let content = said.delta.as_ref().ok_or(("malformed", "an answer without vectors"))?;
         let digest = Digest::read(&content.digest).ok_or(("malformed", "a digest of another length"))?;
-        if !same(&self.key.ticket(client, said.round), &said.ticket) {
+        let asked = self.asked.get(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
+        let job =
+            asked.jobs.get(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))?;
+        if !self.is_ticket(client, said.round, &said.ticket) {
             return Err(("forged", "the answer to a job that this client was not given"));
         }
-        let asked = self.asked.get(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
-        let (rate, work) = (asked.rate, asked.work.get(&client).copied());
+        let (rate, job) = (asked.rate, *job);
         match asked.of.get(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))? {
             Fate::Owed | Fate::Failed => {}
             Fate::Writing => {
@@ -465,8 +524,8 @@ impl Desk {
         // Methods stretch half-done work by how much of it is missing: the client cannot say that it was more than it was.
         // Since it was asked, its data may have changed.
         let now = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
-        let most = work.map(|(work, then)| work.steps(now).max(work.steps(then)));
-        if steps > steps_asked || most.is_none_or(|most| steps_asked > most) {
+        let most = job.work.steps(now).max(job.work.steps(job.samples));
+        if steps > steps_asked || steps_asked > most {
             return Err(("malformed", "more steps than were asked for"));
         }
         let packed = self
@@ -475,10 +534,22 @@ impl Desk {
             .ok_or(("malformed", "vectors that did not come, or not whole"))?;
         self.set_fate(said.round, client, Fate::Writing);
         let (n_params, bounds) = (self.rules.layout.len(), self.rules.bounds());
+        let sides = Arc::clone(&self.rules.sides);
         let open = self.open.as_ref().filter(|open| open.number == said.round);
         let took_s = open.map(|open| open.elapsed_s(now_s));
-        let unread =
-            Unread { client, said, steps, steps_asked, rate, digest, packed, n_params, bounds, took_s };
+        let unread = Unread {
+            client,
+            said,
+            steps,
+            steps_asked,
+            rate,
+            digest,
+            packed,
+            n_params,
+            bounds,
+            sides,
+            took_s,
+        };
         self.effects.push(Effect::Read(Box::new(unread)));
         Ok(())
     }

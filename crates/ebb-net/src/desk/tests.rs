@@ -8,7 +8,7 @@ use ebb_round::{Amount, Job, Loader, Order, Parcel, Saver, Wait, Work};
 
 use super::*;
 use crate::pack::pack;
-use crate::tokens::Terms;
+use crate::tokens::{Terms, Ticket};
 
 const SERVER: [u8; 16] = [9; 16];
 const N_PARAMS: usize = 2;
@@ -28,7 +28,7 @@ fn rules() -> Rules {
         needs: Abilities::default(),
         uses: Abilities::default(),
         layout: crate::flat(N_PARAMS),
-        most_sides: 1,
+        sides: ["control".into()].into(),
         down: Packing::default(),
         up: Packing::default(),
         settings: String::new(),
@@ -144,7 +144,7 @@ impl Office {
         let packed = pack(&Parcel::of(delta), Packing::default()).bytes;
         let content = self.upload(line, &packed);
         let client = self.desk.sessions[&line].client;
-        let ticket = Key::new(&[1; 32]).ticket(client, round);
+        let ticket = ticket(client, round);
         self.say(line, Said::Answer(answer(round, &ticket, content)));
     }
 
@@ -189,6 +189,11 @@ impl Office {
 /// The server's.
 fn key() -> Key {
     Key::new(&[1; 32])
+}
+
+/// The ticket of a client's job in a round.
+fn ticket(client: ClientId, round: RoundNo) -> Ticket {
+    key().ticket(client, round, &Digest::of_parcel(&Parcel::of(vec![1.0; N_PARAMS])))
 }
 
 fn secret(client: u32) -> Bytes {
@@ -312,7 +317,7 @@ fn a_round_can_close_after_so_many_answers() {
 fn whoever_is_cut_off_gets_its_job_again_or_goes_on_with_it() {
     let mut office = Office::with(rules(), 2);
     office.open(0, &[0, 1], Wait::Deadline);
-    let ticket = Bytes::copy_from_slice(&Key::new(&[1; 32]).ticket(id(0), 0));
+    let ticket = Bytes::copy_from_slice(&ticket(id(0), 0));
     office.said.clear();
     office.desk.gone(0);
     office.hello(7, hello(0));
@@ -333,7 +338,7 @@ fn whoever_was_not_told_that_its_answer_was_taken_is_told_when_it_comes_back() {
     office.answer(0, 0, vec![1.0, 0.0]);
     office.said.clear();
     office.desk.gone(0);
-    let ticket = Bytes::copy_from_slice(&Key::new(&[1; 32]).ticket(id(0), 0));
+    let ticket = Bytes::copy_from_slice(&ticket(id(0), 0));
     office.hello(1, hello(0));
     office.say(1, Said::Ready(ready(Some(wire::InHand { round: 0, ticket }))));
     assert_eq!(office.settled(), [(1, "")]);
@@ -344,7 +349,7 @@ fn whoever_was_not_told_that_its_answer_was_taken_is_told_when_it_comes_back() {
 fn a_client_whose_job_nobody_remembers_may_drop_it() {
     let mut office = Office::with(rules(), 1);
     office.open(0, &[0], Wait::Deadline);
-    let ticket = Bytes::copy_from_slice(&Key::new(&[1; 32]).ticket(id(0), 0));
+    let ticket = Bytes::copy_from_slice(&ticket(id(0), 0));
     office.desk.close(50.0).unwrap();
     for round in 1..=LATE_ROUNDS {
         office.open(round, &[], Wait::Deadline);
@@ -502,7 +507,7 @@ fn forged_replayed_and_unasked_answers_are_refused() {
     let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
     // With the ticket of another client.
     let content = office.upload(0, &packed);
-    let others = Key::new(&[1; 32]).ticket(id(1), 0);
+    let others = ticket(id(1), 0);
     office.say(0, Said::Answer(answer(0, &others, content)));
     // By one that was not asked, with a right ticket, as from another run with the same key.
     office.answer(2, 0, vec![1.0, 0.0]);
@@ -540,7 +545,7 @@ fn a_round_in_which_all_fail_lasts_as_long_as_one_in_which_all_are_silent() {
     office.open(0, &[0, 1], Wait::Deadline);
     office.say(0, failed());
     let content = office.upload(1, &pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes);
-    office.say(1, Said::Answer(answer(0, &Key::new(&[1; 32]).ticket(id(1), 0), content)));
+    office.say(1, Said::Answer(answer(0, &ticket(id(1), 0), content)));
     assert!(office.desk.close(0.0).is_some());
 }
 
@@ -551,7 +556,7 @@ fn answers_that_make_no_sense_are_refused() {
     let check = |office: &mut Office, round: RoundNo, packed: &[u8], change: fn(&mut wire::Answer)| {
         office.open(round, &[0], Wait::Deadline);
         let content = office.upload(0, packed);
-        let mut said = answer(round, &Key::new(&[1; 32]).ticket(id(0), round), content);
+        let mut said = answer(round, &ticket(id(0), round), content);
         change(&mut said);
         office.say(0, Said::Answer(said));
         assert_eq!(office.settled().last(), Some(&(0, "malformed")), "round {round}");
@@ -593,7 +598,7 @@ fn no_client_was_asked_for_more_steps_than_its_samples_make() {
         office.say(1, Said::Ready(wire::Ready { samples, abilities: None, in_hand: None }));
         let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
         let content = office.upload(1, &packed);
-        let said = answer(0, &Key::new(&[1; 32]).ticket(id(0), 0), content);
+        let said = answer(0, &ticket(id(0), 0), content);
         office.say(1, Said::Answer(wire::Answer { steps_asked: says, ..said }));
         let refused = if taken { "" } else { "malformed" };
         assert_eq!(office.settled(), [(1, refused)], "{says} steps with {samples} samples");
@@ -606,7 +611,7 @@ fn what_is_being_written_stays_whatever_comes_after_it() {
     office.open(0, &[0], Wait::Deadline);
     let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
     let content = office.upload(0, &packed);
-    let said = answer(0, &Key::new(&[1; 32]).ticket(id(0), 0), content);
+    let said = answer(0, &ticket(id(0), 0), content);
     office.desk.said(0, Said::Answer(said.clone()), 0.0);
     office.desk.said(0, Said::Answer(wire::Answer { delta: None, ..said }), 0.0);
     assert_eq!(office.desk.fate(0, id(0)), Some(Fate::Writing));
@@ -654,7 +659,7 @@ fn vectors_that_are_not_what_their_digest_says_are_refused() {
     let header = wire::Header { session: office.session(0), content: Some(content.clone()), offset: 0 };
     let sender = office.desk.begin_upload(&header).unwrap();
     office.desk.add_upload(sender, &other, 0.0).unwrap();
-    let ticket = Key::new(&[1; 32]).ticket(id(0), 0);
+    let ticket = ticket(id(0), 0);
     office.say(0, Said::Answer(answer(0, &ticket, content)));
     assert_eq!(office.settled(), [(0, "malformed")]);
 }
@@ -825,7 +830,7 @@ fn an_upload_of_a_byte_a_second_does_not_hold_the_round_open() {
     assert_eq!(closed_s, Some(12.0));
     // It was heard all the while, and what it has to say in the end is late.
     office.open(1, &[0], Wait::Deadline);
-    office.say(1, Said::Answer(answer(0, &key().ticket(id(1), 0), content)));
+    office.say(1, Said::Answer(answer(0, &ticket(id(1), 0), content)));
     office.answer(0, 1, vec![1.0, 0.0]);
     let closing = office.desk.close(office.now_s).unwrap();
     let answers: Vec<_> =

@@ -175,7 +175,7 @@ fn rules(plan: &Plan) -> Rules {
         needs: Abilities::default(),
         uses: Abilities::default(),
         layout: Stub::sized(plan.n_clients, plan.n_params).layout().clone(),
-        most_sides: 2,
+        sides: [].into(),
         down: Packing::default(),
         up: Packing::default(),
         settings: String::new(),
