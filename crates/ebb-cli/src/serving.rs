@@ -68,6 +68,8 @@ pub(crate) struct ServeTable {
     plain: bool,
     /// Where figures for Prometheus are to be had.
     pub(crate) metrics: Option<SocketAddr>,
+    /// A file with what those must show who want them: beyond this machine they tell who is there and when.
+    metrics_token: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +139,9 @@ fn many() -> NonZeroU32 {
     NonZeroU32::new(100_000).expect("not zero")
 }
 
+/// The token for metrics has at least so many characters.
+const LEAST_TOKEN: usize = 16;
+
 impl ServeTable {
     pub(crate) fn read(settings: &Settings<'_>, task: &dyn Task) -> Result<ServeTable, SettingsError> {
         let table: ServeTable = settings.parse()?;
@@ -150,6 +155,14 @@ impl ServeTable {
         }
         if table.tls.is_some() && table.plain {
             return Err(settings.error("plain", "[serve.tls] is given; leave out one of them"));
+        }
+        if let Some(metrics) = table.metrics
+            && !metrics.ip().is_loopback()
+            && table.metrics_token.is_none()
+        {
+            let message = "everybody who reaches this address could read them; give an address of this machine (127.0.0.1:PORT), or write \
+                           metrics_token = FILE, a file with the token that a scrape must show";
+            return Err(settings.error("metrics", message));
         }
         if let Some(clients) = table.clients
             && clients > table.most_clients
@@ -209,9 +222,30 @@ impl ServeTable {
         }
     }
 
+    /// How many clients can enrol.
+    pub(crate) fn most_clients(&self) -> usize {
+        self.most_clients.get() as usize
+    }
+
     /// Whether everybody on the way can read what is sent.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none()
+    }
+
+    /// What those must show who want the metrics, from a file relative to a folder.
+    pub(crate) fn metrics_token(&self, folder: &Path) -> Result<Option<String>, CliError> {
+        let Some(file) = &self.metrics_token else { return Ok(None) };
+        let file = folder.join(file);
+        let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
+        let token = text.trim();
+        if token.len() < LEAST_TOKEN {
+            return Err(CliError::Usage(format!(
+                "{}: a token of {} characters can be guessed (serve.metrics_token); give at least {LEAST_TOKEN}",
+                file.display(),
+                token.len()
+            )));
+        }
+        Ok(Some(token.to_owned()))
     }
 
     /// The certificate, from files relative to a folder.

@@ -1,10 +1,12 @@
 //! Takes connections: only so many, only those on which somebody is let in soon, and on through whatever the system complains about.
 
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -23,22 +25,69 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// So many connections may wait to be served.
 const MOST_WAITING: usize = 64;
 
-/// Connections as they come, at most so many at a time; each ends once nobody was in for so long.
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// In all.
+    pub(crate) most: usize,
+    /// On which nobody is in yet.
+    pub(crate) strangers: usize,
+    /// The same from one address. Loopback is exempt: a proxy on this machine brings everybody from there.
+    pub(crate) strangers_by_address: usize,
+    /// A connection that has lasted so long without anybody in gives way to a new one.
+    pub(crate) gives_way: Duration,
+}
+
+/// So many connections on which nobody is in.
+const STRANGERS: usize = 1024;
+const STRANGERS_BY_ADDRESS: usize = 64;
+
+/// So many more connections than clients: some are on their way out, some in, some are strangers.
+const MORE_CONNECTIONS: usize = 1000;
+
+/// So many descriptors are kept for files and for metrics.
+const RESERVED: usize = 256;
+
+impl Limits {
+    /// For so many clients, in a process that may open so many files.
+    pub(crate) fn new(most_clients: usize, descriptors: Option<u64>) -> Limits {
+        let wanted = most_clients.saturating_add(MORE_CONNECTIONS);
+        let open = descriptors.map_or(usize::MAX, |open| usize::try_from(open).unwrap_or(usize::MAX));
+        // A process that may open few files shares them out evenly.
+        let most = wanted.min(open.saturating_sub(RESERVED.min(open / 2))).max(1);
+        let strangers = STRANGERS.min(most.div_ceil(4));
+        Limits { most, strangers, strangers_by_address: STRANGERS_BY_ADDRESS, gives_way: GIVES_WAY }
+    }
+}
+
+/// Time for an honest client to be let in.
+const GIVES_WAY: Duration = Duration::from_secs(2);
+
+/// Connections as they come, within the limits; each ends once nobody was in for so long.
 pub(crate) fn accept(
     listener: TcpListener,
-    most: usize,
+    limits: Limits,
     empty: Duration,
 ) -> ReceiverStream<io::Result<Taken>> {
     let (to, from) = mpsc::channel(MOST_WAITING);
     tokio::spawn(async move {
-        let permits = Arc::new(Semaphore::new(most));
+        let lobby = Lobby::new(limits);
+        let permits = Arc::new(Semaphore::new(limits.most));
         while !to.is_closed() {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
+                    let Some(door) = lobby.open(address.ip()) else { continue };
+                    let permit = match Arc::clone(&permits).try_acquire_owned() {
+                        Ok(permit) => permit,
+                        Err(_) => {
+                            lobby.evict_oldest(None, Duration::ZERO, Some(&door));
+                            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+                            permit
+                        }
+                    };
                     // Small messages must not wait for larger ones; where that cannot be had, it is only slower.
                     let _ = stream.set_nodelay(true);
-                    let _ = to.send(Ok(Taken::new(stream, permit, empty))).await;
+                    let _ = to.send(Ok(Taken::new(stream, door, permit, empty))).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be taken");
@@ -50,26 +99,164 @@ pub(crate) fn accept(
     ReceiverStream::new(from)
 }
 
+/// The connections on which nobody is in.
+#[derive(Debug)]
+struct Lobby {
+    limits: Limits,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By number, which is the order in which they came or in which the last client on them went.
+    by_number: BTreeMap<u64, (IpAddr, Door)>,
+    by_address: HashMap<IpAddr, usize>,
+    next: u64,
+}
+
+impl Waiting {
+    fn remove(&mut self, number: u64) -> Option<Door> {
+        let (address, door) = self.by_number.remove(&number)?;
+        let count = self.by_address.get_mut(&address).expect("it was counted");
+        *count -= 1;
+        if *count == 0 {
+            self.by_address.remove(&address);
+        }
+        Some(door)
+    }
+}
+
+impl Lobby {
+    fn new(limits: Limits) -> Arc<Lobby> {
+        Arc::new(Lobby { limits, waiting: Mutex::default() })
+    }
+
+    /// Lets a new connection wait; nothing, if there are too many of which none gives way yet.
+    fn open(self: &Arc<Self>, address: IpAddr) -> Option<Door> {
+        let door = Door(Arc::new(Shared { lobby: Arc::clone(self), address, state: Mutex::new(In::new()) }));
+        let count = |waiting: &Waiting| waiting.by_address.get(&address).copied().unwrap_or(0);
+        let limits = self.limits;
+        let crowded =
+            |waiting: &Waiting| !address.is_loopback() && count(waiting) >= limits.strangers_by_address;
+        let full = |waiting: &Waiting| waiting.by_number.len() >= limits.strangers;
+        if crowded(&self.lock()) && !self.evict_oldest(Some(address), limits.gives_way, None) {
+            return None;
+        }
+        if full(&self.lock()) && !self.evict_oldest(None, limits.gives_way, None) {
+            return None;
+        }
+        self.wait(&door);
+        Some(door)
+    }
+
+    /// Nobody is in on this connection.
+    fn wait(&self, door: &Door) {
+        let mut waiting = self.lock();
+        let number = waiting.next;
+        waiting.next += 1;
+        *waiting.by_address.entry(door.0.address).or_default() += 1;
+        waiting.by_number.insert(number, (door.0.address, door.clone()));
+        drop(waiting);
+        let mut state = door.lock();
+        // Somebody may have come in meanwhile.
+        if state.count > 0 || state.closed {
+            drop(state);
+            self.lock().remove(number);
+        } else {
+            state.waits_as = Some(number);
+        }
+    }
+
+    /// Ends the connection that waits longest, if that is long enough; whether it did.
+    fn evict_oldest(&self, of: Option<IpAddr>, least: Duration, but: Option<&Door>) -> bool {
+        let mut waiting = self.lock();
+        let may_go = |(address, door): &(IpAddr, Door)| {
+            of.is_none_or(|of| of == *address) && but.is_none_or(|but| !Arc::ptr_eq(&but.0, &door.0))
+        };
+        let oldest = waiting.by_number.iter().find(|(_, one)| may_go(one)).map(|(number, _)| *number);
+        let Some(door) = oldest.and_then(|number| {
+            let since = waiting.by_number[&number].1.empty_since()?;
+            if since.elapsed() < least {
+                return None;
+            }
+            waiting.remove(number)
+        }) else {
+            return false;
+        };
+        drop(waiting);
+        door.close();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Who is in on a connection: clients that were let in, and what they send and fetch.
 #[derive(Clone, Debug)]
-pub(crate) struct Door(Arc<Mutex<In>>);
+pub(crate) struct Door(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    lobby: Arc<Lobby>,
+    address: IpAddr,
+    state: Mutex<In>,
+}
 
 #[derive(Debug)]
 struct In {
     count: usize,
     /// Since when nobody is, if nobody is.
     since: Instant,
+    /// Its number among those that wait.
+    waits_as: Option<u64>,
+    /// Whether a stream on it waits for a hello.
+    greeting: bool,
+    /// It is to end, now.
+    closed: bool,
+    /// Whom that wakes.
+    waker: Option<Waker>,
+}
+
+impl In {
+    fn new() -> In {
+        In { count: 0, since: Instant::now(), waits_as: None, greeting: false, closed: false, waker: None }
+    }
 }
 
 impl Door {
-    fn new() -> Door {
-        Door(Arc::new(Mutex::new(In { count: 0, since: Instant::now() })))
-    }
-
     /// Somebody is in until this is dropped.
     pub(crate) fn enter(&self) -> Inside {
-        self.lock().count += 1;
+        let mut state = self.lock();
+        state.count += 1;
+        let waited_as = state.waits_as.take();
+        drop(state);
+        if let Some(number) = waited_as {
+            self.0.lobby.lock().remove(number);
+        }
         Inside(self.clone())
+    }
+
+    /// A stream waits for a hello until this is dropped; nothing, if another one does already.
+    pub(crate) fn greet(&self) -> Option<Greeting> {
+        let mut state = self.lock();
+        (!std::mem::replace(&mut state.greeting, true)).then(|| Greeting(self.clone()))
+    }
+
+    /// Ends the connection, if nobody is in.
+    pub(crate) fn close_if_empty(&self) {
+        if self.empty_since().is_some() {
+            self.close();
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Since when nobody is in; `None` while somebody is.
@@ -79,7 +266,17 @@ impl Door {
     }
 
     fn lock(&self) -> MutexGuard<'_, In> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream on which a hello is waited for.
+#[derive(Debug)]
+pub(crate) struct Greeting(Door);
+
+impl Drop for Greeting {
+    fn drop(&mut self) {
+        self.0.lock().greeting = false;
     }
 }
 
@@ -91,7 +288,14 @@ impl Drop for Inside {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.count -= 1;
-        state.since = Instant::now();
+        let last = state.count == 0;
+        if last {
+            state.since = Instant::now();
+        }
+        drop(state);
+        if last {
+            self.0.0.lobby.wait(&self.0);
+        }
     }
 }
 
@@ -106,15 +310,22 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit, empty: Duration) -> Taken {
+    fn new(stream: TcpStream, door: Door, permit: OwnedSemaphorePermit, empty: Duration) -> Taken {
         let look = Box::pin(tokio::time::sleep(empty));
-        Taken { stream, door: Door::new(), empty, look, _permit: permit }
+        Taken { stream, door, empty, look, _permit: permit }
     }
 
     /// What the stream says; where it has to wait, an error once nobody was in for too long. Below TLS and HTTP/2, so that it holds
     /// for all that goes before a request.
     fn unless_empty<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if said.is_pending() {
+            let mut state = self.door.lock();
+            if state.closed {
+                let message = "others needed the place of this connection, on which nobody was let in";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
+            }
+            state.waker = Some(cx.waker().clone());
+            drop(state);
             while self.look.as_mut().poll(cx).is_ready() {
                 let now = Instant::now();
                 let due = self.door.empty_since().unwrap_or(now) + self.empty;
@@ -126,6 +337,19 @@ impl Taken {
             }
         }
         said
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut state = self.door.lock();
+        // What is still under way on it must not bring it back.
+        state.closed = true;
+        let waited_as = state.waits_as.take();
+        drop(state);
+        if let Some(number) = waited_as {
+            self.door.0.lobby.lock().remove(number);
+        }
     }
 }
 
@@ -172,5 +396,78 @@ impl AsyncWrite for Taken {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn lobby(gives_way: Duration) -> Arc<Lobby> {
+        Lobby::new(Limits { most: 100, strangers: 4, strangers_by_address: 2, gives_way })
+    }
+
+    fn waiting(lobby: &Lobby) -> usize {
+        lobby.lock().by_number.len()
+    }
+
+    #[test]
+    fn as_many_connections_as_descriptors_allow() {
+        let most = |clients, descriptors| Limits::new(clients, descriptors).most;
+        assert_eq!(most(100_000, None), 101_000);
+        assert_eq!(most(100_000, Some(65_536)), 65_280);
+        assert_eq!(most(100, Some(65_536)), 1_100);
+        assert_eq!(most(100, Some(256)), 128);
+        assert_eq!(Limits::new(100, Some(256)).strangers, 32);
+        assert_eq!(Limits::new(100_000, None).strangers, 1_024);
+    }
+
+    #[test]
+    fn strangers_are_counted_by_address_and_in_all() {
+        let lobby = lobby(Duration::MAX);
+        let first = lobby.open(address(1)).unwrap();
+        let _second = lobby.open(address(1)).unwrap();
+        assert!(lobby.open(address(1)).is_none());
+        let _elsewhere = [lobby.open(address(2)).unwrap(), lobby.open(address(3)).unwrap()];
+        assert!(lobby.open(address(4)).is_none());
+        assert_eq!(waiting(&lobby), 4);
+        // Whoever is let in makes room.
+        let inside = first.enter();
+        assert_eq!(waiting(&lobby), 3);
+        let _third = lobby.open(address(1)).unwrap();
+        drop(inside);
+        assert_eq!(waiting(&lobby), 5);
+    }
+
+    #[test]
+    fn the_oldest_stranger_gives_way_after_a_while() {
+        let lobby = lobby(Duration::ZERO);
+        let doors: Vec<_> = (1..=4).map(|last| lobby.open(address(last)).unwrap()).collect();
+        assert!(lobby.open(address(5)).is_some());
+        let closed: Vec<_> = doors.iter().map(|door| door.lock().closed).collect();
+        assert_eq!(closed, [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_proxy_on_this_machine_brings_everybody_from_one_address() {
+        let lobby = lobby(Duration::MAX);
+        let doors: Vec<_> = (0..4).map(|_| lobby.open(HERE).unwrap()).collect();
+        assert!(lobby.open(HERE).is_none());
+        drop(doors);
+    }
+
+    #[test]
+    fn one_stream_of_a_connection_waits_for_a_hello() {
+        let door = lobby(Duration::MAX).open(HERE).unwrap();
+        let greeting = door.greet().unwrap();
+        assert!(door.greet().is_none());
+        drop(greeting);
+        assert!(door.greet().is_some());
     }
 }

@@ -23,6 +23,7 @@ use crate::wire::from_server::Message as Say;
 use crate::{VERSION, wire};
 
 use downloads::Content;
+pub(crate) use downloads::Fetching;
 use rounds::{Asked, Fate, Open};
 pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;

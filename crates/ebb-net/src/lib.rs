@@ -25,6 +25,7 @@ mod shared;
 mod sockets;
 mod store;
 pub mod tokens;
+mod turns;
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,

@@ -1,16 +1,18 @@
 //! What a server counts, for those that watch over it: `/metrics` as Prometheus reads it, and `/healthz`.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::desk::Desk;
 use crate::shared::Shared;
+use crate::tokens::same;
 
 /// How long a question may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,22 +20,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A question is no longer than this.
 const MOST_ASKED: usize = 4096;
 
-/// So many may ask at once; more wait.
+/// So many may ask at once. The one that has taken longest gives way to a new one, so that idle connections delay nobody.
 const MOST_ASKING: usize = 64;
 
-/// Answers questions, until the program ends.
-pub(crate) async fn answer(listener: TcpListener, shared: Arc<Shared>) {
-    let places = Arc::new(Semaphore::new(MOST_ASKING));
+/// Answers questions, until the program ends. Figures are for those who show the token, if there is one.
+pub(crate) async fn answer(listener: TcpListener, token: Option<Arc<str>>, shared: Arc<Shared>) {
+    let mut asking: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("places are never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let shared = Arc::clone(&shared);
-                tokio::spawn(async move {
+                asking.retain(|one| !one.is_finished());
+                if asking.len() >= MOST_ASKING {
+                    asking.pop_front().into_iter().for_each(|oldest| oldest.abort());
+                }
+                let (shared, token) = (Arc::clone(&shared), token.clone());
+                let answered = tokio::spawn(async move {
                     // Whoever does not ask in time is not answered.
-                    let _ = timeout(PATIENCE, one(stream, &shared)).await;
-                    drop(place);
+                    let _ = timeout(PATIENCE, one(stream, token.as_deref(), &shared)).await;
                 });
+                asking.push_back(answered.abort_handle());
             }
             Err(error) => {
                 tracing::warn!(%error, "a question about metrics could not be taken");
@@ -43,7 +48,7 @@ pub(crate) async fn answer(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+async fn one(mut stream: TcpStream, token: Option<&str>, shared: &Shared) -> std::io::Result<()> {
     let mut asked = Vec::new();
     let mut buffer = [0; 512];
     while !asked.windows(4).any(|end| end == b"\r\n\r\n") && asked.len() < MOST_ASKED {
@@ -52,7 +57,7 @@ async fn one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
             count => asked.extend_from_slice(&buffer[..count]),
         }
     }
-    let (status, body) = reply(&asked, shared);
+    let (status, body) = reply(&asked, token, shared);
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
@@ -62,10 +67,13 @@ async fn one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
     stream.shutdown().await
 }
 
-fn reply(asked: &[u8], shared: &Shared) -> (&'static str, String) {
+fn reply(asked: &[u8], token: Option<&str>, shared: &Shared) -> (&'static str, String) {
     let line = asked.split(|&byte| byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
     let mut words = line.unwrap_or_default().split(' ');
     match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) if !token.is_none_or(|token| shows(asked, token)) => {
+            ("401 Unauthorized", "show the server's token: Authorization: Bearer TOKEN\n".to_owned())
+        }
         (Some("GET"), Some("/metrics")) => ("200 OK", shared.look(|desk| text(desk, shared.pace.now_s())).0),
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
@@ -74,6 +82,17 @@ fn reply(asked: &[u8], shared: &Shared) -> (&'static str, String) {
         (Some("GET"), Some(_)) => ("404 Not Found", "there are /metrics and /healthz\n".to_owned()),
         _ => ("400 Bad Request", "ask: GET /metrics\n".to_owned()),
     }
+}
+
+/// Whether a request shows the token.
+fn shows(asked: &[u8], token: &str) -> bool {
+    let Ok(text) = std::str::from_utf8(asked) else { return false };
+    let mut headers = text.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
+    let shown = headers.find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    let shown = shown.and_then(|(_, value)| value.trim().split_once(' '));
+    shown.is_some_and(|(scheme, shown)| {
+        scheme.eq_ignore_ascii_case("bearer") && same(shown.trim().as_bytes(), token.as_bytes())
+    })
 }
 
 /// All that is counted.
@@ -110,4 +129,27 @@ fn text(desk: &Desk, now_s: f64) -> String {
         let _ = writeln!(text, "ebbflow_refused_total{{reason=\"{reason}\"}} {count}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_shown_in_one_header_and_nowhere_else() {
+        let asks = |header: &str| {
+            shows(format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n").as_bytes(), "secret")
+        };
+        assert!(asks("Authorization: Bearer secret"));
+        assert!(asks("authorization:bearer  secret"));
+        for wrong in [
+            "",
+            "Authorization: Bearer",
+            "Authorization: Bearer secre",
+            "Authorization: Basic secret",
+            "X: Bearer secret",
+        ] {
+            assert!(!asks(wrong), "{wrong}");
+        }
+    }
 }

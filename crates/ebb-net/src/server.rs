@@ -4,26 +4,30 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ebb_round::FleetError;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
+use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::accept::{Door, EMPTY, Inside, accept};
+use crate::accept::{Door, EMPTY, Greeting, Inside, Limits, accept};
 use crate::course::Course;
-use crate::desk::{Desk, Line, Rules};
+use crate::desk::{Desk, Fetching, Line, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
 use crate::shared::{Outlet, RealPace, Shared};
 use crate::store::{Store, StoreError};
 use crate::tokens::{KEY, Key};
+use crate::turns::{Turn, Turns};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
@@ -45,7 +49,19 @@ const HELLO_S: u64 = 10;
 const STILL_S: u64 = 30;
 
 /// How long a part of a model may wait for a client to read it.
-const UNREAD_S: u64 = 120;
+const UNREAD: Duration = Duration::from_secs(120);
+
+/// Streams on one connection: a client has one to talk, one to fetch, one to send and one to ask what came.
+const STREAMS: u32 = 16;
+
+/// Requests on one connection that are worked on at once.
+const REQUESTS: usize = 32;
+
+/// Streams on one connection that were reset and whose end the other side has not seen.
+const RESETS: usize = 64;
+
+/// The headers of a request are no longer than this.
+const MOST_HEADERS: u32 = 8 << 10;
 
 /// The certificate of a server, and whom it lets in.
 #[derive(Clone)]
@@ -68,8 +84,12 @@ pub struct Place {
     pub tls: Option<Tls>,
     /// Where figures for those that watch over it are to be had.
     pub metrics: Option<SocketAddr>,
+    /// What those must show who want them.
+    pub metrics_token: Option<String>,
     /// Whether the journal keeps every update, so that the model can be recomputed.
     pub keep_updates: bool,
+    /// How many files this process may open: each connection is one.
+    pub descriptors: Option<u64>,
 }
 
 /// The file of a server's members and its journal.
@@ -116,6 +136,7 @@ pub struct Served {
     runtime: Option<Runtime>,
     address: SocketAddr,
     metrics: Option<SocketAddr>,
+    most_connections: usize,
     course: Course,
     /// The file of those that may not come any more.
     revoked: PathBuf,
@@ -131,9 +152,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// So many callers may wait until they are taken, if the system allows as many.
 const MOST_CALLING: u32 = 4096;
-
-/// So many more connections than clients: some are on their way out, some in, some are strangers.
-const MORE_CONNECTIONS: usize = 1000;
 
 impl Served {
     /// Opens the store, and gives the fleet. It listens once the journal was played to its end.
@@ -153,7 +171,7 @@ impl Served {
             .enable_all()
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
-        let most = rules.most_clients as usize + MORE_CONNECTIONS;
+        let limits = Limits::new(rules.most_clients as usize, place.descriptors);
         let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listening = |error| ServeError::Listen(place.listen, error);
@@ -169,7 +187,8 @@ impl Served {
                 let _inside = runtime.enter();
                 let listener = listen(address).map_err(listening)?;
                 let at = listener.local_addr().map_err(listening)?;
-                runtime.spawn(crate::metrics::answer(listener, Arc::clone(&shared)));
+                let token = place.metrics_token.as_deref().map(Arc::from);
+                runtime.spawn(crate::metrics::answer(listener, token, Arc::clone(&shared)));
                 Some(at)
             }
         };
@@ -177,7 +196,12 @@ impl Served {
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
             .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20);
+            .initial_connection_window_size(4 << 20)
+            .max_concurrent_streams(STREAMS)
+            .concurrency_limit_per_connection(REQUESTS)
+            .http2_max_local_error_reset_streams(Some(RESETS))
+            .http2_max_pending_accept_reset_streams(Some(RESETS))
+            .http2_max_header_list_size(MOST_HEADERS);
         if let Some(tls) = &place.tls {
             let mut config = ServerTlsConfig::new().identity(Identity::from_pem(&tls.certificate, &tls.key));
             if let Some(clients) = &tls.clients {
@@ -185,7 +209,7 @@ impl Served {
             }
             server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
         }
-        let service = FleetServer::new(Service { shared: Arc::clone(&shared), folder: place.folder.clone() })
+        let service = FleetServer::new(Service::new(Arc::clone(&shared), place.folder.clone()))
             .max_decoding_message_size(MOST_MESSAGE)
             .max_encoding_message_size(MOST_SAID);
         let handle = runtime.handle().clone();
@@ -200,7 +224,7 @@ impl Served {
                     // Whoever could tell is gone: so is the server.
                     let _ = ends.wait_for(|end| *end).await;
                 };
-                let incoming = accept(listener, most, empty);
+                let incoming = accept(listener, limits, empty);
                 let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
                 if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
                     shared.fail(StoreError { doing: "listening for", message: reasons(&error) });
@@ -212,7 +236,9 @@ impl Served {
         let course = Course::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
         let revoked = place.folder.join(REVOKED);
         let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
-        Ok((Served { shared, runtime: Some(runtime), address, metrics, course, revoked, end }, fleet))
+        let most_connections = limits.most;
+        let runtime = Some(runtime);
+        Ok((Served { shared, runtime, address, metrics, most_connections, course, revoked, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
@@ -223,6 +249,11 @@ impl Served {
     /// Where its figures are to be had.
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.metrics
+    }
+
+    /// How many connections it takes at once.
+    pub fn most_connections(&self) -> usize {
+        self.most_connections
     }
 
     /// Lets clients judge the model, every so many of the run's rounds.
@@ -382,6 +413,14 @@ struct Service {
     shared: Arc<Shared>,
     /// Where the key of tokens lies.
     folder: PathBuf,
+    fetches: Turns,
+    uploads: Turns,
+}
+
+impl Service {
+    fn new(shared: Arc<Shared>, folder: PathBuf) -> Service {
+        Service { shared, folder, fetches: Turns::default(), uploads: Turns::default() }
+    }
 }
 
 /// What is said to a client goes into its stream, which ends when this is dropped; whoever listens to the client hears that.
@@ -411,7 +450,7 @@ impl Drop for Hangs {
 #[tonic::async_trait]
 impl Fleet for Service {
     type AttendStream = ReceiverStream<Result<wire::FromServer, Status>>;
-    type FetchStream = ReceiverStream<Result<wire::Chunk, Status>>;
+    type FetchStream = Pieces;
 
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
@@ -442,6 +481,8 @@ impl Fleet for Service {
         request: Request<Streaming<wire::FromClient>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
         let door = door(&request);
+        let too_many = || Status::resource_exhausted("a stream on this connection waits for a hello already");
+        let greeting = door.as_ref().map(|door| door.greet().ok_or_else(too_many)).transpose()?;
         let mut from = request.into_inner();
         let (to, stream) = mpsc::channel(MOST_UNREAD);
         let (end, ended) = oneshot::channel();
@@ -450,7 +491,7 @@ impl Fleet for Service {
             let line = shared.connect(Box::new(ToStream(to, end)));
             let _hangs = Hangs { shared: Arc::clone(&shared), line };
             tokio::select! {
-                () = attend(&shared, line, &mut from, door) => {}
+                () = attend(&shared, line, &mut from, door, greeting) => {}
                 _ = ended => {}
             }
             // A connection that is closed while something on it was not read is reset, and what was said last is lost on the way: the
@@ -473,25 +514,12 @@ impl Fleet for Service {
         let fetching = begun.ok_or_else(gone)?;
         let from = usize::try_from(offset).ok().filter(|&from| from <= fetching.bytes);
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
+        let (alive, ended) = oneshot::channel();
+        let read = Arc::new(Notify::new());
+        let turn = self.fetches.take(&session);
+        tokio::spawn(guard_fetch(enter(door.as_ref()), door, turn, Arc::clone(&read), ended));
         let shared = Arc::clone(&self.shared);
-        let inside = enter(door);
-        let (to, stream) = mpsc::channel(1);
-        tokio::spawn(async move {
-            let _inside = inside;
-            for at in (from..fetching.bytes).step_by(CHUNK) {
-                // Only this piece is held while the client does not read.
-                let piece = shared.at_desk(|desk, now_s| desk.next_piece(&fetching, at, now_s));
-                let Some(bytes) = piece else {
-                    // Whoever went hears nothing.
-                    return drop(to.try_send(Err(Status::aborted("nobody fetches it any more"))));
-                };
-                let sent = to.send(Ok(wire::Chunk { bytes }));
-                if !timeout(Duration::from_secs(UNREAD_S), sent).await.is_ok_and(|sent| sent.is_ok()) {
-                    return drop(to.try_send(Err(Status::aborted("nobody reads it"))));
-                }
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(Pieces { shared, fetching, at: from, read, _alive: alive }))
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
@@ -519,9 +547,19 @@ impl Fleet for Service {
             return Err(refuse("malformed"));
         };
         let sender = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
-        let _inside = enter(door);
+        let inside = enter(door.as_ref());
+        let turn = self.uploads.take(&header.session);
         let mut held = header.offset;
-        while let Some(part) = next_part(&self.shared, &mut parts).await? {
+        loop {
+            let part = tokio::select! {
+                part = next_part(&self.shared, &mut parts) => part?,
+                () = turn.is_over() => {
+                    drop(inside);
+                    door.iter().for_each(Door::close_if_empty);
+                    return Err(refuse("superseded"));
+                }
+            };
+            let Some(part) = part else { break };
             let wire::part::Part::Bytes(bytes) = part else { return Err(refuse("malformed")) };
             held =
                 self.shared.at_desk(|desk, now_s| desk.add_upload(sender, &bytes, now_s)).map_err(refuse)?;
@@ -536,8 +574,62 @@ fn door<T>(request: &Request<T>) -> Option<Door> {
 }
 
 /// Somebody is in: the connection stays.
-fn enter(door: Option<Door>) -> Option<Inside> {
-    door.map(|door| door.enter())
+fn enter(door: Option<&Door>) -> Option<Inside> {
+    door.map(Door::enter)
+}
+
+/// The pieces of a model, each made when the connection has room for it: a client that does not read holds none.
+pub(crate) struct Pieces {
+    shared: Arc<Shared>,
+    fetching: Fetching,
+    at: usize,
+    /// Told of every piece.
+    read: Arc<Notify>,
+    /// Whoever guards the stream hears when this is dropped.
+    _alive: oneshot::Sender<()>,
+}
+
+impl Stream for Pieces {
+    type Item = Result<wire::Chunk, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.at >= self.fetching.bytes {
+            return Poll::Ready(None);
+        }
+        let piece = self.shared.at_desk(|desk, now_s| desk.next_piece(&self.fetching, self.at, now_s));
+        self.read.notify_one();
+        Poll::Ready(Some(match piece {
+            Some(bytes) => {
+                self.at += CHUNK;
+                Ok(wire::Chunk { bytes })
+            }
+            None => {
+                self.at = self.fetching.bytes;
+                Err(Status::aborted("nobody fetches it any more"))
+            }
+        }))
+    }
+}
+
+/// Keeps the connection of a fetch as long as it goes on. A client that fetches anew elsewhere, or does not read for too long, loses it.
+async fn guard_fetch(
+    inside: Option<Inside>,
+    door: Option<Door>,
+    turn: Turn,
+    read: Arc<Notify>,
+    mut ended: oneshot::Receiver<()>,
+) {
+    loop {
+        tokio::select! {
+            () = read.notified() => {}
+            // It was sent, or its stream is no more.
+            _ = &mut ended => return,
+            () = turn.is_over() => break,
+            () = tokio::time::sleep(UNREAD) => break,
+        }
+    }
+    drop(inside);
+    door.iter().for_each(Door::close_if_empty);
 }
 
 async fn next_part(
@@ -557,7 +649,13 @@ async fn next_part(
 }
 
 /// Passes on what a client says, until one side ends it.
-async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClient>, door: Option<Door>) {
+async fn attend(
+    shared: &Shared,
+    line: Line,
+    from: &mut Streaming<wire::FromClient>,
+    door: Option<Door>,
+    greeting: Option<Greeting>,
+) {
     let first = match timeout(Duration::from_secs(HELLO_S), from.message()).await {
         Ok(Ok(Some(wire::FromClient { message: Some(Said::Hello(hello)) }))) => hello,
         Ok(Err(status)) => return broken(shared, line, &status),
@@ -574,7 +672,8 @@ async fn attend(shared: &Shared, line: Line, from: &mut Streaming<wire::FromClie
     if !shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s)) {
         return;
     }
-    let _inside = enter(door);
+    let _inside = enter(door.as_ref());
+    drop(greeting);
     loop {
         match from.message().await {
             Ok(Some(wire::FromClient { message: Some(said) })) => {

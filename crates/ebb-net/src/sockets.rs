@@ -100,6 +100,8 @@ impl House {
             tls,
             metrics: Some(([127, 0, 0, 1], 0).into()),
             keep_updates: true,
+            metrics_token: None,
+            descriptors: None,
         };
         Served::start_with(place, rules, empty).unwrap()
     }

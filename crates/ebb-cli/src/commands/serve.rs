@@ -32,13 +32,21 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
     let tls = table.tls(&base)?;
+    let metrics_token = table.metrics_token(&base)?;
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
-    raise_open_files();
-    let (listen, metrics) = (table.listen, table.metrics);
-    let place = Place { folder: folder.clone(), listen, tls, metrics, keep_updates: table.keep_updates };
+    let descriptors = raise_open_files();
+    let place = Place {
+        folder: folder.clone(),
+        listen: table.listen,
+        tls,
+        metrics: table.metrics,
+        metrics_token,
+        keep_updates: table.keep_updates,
+        descriptors,
+    };
     let (served, fleet) = Served::start(place, rules(&run, &table))
         .map_err(|error| CliError::Unavailable(error.to_string()))?;
     let Some((writer, state)) = opened else {
@@ -83,8 +91,8 @@ pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     table.rules(needs, sides, run.layout().clone(), settings, u64::from(run.run.seed))
 }
 
-/// Every client is an open file, and shells start programs with room for few of those that they may have.
-fn raise_open_files() {
+/// Every client is an open file, and shells start programs with room for few of those that they may have. How many there may be.
+fn raise_open_files() -> Option<u64> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
@@ -92,7 +100,10 @@ fn raise_open_files() {
         limit.current = limit.maximum;
         // If not, it is as it was.
         let _ = setrlimit(Resource::Nofile, limit);
+        getrlimit(Resource::Nofile).current
     }
+    #[cfg(not(unix))]
+    None
 }
 
 /// The folder of a server without a name.
@@ -133,7 +144,8 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
-const MAY_CHANGE: [&str; 6] = ["listen", "metrics", "tls", "plain", "most_clients", "memory_bytes"];
+const MAY_CHANGE: [&str; 7] =
+    ["listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
 
 /// Settings without those that may change.
 fn what_counts(resolved: &str) -> Option<toml::Table> {
@@ -156,5 +168,13 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
+    if served.most_connections() < table.most_clients() {
+        note(&format!(
+            "at most {} connections at once, for this process may open few files; for {} clients (serve.most_clients) raise that \
+             limit (ulimit -n, or LimitNOFILE= of its unit)",
+            served.most_connections(),
+            table.most_clients()
+        ));
+    }
     run.notes.iter().for_each(|line| note(line));
 }

@@ -47,7 +47,15 @@ fn a_second_server_says_what_is_in_its_way() {
     let house = House::new(rules(), None);
     let start = |folder: &std::path::Path| {
         let (listen, folder) = (([127, 0, 0, 1], house.served.address().port()).into(), folder.to_owned());
-        let place = Place { folder, listen, tls: None, metrics: None, keep_updates: true };
+        let place = Place {
+            folder,
+            listen,
+            tls: None,
+            metrics: None,
+            keep_updates: true,
+            metrics_token: None,
+            descriptors: None,
+        };
         Served::start(place, rules()).err().expect("something is in its way").to_string()
     };
     let same_folder = start(house.folder.path());

@@ -115,6 +115,8 @@ impl House {
             tls: None,
             metrics: None,
             keep_updates: false,
+            metrics_token: None,
+            descriptors: None,
         };
         let (served, fleet) = Served::start(place, rules(plan))?;
         served.go_live()?;
