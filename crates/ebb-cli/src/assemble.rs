@@ -16,12 +16,14 @@ use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
 use serde::{Deserialize, Serialize};
 
+use crate::guarding::{Guarding, protect};
 use crate::judge::Judge;
 use crate::serving::ServeTable;
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
-const TABLES: [&str; 9] = ["run", "data", "model", "world", "evaluate", "stop", "clip", "serve", "swarm"];
+const TABLES: [&str; 10] =
+    ["run", "data", "model", "world", "evaluate", "stop", "clip", "guard", "serve", "swarm"];
 
 /// A run that is ready for its next round.
 pub struct Assembled<F = SimFleet> {
@@ -37,6 +39,8 @@ pub struct Assembled<F = SimFleet> {
     pub run: RunTable,
     /// The `[stop]` table.
     pub stop: StopTable,
+    /// After so many void rounds in a row the run stops.
+    pub(crate) most_void: Option<NonZeroU32>,
     /// The settings, defaults included, as TOML.
     pub resolved: String,
     /// Settings that will have no effect, in words.
@@ -90,6 +94,9 @@ pub struct StopTable {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClipTable {
+    /// Updates of any length are taken, in a served run too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    off: bool,
     norm: Option<Positive>,
     beside: Option<Positive>,
     times: Option<Positive>,
@@ -101,7 +108,16 @@ fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<Allowed, CliError
         return Ok(Allowed::default());
     }
     let table: ClipTable = tree.table("clip", facts).parse()?;
-    let ClipTable { norm, beside, times } = table;
+    let ClipTable { off, norm, beside, times } = table;
+    if off {
+        return match (norm, beside, times) {
+            (None, None, None) => Ok(Allowed::default()),
+            _ => {
+                let message = "off = true leaves nothing to norm, beside and times; leave out them or it";
+                Err(tree.error("clip.off", message).into())
+            }
+        };
+    }
     if norm.is_none() && times.is_none() {
         let message = "no bound is given; write norm = LENGTH, or times = N for N times the usual length";
         return Err(tree.error("clip", message).into());
@@ -230,6 +246,7 @@ impl Assembled<()> {
         threads: NonZeroUsize,
     ) -> Result<(Self, ServeTable), CliError> {
         tree.serve();
+        protect(&mut tree);
         let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
             let evaluate = tree.table("evaluate", facts);
             // A flag that is false asks for nothing; sets are no flag.
@@ -305,6 +322,7 @@ fn build<W>(
     let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
     let sends_more = roles.local.remembers() || trained < task.layout().len();
     let clip = clip(&tree, facts, sends_more)?;
+    let Guarding { limits: guard, most_void } = Guarding::read(&tree, facts)?;
 
     let mut resolved = tree.resolved();
     let notes = without_effect(&resolved, facts.n_rounds, oracles);
@@ -330,7 +348,7 @@ fn build<W>(
         oracle_chances,
         oracle: evaluation.oracle_absent,
         clip,
-        guard: None,
+        guard,
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
     let assembled = Assembled {
@@ -340,6 +358,7 @@ fn build<W>(
         task,
         run,
         stop,
+        most_void,
         resolved,
         notes,
         recipe: top.recipe,
@@ -351,8 +370,20 @@ fn build<W>(
 impl<F> Assembled<F> {
     /// The same run with other clients.
     pub(crate) fn with_fleet<G>(self, fleet: G) -> Assembled<G> {
-        let Assembled { engine, fleet: _, evaluator, task, run, stop, resolved, notes, recipe, start } = self;
-        Assembled { engine, fleet, evaluator, task, run, stop, resolved, notes, recipe, start }
+        let Assembled {
+            engine,
+            fleet: _,
+            evaluator,
+            task,
+            run,
+            stop,
+            most_void,
+            resolved,
+            notes,
+            recipe,
+            start,
+        } = self;
+        Assembled { engine, fleet, evaluator, task, run, stop, most_void, resolved, notes, recipe, start }
     }
 
     /// The facts that head the record.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
-use ebb_round::{Fleet, vectors};
+use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
@@ -15,6 +15,12 @@ const SHOWN_PARAMS: usize = 16;
 /// Where more pairs of clients than this could have met, who is how alike is recorded at the end only.
 const MOST_PAIRS: usize = 2_000_000;
 
+/// The ending of a run whose model is not finite.
+const DIVERGED: &str = "diverged";
+
+/// The ending of a run of which too many rounds in a row were void.
+const VOID: &str = "void";
+
 /// How a run ended, for now.
 #[derive(Debug)]
 pub enum Ended {
@@ -22,6 +28,34 @@ pub enum Ended {
     Finished(Box<Summary>),
     /// It was interrupted after a round, and a checkpoint was written.
     Interrupted,
+    /// It stopped by itself before its end.
+    Stopped(Stopped),
+}
+
+/// Why a run stopped before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The model is not finite. The last checkpoint is from before that.
+    Diverged {
+        /// The round after which it was not.
+        round: RoundNo,
+    },
+    /// Too many rounds in a row were void. The checkpoint holds the model of before them.
+    Void {
+        /// How many.
+        rounds: u32,
+        /// The last of them.
+        last: RoundNo,
+    },
+}
+
+/// What becomes of a run that diverged, or of which too many rounds were void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The run stops: it is not finished.
+    Stop,
+    /// That is its result, as in a grid: it is finished.
+    Finish,
 }
 
 /// Somebody who looks on.
@@ -35,6 +69,7 @@ pub fn drive<F: Fleet>(
     run: &mut Assembled<F>,
     mut writer: RunWriter,
     stop: &AtomicBool,
+    on_failure: OnFailure,
     watch: &mut dyn Watch,
 ) -> Result<Ended, CliError> {
     let folder = writer.folder().to_owned();
@@ -44,12 +79,26 @@ pub fn drive<F: Fleet>(
     };
     run.engine.lend(Box::new(FileShelf::new(&folder)));
     let mut ending = "rounds";
+    let mut void_rounds = 0;
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let (row, reached) = play(run)?;
         let line = writer.append(&row).map_err(broken)?;
         writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
+        if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
+            return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
+        }
+        void_rounds = if row.void.is_some() { void_rounds + 1 } else { 0 };
+        let too_many_void = run.most_void.is_some_and(|most| void_rounds >= most.get());
+        if too_many_void && on_failure == OnFailure::Finish {
+            ending = VOID;
+            break;
+        }
+        if too_many_void {
+            writer.checkpoint(&run.save()).map_err(broken)?;
+            return Ok(Ended::Stopped(Stopped::Void { rounds: void_rounds, last: row.round }));
+        }
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
         let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
@@ -107,7 +156,7 @@ fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), Rec
 /// Why the run ends here, if it does.
 fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'static str> {
     if !vectors::all_finite(&run.engine.model().model) {
-        return Some("diverged");
+        return Some(DIVERGED);
     }
     let stop = &run.stop;
     let spent = outcome.spent_so_far;

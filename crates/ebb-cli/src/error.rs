@@ -9,6 +9,7 @@ use ebb_report::ReportError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
 
+use crate::drive::Stopped;
 use crate::output::resume_command;
 
 /// Why a command could not be done.
@@ -48,6 +49,15 @@ pub enum CliError {
         /// How to go on.
         resume: String,
     },
+    /// The run stopped by itself before its end.
+    Stopped {
+        /// The run's folder.
+        folder: PathBuf,
+        /// Why.
+        why: Stopped,
+        /// How to go on.
+        resume: String,
+    },
     /// Something quick was interrupted, of which nothing is kept.
     Abandoned,
     /// Data sets could not be had; one message each.
@@ -60,14 +70,18 @@ pub enum CliError {
     OutputClosed,
 }
 
+/// The exit code of a run that stopped by itself before its end.
+const STOPPED: u8 = 3;
+
 /// The exit code where what is wrong stays wrong, however often it is tried.
 pub(crate) const WRONG: u8 = 2;
 
 impl CliError {
-    /// The exit code: 2 for what is wrong however often it is tried, in what was typed or in the settings; 1 for what failed.
+    /// The exit code: 3 for a run that stopped by itself and can go on; 2 for what is wrong however often it is tried, in what was typed or in the settings; 1 for what failed.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
+            CliError::Stopped { .. } => STOPPED,
             CliError::Usage(_) | CliError::Settings(_) => WRONG,
             CliError::Record(RecordError::NotARun { .. } | RecordError::Exists { .. }) => WRONG,
             // A file or folder that was named and is not there.
@@ -104,6 +118,19 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
+            CliError::Stopped { folder, why: Stopped::Diverged { round }, .. } => write!(
+                f,
+                "{}: stopped: the model is not finite after round {round}. Its record ends there, and its last checkpoint is from \
+                 before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
+                folder.display()
+            ),
+            CliError::Stopped { folder, why: Stopped::Void { rounds, last }, resume } => write!(
+                f,
+                "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \
+                 rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke), or lower local.rate. \
+                 Go on with: {resume}",
+                folder.display()
+            ),
             CliError::Abandoned => f.write_str("interrupted; nothing was written"),
             CliError::Fetch(message) | CliError::Usage(message) | CliError::Unavailable(message) => {
                 f.write_str(message)

@@ -9,6 +9,7 @@ mod commands;
 pub mod drive;
 mod error;
 mod grid;
+mod guarding;
 mod invited;
 mod judge;
 mod output;

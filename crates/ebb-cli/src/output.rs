@@ -107,6 +107,7 @@ pub(crate) fn ending(name: &str) -> &str {
         "virtual-hours" => "virtual time spent",
         "bytes" => "bytes spent",
         "diverged" => "diverged: the model is not finite",
+        "void" => "too many rounds in a row were void",
         other => other,
     }
 }

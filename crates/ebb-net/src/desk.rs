@@ -613,7 +613,12 @@ impl Desk {
     /// The run is over: everybody is told, also those that come later.
     pub(crate) fn farewell(&mut self, reason: &str) {
         self.over = Some(reason.to_owned());
-        let bye = wire::Bye { reason: reason.to_owned(), r#final: true };
+        self.dismiss(reason, true);
+    }
+
+    /// Everybody that is here is sent home, for good or until they come back.
+    pub(crate) fn dismiss(&mut self, reason: &str, last: bool) {
+        let bye = wire::Bye { reason: reason.to_owned(), r#final: last };
         let lines: Vec<_> = self.sessions.keys().copied().collect();
         for line in lines {
             self.told.insert(self.sessions[&line].client);

@@ -293,6 +293,11 @@ impl Served {
         self.shared.look(counts).0
     }
 
+    /// The run stops, and may go on later: the clients that are here are told, and come back.
+    pub fn pause(&self, reason: &str) {
+        self.shared.at_desk(|desk, _| desk.dismiss(reason, false));
+    }
+
     /// The run is over: tells the clients, also those that come back within a few seconds, and stops listening.
     pub fn farewell(&self) {
         self.farewell_within(FAREWELL);

@@ -121,6 +121,9 @@ pub struct Row {
     /// The norm of the aggregate.
     #[serde(deserialize_with = "number")]
     pub step_norm: f64,
+    /// Why the round is void, if it is: the model is as before, though clients answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void: Option<String>,
     /// Loss on the test data.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub loss: Option<f64>,
@@ -303,6 +306,7 @@ impl Row {
             train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
             step_norm: outcome.step_norm,
+            void: outcome.void.map(|why| why.name().to_owned()),
             loss: score.map(|score| score.loss),
             accuracy: score.and_then(|score| score.accuracy),
             oracle_client_mean: oracle.map(|spread| spread.mean),

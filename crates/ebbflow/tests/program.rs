@@ -335,11 +335,45 @@ fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
 }
 
 #[test]
-fn a_run_that_diverges_says_so() {
+fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint() {
     let place = tempfile::tempdir().unwrap();
-    let folder = record(place.path(), "run", SMALL, &["--set", "server.rate=1e300"]);
-    let summary = summary(&folder);
-    assert_eq!((summary["ending"].as_str(), summary["rounds"].as_u64()), (Some("diverged"), Some(1)));
+    let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
+    // With this rate every step makes the quadratic's distance some hundred times longer, until no number holds it.
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
+                    centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
+    std::fs::write(&file, settings).unwrap();
+    let out = ebbflow(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    let rounds = rows(&folder);
+    let last = rounds.len() - 1;
+    assert!((10..30).contains(&last), "{last}");
+    assert!(said.contains(&format!("the model is not finite after round {last}")), "{said}");
+    assert!(!folder.join("summary.json").exists());
+    // It goes on from the last checkpoint, before the model was lost, and comes to the same end.
+    let out = ebbflow(&["resume", folder.to_str().unwrap(), "--quiet"]);
+    assert_eq!(out.status.code(), Some(3));
+    assert_eq!(rows(&folder), rounds);
+}
+
+#[test]
+fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
+    let place = tempfile::tempdir().unwrap();
+    let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n\
+                    [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
+    std::fs::write(&file, settings).unwrap();
+    let out = ebbflow(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    assert!(said.contains("3 rounds in a row were void"), "{said}");
+    // Each step is a hundred times the one before. The guard knows what is usual after five.
+    let rounds = rows(&folder);
+    let void: Vec<_> = rounds.iter().map(|row| row["void"].as_str()).collect();
+    assert_eq!(void[void.len() - 3..], [Some("step-too-long"); 3]);
+    assert!(void[..void.len() - 3].iter().all(Option::is_none), "{void:?}");
+    let model = |at: usize| rounds[at]["model"].clone();
+    assert_eq!(model(rounds.len() - 1), model(rounds.len() - 4));
 }
 
 #[cfg(unix)]

@@ -8,7 +8,7 @@ use ebb_record::{RecordError, Replayed, RunWriter, Summary};
 use crate::CliError;
 use crate::args::{How, Run};
 use crate::assemble::{Assembled, put_seed, read_settings};
-use crate::drive::{Ended, drive};
+use crate::drive::{Ended, OnFailure, drive};
 use crate::output::{bold, bytes, cost, count, duration, ending, figure, note, percent, resume_command, say};
 use crate::progress::{Progress, interruption};
 
@@ -50,7 +50,7 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
     }
     let stop = interruption();
     let mut progress = Progress::new(how, run.engine.next(), run.run.rounds.get());
-    let ended = drive(run, writer, &stop, &mut progress);
+    let ended = drive(run, writer, &stop, OnFailure::Stop, &mut progress);
     drop(progress);
     if matches!(ended, Err(CliError::OutputClosed)) {
         note(&format!("the output was closed; everything is saved. Go on with: {}", resume_command(&folder)));
@@ -62,6 +62,9 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
 pub(crate) fn say_ended(ended: Ended, folder: &Path, how: &How) -> Result<(), CliError> {
     match ended {
         Ended::Interrupted => Err(CliError::Interrupted { resume: resume_command(folder) }),
+        Ended::Stopped(why) => {
+            Err(CliError::Stopped { folder: folder.to_owned(), why, resume: resume_command(folder) })
+        }
         Ended::Finished(summary) if how.json => {
             let line =
                 serde_json::json!({ "folder": folder.display().to_string(), "summary": summary.as_ref() });

@@ -12,7 +12,7 @@ use ebb_round::FleetError;
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::say_ended;
-use crate::drive::drive;
+use crate::drive::{Ended, OnFailure, drive};
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
@@ -70,13 +70,17 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     on_interruption(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
     // The journal holds everything at any time, so nothing is to be finished first.
-    let ended = drive(&mut run, writer, &AtomicBool::new(false), &mut progress);
+    let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
     match ended {
         Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
             Err(CliError::Interrupted { resume: this_command() })
         }
         Err(error) => Err(error),
+        Ok(Ended::Stopped(why)) => {
+            served.pause("the run stopped, and may go on later");
+            Err(CliError::Stopped { folder, why, resume: this_command() })
+        }
         Ok(ended) => {
             served.farewell();
             say_ended(ended, &folder, &args.how)

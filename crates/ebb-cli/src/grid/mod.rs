@@ -24,7 +24,7 @@ use crate::CliError;
 use crate::assemble::Assembled;
 use crate::commands::resume::reopen;
 use crate::commands::run::create;
-use crate::drive::{Ended, Watch, drive};
+use crate::drive::{Ended, OnFailure, Watch, drive};
 use also::Also;
 use figures::write_csv;
 pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
@@ -317,9 +317,10 @@ impl Grid {
                     let writer = create(&run, &folder)?;
                     (run, writer)
                 };
-                match drive(&mut run, writer, stop, &mut Silence)? {
+                match drive(&mut run, writer, stop, OnFailure::Finish, &mut Silence)? {
                     Ended::Finished(summary) => *summary,
                     Ended::Interrupted => return Ok(None),
+                    Ended::Stopped(_) => unreachable!("the cell of a grid finishes"),
                 }
             }
         };

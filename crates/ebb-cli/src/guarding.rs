@@ -1,0 +1,97 @@
+//! The `[guard]` table: when a round is void, and when a run stops for it.
+
+use std::num::NonZeroU32;
+
+use ebb_round::guard::Limits;
+use ebb_settings::{Chance, Facts, Place, Positive, Tree};
+use serde::{Deserialize, Serialize};
+
+use crate::CliError;
+
+/// The `[guard]` table. A served run has one unless it says `off = true`.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
+pub(crate) struct GuardTable {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    off: bool,
+    times: Option<Positive>,
+    accuracy_drop: Option<Chance>,
+    most_void: Option<NonZeroU32>,
+}
+
+/// The same as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    /// No round is ever void.
+    #[serde(default)]
+    off: bool,
+    /// A step so many times longer than the median of the last steps voids the round.
+    times: Option<Positive>,
+    /// The loss of so much of the last accuracy voids the round.
+    accuracy_drop: Option<Chance>,
+    /// After so many void rounds in a row the run stops.
+    most_void: Option<NonZeroU32>,
+}
+
+impl TryFrom<Written> for GuardTable {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<GuardTable, &'static str> {
+        let Written { off, times, accuracy_drop, most_void } = written;
+        if off {
+            if times.is_some() || accuracy_drop.is_some() || most_void.is_some() {
+                return Err("off = true leaves nothing to the other keys; leave out them or it");
+            }
+            return Ok(GuardTable { off, times, accuracy_drop, most_void });
+        }
+        Ok(GuardTable {
+            off,
+            times: times.or(Positive::new(TIMES)),
+            accuracy_drop: accuracy_drop.or(Chance::new(ACCURACY_DROP)),
+            most_void: most_void.or(NonZeroU32::new(MOST_VOID)),
+        })
+    }
+}
+
+/// How much longer than usual a step or an update of a served run may be.
+const TIMES: f64 = 10.0;
+
+/// What part of the last accuracy a round may lose.
+const ACCURACY_DROP: f64 = 0.75;
+
+/// So many void rounds in a row stop a run.
+const MOST_VOID: u32 = 5;
+
+/// When a round is void, and after how many in a row the run stops.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Guarding {
+    pub(crate) limits: Option<Limits>,
+    pub(crate) most_void: Option<NonZeroU32>,
+}
+
+impl Guarding {
+    /// Reads the table; without one, nothing is guarded.
+    pub(crate) fn read(tree: &Tree, facts: Facts) -> Result<Guarding, CliError> {
+        if !tree.has("guard") {
+            return Ok(Guarding::default());
+        }
+        let table: GuardTable = tree.table("guard", facts).parse()?;
+        let limits = Limits {
+            times: table.times.map(Positive::get),
+            accuracy_drop: table.accuracy_drop.map(Chance::get),
+        };
+        Ok(Guarding { limits: (!table.off).then_some(limits), most_void: table.most_void })
+    }
+}
+
+/// What protects a served run unless its settings say otherwise: a guard, and a bound on the length of updates.
+pub(crate) fn protect(tree: &mut Tree) {
+    let by_default = || Place::Flag("the defaults of a served run".to_owned());
+    if !tree.has("guard") {
+        tree.put("guard.times", TIMES, by_default());
+    }
+    if !tree.has("clip") {
+        tree.put("clip.times", TIMES, by_default());
+    }
+}
