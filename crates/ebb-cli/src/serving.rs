@@ -46,6 +46,11 @@ pub(crate) struct ServeTable {
     most_clients: NonZeroU32,
     /// How many samples a client may say that it has; any number, without.
     most_samples: Option<NonZeroU32>,
+    /// A client counts for at most so many times the median of the samples that the clients state.
+    most_samples_times: Option<Positive>,
+    /// Clients are believed any number of samples.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    any_samples: bool,
     /// Answers to the open round are held in memory up to so many bytes; the others wait in the journal.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
@@ -148,6 +153,10 @@ impl ServeTable {
         if table.patience_s.is_some_and(|patience| patience.get() < table.deadline_s.get()) {
             return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
         }
+        if table.any_samples && (table.most_samples.is_some() || table.most_samples_times.is_some()) {
+            let message = "any_samples = true leaves nothing to most_samples and most_samples_times; leave out them or it";
+            return Err(settings.error("any_samples", message));
+        }
         if table.tls.is_none() && !table.plain && !table.listen.ip().is_loopback() {
             let message = "everybody on the way could read and change what is sent; give [serve.tls] certificate and key (ebbflow certs \
                            makes them), or write plain = true if something else protects it";
@@ -199,6 +208,7 @@ impl ServeTable {
             heartbeat_s: self.heartbeat_s.get(),
             most_clients: self.most_clients.get(),
             most_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
+            most_samples_times: self.most_samples_times.map(Positive::get),
             memory_bytes: self.memory_bytes,
             // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
             // judge, for one that cannot may train.

@@ -3,6 +3,7 @@
 
 mod downloads;
 mod rounds;
+mod stated;
 mod survey;
 mod uploads;
 
@@ -93,6 +94,8 @@ pub struct Rules {
     pub most_clients: u32,
     /// How many samples a client may say that it has.
     pub most_samples: u32,
+    /// A client counts for at most so many times the median of what the members state; for all that it states, without.
+    pub most_samples_times: Option<f64>,
     /// Answers to the open round are held in memory up to so many bytes; the others are read from the journal.
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
@@ -684,7 +687,8 @@ impl Desk {
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
         let came = self.members.iter().filter(|member| member.is_in());
-        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples)));
+        let most = self.most_believed();
+        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples.min(most))));
         let session = |client: &ClientId| &self.sessions[&self.by_client[client]];
         let up = self.by_client.keys().copied().filter(|client| is_in(*client) && session(client).ready);
         let up: Vec<_> = up.collect();
@@ -702,9 +706,11 @@ impl Desk {
         if free < self.rules.least_up && self.overdue == round {
             tracing::warn!(round, free, "begins without those that are still at an earlier job");
         }
+        let came: Vec<_> = came.filter(|(client, samples)| known(*client) != Some(*samples)).collect();
+        self.warn_of_disbelief(&came);
         Some(Roll {
             round,
-            came: came.filter(|(client, samples)| known(*client) != Some(*samples)).collect(),
+            came,
             left: census.enrolled().iter().map(ClientId::new).filter(|&client| !is_in(client)).collect(),
             up,
             busy,

@@ -440,6 +440,7 @@ fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
         heartbeat_s: 1e6,
         most_clients: 100,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         uses: Abilities::default(),

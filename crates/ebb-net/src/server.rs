@@ -258,9 +258,10 @@ impl Served {
 
     /// Lets clients judge the model, every so many of the run's rounds.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        if self.shared.look(|desk| desk.rules().most_samples).0 == u32::MAX {
+        let unbounded = |rules: &Rules| rules.most_samples == u32::MAX && rules.most_samples_times.is_none();
+        if self.shared.look(|desk| unbounded(desk.rules())).0 {
             tracing::warn!(
-                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples or serve.most_samples_times"
             );
         }
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)

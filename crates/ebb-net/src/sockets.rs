@@ -45,6 +45,7 @@ fn rules() -> Rules {
         heartbeat_s: 60.0,
         most_clients: 100,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
         uses: Abilities::default(),

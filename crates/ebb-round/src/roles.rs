@@ -589,6 +589,15 @@ pub struct Report<'a> {
     pub cohort: &'a Cohort,
     /// Who answered what.
     pub returns: &'a Returns,
+    /// No stated loss counts for more than this.
+    pub most_loss: f32,
+}
+
+impl Report<'_> {
+    /// The loss that an answer states, as far as it counts.
+    pub fn loss(&self, answer: &Answer) -> f32 {
+        answer.update.loss.min(self.most_loss)
+    }
 }
 
 /// The sum of `weights[i] * contributions[i]`, in order. An update that counts for several clients is read once.

@@ -5,14 +5,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
+use ebb_net::{NetFleet, Place, Rules, STOPPED, STORE, Served};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::say_ended;
+use crate::draws::{DrawKey, DrawsBy};
 use crate::drive::{Ended, OnFailure, drive};
+use crate::guarding::Protection;
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
@@ -30,13 +32,19 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
     }
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
+    let protection = protection(&folder);
+    let (mut run, table) = Assembled::for_network(registry, tree, &base, args.how.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
+    if run.run.draws_by == Some(DrawsBy::Key) {
+        // The store comes right after the key: a server that was killed in between has drawn nothing.
+        let is_new = !folder.join(STORE).exists();
+        run.draw_by(DrawKey::open(&folder, is_new)?);
+    }
     let descriptors = raise_open_files();
     let place = Place {
         folder: folder.clone(),
@@ -108,6 +116,15 @@ fn raise_open_files() -> Option<u64> {
     }
     #[cfg(not(unix))]
     None
+}
+
+/// A run that was begun without protection goes on as it began.
+fn protection(folder: &Path) -> Protection {
+    let begun = std::fs::read_to_string(folder.join("settings.toml")).ok();
+    match begun.and_then(|text| text.parse::<toml::Table>().ok()) {
+        Some(settings) if !settings.contains_key("guard") => Protection::AsWritten,
+        _ => Protection::ByDefault,
+    }
 }
 
 /// The folder of a server without a name.

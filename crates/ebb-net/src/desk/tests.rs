@@ -1,5 +1,6 @@
 //! Conversations at the desk, word for word.
 
+mod stated;
 mod unfair;
 
 use std::num::NonZeroU32;
@@ -24,6 +25,7 @@ fn rules() -> Rules {
         heartbeat_s: 5.0,
         most_clients: 10,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         uses: Abilities::default(),
