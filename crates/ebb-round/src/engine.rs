@@ -193,7 +193,7 @@ impl Engine {
             oracle_clusters: &self.facts.oracle_clusters,
             oracle_chances: &self.facts.oracle_chances,
         };
-        let (rate, work) = local.plan(server.tick(&round));
+        let (rate, work) = local.plan(server.tick(&round).min(aggregator.latest_tick(&round)));
         round.rate = rate;
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
         let probed = selector.probe(&round);

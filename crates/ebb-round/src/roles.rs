@@ -318,6 +318,11 @@ pub trait Aggregator: State + Send {
             given: Some(given.collect()),
         }
     }
+    /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method that makes no step at first has the
+    /// schedule wait for it.
+    fn latest_tick(&self, _round: &Round<'_>) -> u32 {
+        u32::MAX
+    }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
         false
