@@ -1,7 +1,7 @@
 //! Drives a run from round to round: records, checkpoints, and stops when it should.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
 use ebb_round::{Fleet, RoundNo, vectors};
@@ -54,6 +54,8 @@ pub enum Stopped {
 pub enum OnFailure {
     /// The run stops: it is not finished.
     Stop,
+    /// The same. A checkpoint that cannot be written is tried again for a while: the journal holds the run meanwhile.
+    StopServed,
     /// That is its result, as in a grid: it is finished.
     Finish,
 }
@@ -86,7 +88,7 @@ pub fn drive<F: Fleet>(
         let line = writer.append(&row).map_err(broken)?;
         writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
-        if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
+        if reached == Some(DIVERGED) && on_failure != OnFailure::Finish {
             return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
         }
         void_rounds = if row.void.is_some() { void_rounds + 1 } else { 0 };
@@ -107,7 +109,12 @@ pub fn drive<F: Fleet>(
             keep_friends(run, &mut writer).map_err(broken)?;
         }
         if !last && (interrupted || due) {
-            writer.checkpoint(&run.save()).map_err(broken)?;
+            let state = run.save();
+            match on_failure {
+                OnFailure::StopServed => retried(|| writer.checkpoint(&state), std::thread::sleep),
+                OnFailure::Stop | OnFailure::Finish => writer.checkpoint(&state),
+            }
+            .map_err(broken)?;
         }
         if !last && interrupted {
             watched?;
@@ -123,6 +130,24 @@ pub fn drive<F: Fleet>(
     let model = &run.engine.model().model;
     let summary = writer.finish(ending, run.layout(), model, target, run.engine.weights()).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
+}
+
+/// A disk that is full, or descriptors that are all taken, have so many times to be mended: about a minute in all.
+const RETRIES: u32 = 7;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Writes a checkpoint, if need be after pauses that grow.
+fn retried(
+    mut write: impl FnMut() -> Result<(), RecordError>,
+    mut pause: impl FnMut(Duration),
+) -> Result<(), RecordError> {
+    for attempt in 0..RETRIES {
+        let Err(error) = write() else { return Ok(()) };
+        let wait = FIRST_PAUSE * 2_u32.pow(attempt);
+        tracing::warn!(%error, again_within_s = wait.as_secs_f64(), "a checkpoint could not be written");
+        pause(wait);
+    }
+    write()
 }
 
 /// Plays the next round: its row, and why the run ends with it, if it does.
@@ -169,5 +194,29 @@ fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'stat
         Some("bytes")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Result<(), RecordError> {
+        let source = std::io::Error::other("no space left");
+        Err(RecordError::Io { doing: "writing", path: "checkpoint.ebb".into(), source })
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_written_is_tried_again_for_about_a_minute() {
+        let (mut tries, mut pauses) = (0, Vec::new());
+        let third = || {
+            tries += 1;
+            if tries < 3 { full() } else { Ok(()) }
+        };
+        retried(third, |pause| pauses.push(pause)).unwrap();
+        assert_eq!((tries, pauses), (3, vec![FIRST_PAUSE, 2 * FIRST_PAUSE]));
+        let mut waited = Duration::ZERO;
+        retried(full, |pause| waited += pause).unwrap_err();
+        assert_eq!(waited, Duration::from_millis(63_500));
     }
 }

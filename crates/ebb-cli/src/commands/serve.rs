@@ -70,7 +70,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     on_interruption(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
     // The journal holds everything at any time, so nothing is to be finished first.
-    let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
+    let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::StopServed, &mut progress);
     drop(progress);
     match ended {
         Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
