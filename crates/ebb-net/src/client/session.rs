@@ -50,7 +50,7 @@ const WELCOME: Duration = Duration::from_secs(20);
 const STUCK: Duration = Duration::from_secs(300);
 
 /// The longest wait before asking again for room: the server keeps a client's place in the queue for longer.
-const LONGEST_FOR_ROOM: Duration = Duration::from_secs(2);
+const LONGEST_FOR_ROOM: Duration = Duration::from_secs(1);
 
 /// How long to listen for what a server said last.
 const LAST_WORD: Duration = Duration::from_secs(1);

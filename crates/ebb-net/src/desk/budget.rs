@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebb_round::ClientId;
 
-/// A client that was told to wait keeps its place for so long: ours ask again at least every two seconds.
+/// A client that was told to wait keeps its place for so long: ours ask again at least once a second.
 const PLACE_S: f64 = 5.0;
 
 /// The bound, and what is taken of it.
