@@ -22,6 +22,9 @@ pub(crate) const EMPTY: Duration = Duration::from_secs(20);
 /// How long to wait when no connection can be taken, say for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Of so many failures one is logged.
+const FAILURES_A_LINE: u64 = 600;
+
 /// So many connections may wait to be served.
 const MOST_WAITING: usize = 64;
 
@@ -72,6 +75,7 @@ pub(crate) fn accept(
     let (to, from) = mpsc::channel(MOST_WAITING);
     tokio::spawn(async move {
         let lobby = Lobby::new(limits);
+        let mut failed = 0_u64;
         let permits = Arc::new(Semaphore::new(limits.most));
         while !to.is_closed() {
             match listener.accept().await {
@@ -90,7 +94,11 @@ pub(crate) fn accept(
                     let _ = to.send(Ok(Taken::new(stream, door, permit, empty))).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be taken");
+                    // Where descriptors are short, it is so for a while: one line a minute will do.
+                    if failed.is_multiple_of(FAILURES_A_LINE) {
+                        tracing::warn!(%error, times = failed + 1, "a connection could not be taken");
+                    }
+                    failed += 1;
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -318,12 +326,13 @@ impl Taken {
     /// What the stream says; where it has to wait, an error once nobody was in for too long. Below TLS and HTTP/2, so that it holds
     /// for all that goes before a request.
     fn unless_empty<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut state = self.door.lock();
+        if state.closed {
+            // Also one that talks without a pause.
+            let message = "others needed the place of this connection, on which nobody was let in";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
+        }
         if said.is_pending() {
-            let mut state = self.door.lock();
-            if state.closed {
-                let message = "others needed the place of this connection, on which nobody was let in";
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
-            }
             state.waker = Some(cx.waker().clone());
             drop(state);
             while self.look.as_mut().poll(cx).is_ready() {

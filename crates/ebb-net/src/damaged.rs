@@ -213,7 +213,7 @@ fn said_by_clients() -> Vec<Vec<u8>> {
     all.extend([
         of_kind(0, &wire::EnrolRequest { token: "ebb-00".to_owned(), secret, number: Some(3) }),
         of_kind(2, &wire::FetchRequest { session: session.clone(), digest: digest.clone(), offset: 9 }),
-        of_kind(3, &wire::HeldRequest { session, digest }),
+        of_kind(3, &wire::HeldRequest { session, digest, bytes: 1000 }),
         of_kind(4, &part(wire::part::Part::Header(header))),
         of_kind(4, &part(wire::part::Part::Bytes(Bytes::from_static(b"some of the vectors")))),
     ]);

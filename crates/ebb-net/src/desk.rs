@@ -1,6 +1,7 @@
 //! The server's own logic: who is connected, who was asked what, what came back. It knows neither sockets nor clocks: it
 //! takes messages and times, and says what is to be sent and written.
 
+mod budget;
 mod downloads;
 mod rounds;
 mod stated;
@@ -23,12 +24,14 @@ use crate::wire::from_client::Message as Said;
 use crate::wire::from_server::Message as Say;
 use crate::{VERSION, wire};
 
+use budget::{Budget, Room};
 use downloads::Content;
 pub(crate) use downloads::Fetching;
 use rounds::{Asked, Fate, Open};
 pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;
 pub(crate) use survey::{Found, Question};
+pub(crate) use uploads::NO_ROOM;
 use uploads::Uploads;
 
 /// One connection.
@@ -96,7 +99,8 @@ pub struct Rules {
     pub most_samples: u32,
     /// A client counts for at most so many times the median of what the members state; for all that it states, without.
     pub most_samples_times: Option<f64>,
-    /// Answers to the open round are held in memory up to so many bytes; the others are read from the journal.
+    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open round. Clients wait for
+    /// room, and what is not kept is read from the journal.
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
@@ -136,7 +140,7 @@ pub(crate) enum Effect {
 }
 
 /// An answer that is to be entered.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) answer: Answered,
     /// Its vectors as they came.
@@ -145,6 +149,10 @@ pub(crate) struct Arrived {
     pub(crate) update: Option<Arc<Update>>,
     /// Why no method will use it, if that is plain already.
     flaw: Option<&'static str>,
+    /// Room for what came, until it is written.
+    room: Option<Room>,
+    /// Room for what was unpacked.
+    kept: Option<Room>,
 }
 
 /// Why a client is not let in, or an answer not taken: one word to count by.
@@ -193,10 +201,12 @@ pub(crate) struct Desk {
     mute: BTreeSet<ClientId>,
     /// Answers that are in the journal and were not passed on.
     waiting: BTreeMap<u64, Arrived>,
+    /// Those of them that are kept with their vectors.
+    kept: Vec<u64>,
+    /// How much memory answers may take.
+    budget: Budget,
     /// Payload that was fetched and not yet counted in a round.
     fetched: u64,
-    /// How many bytes the vectors of those answers take.
-    kept_bytes: u64,
     refused: BTreeMap<Reason, u64>,
     accepted: u64,
     /// The round that is open, or was last; payload since the start, down and up.
@@ -224,6 +234,7 @@ const MOST_CHARS: usize = 200;
 
 impl Desk {
     pub(crate) fn new(rules: Rules, key: Key, server: [u8; 16], members: Members) -> Desk {
+        let memory_bytes = rules.memory_bytes;
         Desk {
             rules,
             key,
@@ -243,8 +254,9 @@ impl Desk {
             last_question: None,
             mute: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            kept: Vec::new(),
+            budget: Budget::new(memory_bytes),
             fetched: 0,
-            kept_bytes: 0,
             refused: BTreeMap::new(),
             accepted: 0,
             progress: (0, 0, 0),
@@ -288,6 +300,11 @@ impl Desk {
     /// The round that is open, or was last; payload since the start, down and up.
     pub(crate) fn progress(&self) -> (RoundNo, u64, u64) {
         self.progress
+    }
+
+    /// How many bytes of memory answers take in flight and kept, and the most that they ever took.
+    pub(crate) fn memory(&self) -> (u64, u64, u64) {
+        (self.budget.in_flight(), self.budget.kept(), self.budget.peak())
     }
 
     /// Counts and logs a refusal.

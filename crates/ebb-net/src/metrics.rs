@@ -121,6 +121,11 @@ fn text(desk: &Desk, now_s: f64) -> String {
     figure("answers_total", "counter", "Answers taken since the start", answers);
     figure("fetched_bytes_total", "counter", "Payload fetched by clients since the start", fetched);
     figure("sent_bytes_total", "counter", "Payload of answers taken since the start", sent);
+    let (in_flight, kept, peak) = desk.memory();
+    figure("memory_bytes", "gauge", "Memory that answers may take", desk.rules().memory_bytes);
+    figure("memory_in_flight_bytes", "gauge", "Of it for answers on their way or not written yet", in_flight);
+    figure("memory_kept_bytes", "gauge", "Of it for answers that the open round keeps", kept);
+    figure("memory_peak_bytes", "gauge", "The most of it that was taken since the start", peak);
     let _ = writeln!(
         text,
         "# HELP ebbflow_refused_total Refusals since the start, by reason\n# TYPE ebbflow_refused_total counter"

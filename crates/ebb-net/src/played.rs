@@ -356,7 +356,7 @@ impl Theatre {
         let header = wire::Header { session, content: answer.delta.clone(), offset: 0 };
         shared.at_desk(|desk, now_s| {
             // Where the answer was taken already, nobody wants its vectors.
-            if let Ok(sender) = desk.begin_upload(&header) {
+            if let Ok(sender) = desk.begin_upload(&header, now_s) {
                 desk.add_upload(sender, &packed, now_s).unwrap();
             }
             desk.said(line, Said::Answer(answer), now_s);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::accept::{Door, EMPTY, Greeting, Inside, Limits, accept};
 use crate::course::Course;
-use crate::desk::{Desk, Fetching, Line, Rules};
+use crate::desk::{Desk, Fetching, Line, NO_ROOM, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
 use crate::shared::{Outlet, RealPace, Shared};
@@ -50,6 +50,9 @@ const STILL_S: u64 = 30;
 
 /// How long a part of a model may wait for a client to read it.
 const UNREAD: Duration = Duration::from_secs(120);
+
+/// So many answers are read at once, each unpacked in memory, whatever the machine.
+const MOST_READERS: usize = 16;
 
 /// Streams on one connection: a client has one to talk, one to fetch, one to send and one to ask what came.
 const STREAMS: u32 = 16;
@@ -167,8 +170,11 @@ impl Served {
     ) -> Result<(Served, NetFleet), ServeError> {
         let key_file = place.folder.join(KEY);
         let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
+        let readers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_READERS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
+            // Nothing but reading answers blocks.
+            .max_blocking_threads(readers)
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let limits = Limits::new(rules.most_clients as usize, place.descriptors);
@@ -529,9 +535,11 @@ impl Fleet for Service {
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
-        let wire::HeldRequest { session, digest } = request.into_inner();
-        let held = self.shared.at_desk(|desk, _| desk.held(&session, &digest));
-        let bytes = held.ok_or_else(|| Status::unauthenticated("no such session"))?;
+        let held = self.shared.at_desk(|desk, now_s| desk.held(request.get_ref(), now_s));
+        let bytes = held.map_err(|reason| match reason {
+            NO_ROOM => no_room(),
+            _ => Status::unauthenticated("no such session"),
+        })?;
         Ok(Response::new(wire::HeldReply { bytes }))
     }
 
@@ -542,6 +550,9 @@ impl Fleet for Service {
         let door = door(&request);
         let mut parts = request.into_inner();
         let refuse = |reason: &'static str| {
+            if reason == NO_ROOM {
+                return no_room();
+            }
             self.shared.at_desk(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
             match reason {
                 "unknown" => Status::unauthenticated("no such session"),
@@ -552,7 +563,7 @@ impl Fleet for Service {
         let Some(wire::part::Part::Header(header)) = next_part(&self.shared, &mut parts).await? else {
             return Err(refuse("malformed"));
         };
-        let sender = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
+        let sender = self.shared.at_desk(|desk, now_s| desk.begin_upload(&header, now_s)).map_err(refuse)?;
         let inside = enter(door.as_ref());
         let turn = self.uploads.take(&header.session);
         let mut held = header.offset;
@@ -572,6 +583,11 @@ impl Fleet for Service {
         }
         Ok(Response::new(wire::HeldReply { bytes: held }))
     }
+}
+
+/// What a client hears that has to wait until others have sent theirs.
+fn no_room() -> Status {
+    Status::resource_exhausted("there is no room for this upload yet; ask again in a while")
 }
 
 /// The door of the connection that a request came by.

@@ -177,15 +177,7 @@ impl House {
 
     /// The same, of a model all of whose numbers are this one.
     fn round_of(&mut self, number: u32, value: f32, wait: Wait) -> Vec<(u32, u32, f32)> {
-        self.fleet.roll_call(number, &mut self.census).unwrap();
-        let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
-        let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
-        let job = Arc::new(Job { round: number, global, rate: 0.5, work });
-        let order = |client| Order { client, job: Arc::clone(&job), heard: None };
-        let orders: Vec<_> = self.census.up().iter().map(ClientId::new).map(order).collect();
-        let mut answers = Answers::default();
-        self.fleet.train(&orders, wait, &mut answers).unwrap();
-        answers.0
+        play(&mut self.fleet, &mut self.census, number, value, wait)
     }
 
     fn counted(&self, reason: &str) -> u64 {
@@ -196,6 +188,25 @@ impl House {
     fn stranger(&self, number: u32) -> Stranger {
         self.outside.block_on(Stranger::enter(self.url(), self.token.clone(), number)).unwrap()
     }
+}
+
+/// Plays a round of a model all of whose numbers are this one.
+fn play(
+    fleet: &mut NetFleet,
+    census: &mut Census,
+    number: u32,
+    value: f32,
+    wait: Wait,
+) -> Vec<(u32, u32, f32)> {
+    fleet.roll_call(number, census).unwrap();
+    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
+    let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
+    let job = Arc::new(Job { round: number, global, rate: 0.5, work });
+    let order = |client| Order { client, job: Arc::clone(&job), heard: None };
+    let orders: Vec<_> = census.up().iter().map(ClientId::new).map(order).collect();
+    let mut answers = Answers::default();
+    fleet.train(&orders, wait, &mut answers).unwrap();
+    answers.0
 }
 
 /// Client, base and first number of every answer, in order.

@@ -15,7 +15,9 @@ use tonic::{Code, Status, Streaming};
 use super::endpoint::{brief, distrust};
 use super::errand::{self, Answering, Came, Errand, SharedTrainer, Stage, Wanted};
 use super::home::Home;
-use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Trainer, Until};
+use super::{
+    AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, SHORTEST, Trainer, Until, jittered,
+};
 use crate::digest::Digest;
 use crate::pack::{self, Bounds, Number, Packing};
 use crate::server::{MOST_MESSAGE, MOST_SAID};
@@ -46,6 +48,9 @@ const WELCOME: Duration = Duration::from_secs(20);
 
 /// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for longer.
 const STUCK: Duration = Duration::from_secs(300);
+
+/// The longest wait before asking again for room: the server keeps a client's place in the queue for longer.
+const LONGEST_FOR_ROOM: Duration = Duration::from_secs(1);
 
 /// How long to listen for what a server said last.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -649,16 +654,37 @@ fn beat(welcome: &wire::Welcome) -> Duration {
     Duration::from_secs_f64(welcome.heartbeat_s.clamp(0.01, 3600.0))
 }
 
-/// Sends an update, from where it broke off.
+/// Sends an update, from where it broke off; while the server has no room for it, after a pause that grows.
 async fn send(
+    server: Server,
+    session: Bytes,
+    content: wire::Content,
+    packed: Bytes,
+) -> Result<Moved, Status> {
+    let mut pause = SHORTEST;
+    loop {
+        match try_send(server.clone(), session.clone(), content.clone(), packed.clone()).await {
+            Err(status) if status.code() == Code::ResourceExhausted => {
+                tracing::debug!(why = status.message(), again_within_s = pause.as_secs_f64(), "not sent yet");
+                tokio::time::sleep(jittered(pause)).await;
+                pause = (pause * 2).min(LONGEST_FOR_ROOM);
+            }
+            sent => return sent,
+        }
+    }
+}
+
+async fn try_send(
     mut server: Server,
     session: Bytes,
     content: wire::Content,
     packed: Bytes,
 ) -> Result<Moved, Status> {
-    let began = Instant::now();
-    let held = wire::HeldRequest { session: session.clone(), digest: content.digest.clone() };
+    let (digest, bytes) = (content.digest.clone(), content.bytes);
+    let held = wire::HeldRequest { session: session.clone(), digest, bytes };
     let offset = server.held(held).await?.into_inner().bytes;
+    // Without the time that it waited: methods go by how long sending takes.
+    let began = Instant::now();
     let from = usize::try_from(offset).ok().filter(|&from| from <= packed.len());
     let from = from.ok_or_else(|| Status::data_loss("the server holds more than there is"))?;
     if from < packed.len() {

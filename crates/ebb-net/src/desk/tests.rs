@@ -1,5 +1,6 @@
 //! Conversations at the desk, word for word.
 
+mod room;
 mod stated;
 mod unfair;
 
@@ -136,7 +137,7 @@ impl Office {
             wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.len() as u64 };
         let header = wire::Header { session: self.session(line), content: Some(content.clone()), offset: 0 };
         // Nobody wants the vectors of whoever owes no answer.
-        if let Ok(sender) = self.desk.begin_upload(&header) {
+        if let Ok(sender) = self.desk.begin_upload(&header, self.now_s) {
             self.desk.add_upload(sender, packed, self.now_s).unwrap();
         }
         content
@@ -659,7 +660,7 @@ fn vectors_that_are_not_what_their_digest_says_are_refused() {
     let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
     let content = wire::Content { digest, bytes: packed.len() as u64 };
     let header = wire::Header { session: office.session(0), content: Some(content.clone()), offset: 0 };
-    let sender = office.desk.begin_upload(&header).unwrap();
+    let sender = office.desk.begin_upload(&header, 0.0).unwrap();
     office.desk.add_upload(sender, &other, 0.0).unwrap();
     let ticket = ticket(id(0), 0);
     office.say(0, Said::Answer(answer(0, &ticket, content)));
@@ -686,16 +687,17 @@ fn uploads_go_on_where_they_stopped_and_cannot_grow() {
     let content = wire::Content { digest: digest.clone(), bytes: packed.len() as u64 };
     let header = |session, offset| wire::Header { session, content: Some(content.clone()), offset };
     let session = office.session(0);
-    assert_eq!(office.desk.begin_upload(&header(session.clone(), 0)).unwrap_err(), "not-asked");
+    assert_eq!(office.desk.begin_upload(&header(session.clone(), 0), 0.0).unwrap_err(), "not-asked");
     office.open(0, &[0, 1], Wait::Deadline);
-    let first = office.desk.begin_upload(&header(session.clone(), 0)).unwrap();
+    let first = office.desk.begin_upload(&header(session.clone(), 0), 0.0).unwrap();
     office.desk.add_upload(first, &packed[..5], 1.0).unwrap();
-    assert_eq!(office.desk.held(&session, &digest), Some(5));
-    assert_eq!(office.desk.held(&office.session(1), &digest), Some(0), "another client's is its own");
+    let held = |session| wire::HeldRequest { session, digest: digest.clone(), bytes: packed.len() as u64 };
+    assert_eq!(office.desk.held(&held(session.clone()), 1.0), Ok(5));
+    assert_eq!(office.desk.held(&held(office.session(1)), 1.0), Ok(0), "another client's is its own");
     let between = office.desk.add_upload(first, &packed[5..6], 1.0);
     assert_eq!(between.unwrap_err(), "superseded", "it was told how much is there, and that stays so");
-    assert_eq!(office.desk.begin_upload(&header(session.clone(), 4)).unwrap_err(), "superseded");
-    let second = office.desk.begin_upload(&header(session.clone(), 5)).unwrap();
+    assert_eq!(office.desk.begin_upload(&header(session.clone(), 4), 0.0).unwrap_err(), "superseded");
+    let second = office.desk.begin_upload(&header(session.clone(), 5), 0.0).unwrap();
     let late = office.desk.add_upload(first, &packed[5..6], 1.0);
     assert_eq!(late.unwrap_err(), "superseded", "what an earlier stream still brings");
     assert_eq!(office.desk.add_upload(second, &packed[5..], 2.0).unwrap(), packed.len() as u64);
@@ -703,9 +705,9 @@ fn uploads_go_on_where_they_stopped_and_cannot_grow() {
     assert_eq!(office.desk.add_upload(second, &[0], 2.0).unwrap_err(), "oversized");
     let huge = wire::Content { bytes: 1 << 40, ..content.clone() };
     let huge = wire::Header { session: session.clone(), content: Some(huge), offset: 0 };
-    assert_eq!(office.desk.begin_upload(&huge).unwrap_err(), "oversized");
+    assert_eq!(office.desk.begin_upload(&huge, 0.0).unwrap_err(), "oversized");
     let stranger = header(Bytes::from_static(&[0; 16]), 0);
-    assert_eq!(office.desk.begin_upload(&stranger).unwrap_err(), "unknown");
+    assert_eq!(office.desk.begin_upload(&stranger, 0.0).unwrap_err(), "unknown");
 }
 
 #[test]
@@ -816,7 +818,7 @@ fn an_upload_of_a_byte_a_second_does_not_hold_the_round_open() {
     let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
     let content = wire::Content { digest, bytes: packed.len() as u64 };
     let header = wire::Header { session: office.session(1), content: Some(content.clone()), offset: 0 };
-    let sender = office.desk.begin_upload(&header).unwrap();
+    let sender = office.desk.begin_upload(&header, 0.0).unwrap();
     // The deadline is at ten seconds, and two of grace are for those that can send what they have.
     let mut closed_s = None;
     for (second, byte) in packed.chunks(1).enumerate() {
