@@ -29,7 +29,7 @@ pub(crate) fn boast(house: &House) -> u64 {
 /// Of five losses two count as the largest, so that the liar ties with one other, and a draw decides.
 #[test]
 fn a_loss_that_nobody_else_has_does_not_have_its_client_asked_in_every_round() {
-    let serve = "least_up = 5\ndeadline_s = 3.0";
+    let serve = "least_up = 5\ndeadline_s = 1.0";
     let mut house = House::start(&Plan { rounds: ROUNDS, run: POWER_OF_CHOICE, serve, ..Plan::default() });
     let liar = boast(&house);
     house.join(4);
