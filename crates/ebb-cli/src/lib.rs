@@ -2,6 +2,8 @@
 //!
 //! [`main`] takes the registry, so that a program with methods of its own has the whole command line.
 
+#![forbid(unsafe_code)]
+
 mod args;
 pub mod assemble;
 mod chart;

@@ -4,6 +4,9 @@
 //! again after a restart. Small messages go over one long-lived stream a client; vectors travel beside it, by the digest of
 //! their content.
 
+// The allocator with which tests count memory is unsafe by its trait.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 mod accept;
 pub mod client;
 mod convert;

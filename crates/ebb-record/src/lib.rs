@@ -19,6 +19,8 @@
 //! either the old or the new one, and whatever stands in `rounds.jsonl` or `friends` beyond the checkpoint is cut off when
 //! the run is taken up again. [`RunWriter`] writes, [`RunFolder`] reads, at any time.
 
+#![forbid(unsafe_code)]
+
 mod checkpoint;
 mod clients;
 mod disk;
