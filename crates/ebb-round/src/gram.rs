@@ -68,8 +68,9 @@ impl Gram {
         if self.scales.is_empty() { product } else { product * self.scales[row] * self.scales[col] }
     }
 
-    /// The cosine of the angle between two vectors; 0 if one of them is zero. It is 1 or -1 for all that rounding cannot tell from parallel, so
-    /// that parallel vectors are alike to the last bit, however long they are.
+    /// The cosine of the angle between two vectors; 0 if one of them is zero. It is 1 or -1 for all that
+    /// rounding cannot tell from parallel, so that parallel vectors are alike to the last bit, however long
+    /// they are.
     pub fn cosine(&self, one: usize, other: usize) -> f64 {
         let cosine = cosine(self.of(one, other), self.of(one, one), self.of(other, other));
         if 1.0 - cosine.abs() <= self.slack { cosine.signum() } else { cosine }
@@ -217,7 +218,8 @@ fn product(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, thread
         blocks[at % n_blocks].iter_mut().zip(part).for_each(|(sum, more)| *sum += more);
     }
     blocks.reverse();
-    // A lane rounds once for each product that it adds: by half an `EPSILON` of the pair's product, and of the two squares together.
+    // A lane rounds once for each product that it adds: by half an `EPSILON` of the pair's product, and of
+    // the two squares together.
     let rounded = chunks.iter().map(|chunk| gone_through(chunk) / LANES).max().unwrap_or(0);
     Gram { n, block, blocks, scales: Vec::new(), slack: rounded as f64 * f64::from(f32::EPSILON) }
 }

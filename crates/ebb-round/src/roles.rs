@@ -318,8 +318,8 @@ pub trait Aggregator: State + Send {
             given: Some(given.collect()),
         }
     }
-    /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method that makes no step at first has the
-    /// schedule wait for it.
+    /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method
+    /// that makes no step at first has the schedule wait for it.
     fn latest_tick(&self, _round: &Round<'_>) -> u32 {
         u32::MAX
     }

@@ -1,4 +1,5 @@
-//! Where the values of a tree were written: offsets into the text, made into lines and columns only for those that are asked about.
+//! Where the values of a tree were written: offsets into the text, made into lines and columns only for those
+//! that are asked about.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +9,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::Place;
 
-/// The places of values, by path. What lies in a list has one of its own only if it is a table, or was set by itself.
+/// The places of values, by path. What lies in a list has one of its own only if it is a table, or was set by
+/// itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places(BTreeMap<String, Spot>);
 

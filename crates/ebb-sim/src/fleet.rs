@@ -315,8 +315,8 @@ impl SimFleet {
     }
 }
 
-/// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds in which the answer can be
-/// under way, the first among them.
+/// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds
+/// in which the answer can be under way, the first among them.
 fn has_come(time_s: f64, clock_s: f64) -> bool {
     is_by(time_s, clock_s, 2 * (LATE_ROUNDS + 1))
 }

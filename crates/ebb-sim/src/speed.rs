@@ -14,13 +14,14 @@ pub(crate) struct Speed {
     pub(crate) spread: f64,
 }
 
-/// Whether a time that was computed is no later than a limit. Every number that is read and every operation is off by up to half a unit in
-/// the last place; so many of them in all do not make late what is on time.
+/// Whether a time that was computed is no later than a limit. Every number that is read and every operation
+/// is off by up to half a unit in the last place; so many of them in all do not make late what is on time.
 pub(crate) fn is_by(time_s: f64, limit_s: f64, roundings: u32) -> bool {
     time_s <= limit_s * (1.0 + 0.5 * f64::EPSILON * f64::from(roundings))
 }
 
-/// Whether what a client does and sends is done by the end of the round's window: three settings, a product and a sum.
+/// Whether what a client does and sends is done by the end of the round's window: three settings, a product
+/// and a sum.
 pub(crate) fn fits(took_s: f64, window_s: f64) -> bool {
     is_by(took_s, window_s, 5)
 }

@@ -493,7 +493,8 @@ fn what_was_cut_to_fit_is_on_time() {
     }
 }
 
-/// Eleven tenths of a second are two rounds: the sums of the clock say sometimes a little more, sometimes a little less.
+/// Eleven tenths of a second are two rounds: the sums of the clock say sometimes a little more, sometimes a
+/// little less.
 #[test]
 fn a_late_answer_that_takes_just_so_many_rounds_arrives_in_the_last_of_them_however_long_the_run() {
     let mut late =

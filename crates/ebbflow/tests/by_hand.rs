@@ -64,7 +64,8 @@ fn memory() {
     check("mimic", &[8.67, 7.5927, 6.720087, 6.01327047]);
 }
 
-/// As the authors' program goes on when its table is full: no step in that round, and their rate begins after it.
+/// As the authors' program goes on when its table is full: no step in that round, and their rate begins after
+/// it.
 #[test]
 fn the_rate_of_a_memory_that_waits_waits_too() {
     let rows = rows("mifa-wait", &[10.0, 10.0, 10.0, 8.67, 8.082283333, 7.702820475]);

@@ -460,7 +460,11 @@ fn the_demo_compares_and_says_where_its_records_lie() {
         "full",
         "dropout",
         "zero-update",
+        "fl-fdms",
+        "mifa",
+        "fedau",
         "fedavg",
+        "fast (q = 0.5)",
         "minus full",
         "results.csv",
     ] {

@@ -1,4 +1,5 @@
-//! Settings: what it costs to read a long list, and to make a run of it whose resolved settings are written again.
+//! Settings: what it costs to read a long list, and to make a run of it whose resolved settings are written
+//! again.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -47,7 +48,8 @@ struct Row {
     n_values: usize,
     /// From the text to settings that know their places.
     read_s: Spread,
-    /// From these to a run that is ready: the methods' tables, everybody's data, and the settings as the record has them.
+    /// From these to a run that is ready: the methods' tables, everybody's data, and the settings as the
+    /// record has them.
     made_s: Spread,
 }
 

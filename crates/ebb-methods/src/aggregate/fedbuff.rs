@@ -2,8 +2,9 @@
 //!
 //! FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation"): when B updates are in the buffer, the aggregate is `sum of update / sqrt(1 + staleness)` over B, staleness
 //! being how many times the model moved between the round that an update answers and its coming. FedScale divides by the sum of the factors instead (`normalise`)
-//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind = "late"`. All updates of a round come at once, by client,
-//! and of one client the oldest first: it has one job at a time, so that came before what answers this round.
+//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind =
+//! "late"`. All updates of a round come at once, by client, and of one client the oldest first: it has one
+//! job at a time, so that came before what answers this round.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;

@@ -1,9 +1,10 @@
 //! Everybody's last update counts, however old, each as it would be at today's rate.
 //!
 //! MIFA (Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability"): `y_i` is a client's last update over the rate it was made with,
-//! and the aggregate is `rate * sum of p_i y_i` over everybody, at the rate of the round. `wait` makes no step up to the round in which the last is first heard, and the schedule of the
-//! rate begins with the round after it, as in the authors' program; without it the unheard count as zero, and so do newcomers who join once all others were. A round without
-//! answers steps from memory too, unless told to stay.
+//! and the aggregate is `rate * sum of p_i y_i` over everybody, at the rate of the round. `wait` makes no
+//! step up to the round in which the last is first heard, and the schedule of the rate begins with the round
+//! after it, as in the authors' program; without it the unheard count as zero, and so do newcomers who join
+//! once all others were. A round without answers steps from memory too, unless told to stay.
 
 use ebb_round::roles::scaled;
 use ebb_round::{

@@ -1,8 +1,9 @@
 //! Clients of a cluster hold the same few classes, those of another cluster other ones.
 //!
 //! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022): the ten classes fall
-//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients. Their program lists a client's samples of the first class before those of the second and holds
-//! out the end of that list, so that of 200 samples a client trains on 100 of one class and 60 of the other.
+//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients. Their
+//! program lists a client's samples of the first class before those of the second and holds out the end of
+//! that list, so that of 200 samples a client trains on 100 of one class and 60 of the other.
 
 use std::num::NonZeroU32;
 

@@ -291,8 +291,8 @@ fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usiz
     places
 }
 
-/// Means of cosines that differ by less than one of so many parts are equally alike: a running mean of some thousand meetings depends that
-/// much on their order.
+/// Means of cosines that differ by less than one of so many parts are equally alike: a running mean of some
+/// thousand meetings depends that much on their order.
 const PARTS: f64 = (1_u64 << 40) as f64;
 
 impl Similarity {

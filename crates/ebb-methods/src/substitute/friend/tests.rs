@@ -464,8 +464,8 @@ fn sketches_find_the_same_friends_in_clusters() {
     }
 }
 
-/// On a line only signs count. Client 2 went with client 0 in the first fifteen rounds of 24, and with client 1 in the last fifteen; their running
-/// means differ in the last digit.
+/// On a line only signs count. Client 2 went with client 0 in the first fifteen rounds of 24, and with client
+/// 1 in the last fifteen; their running means differ in the last digit.
 #[test]
 fn whoever_was_alike_as_often_is_as_alike_whatever_the_lengths_and_the_order() {
     let world = World::of(3);
