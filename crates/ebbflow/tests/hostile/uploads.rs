@@ -23,7 +23,7 @@ fn hold(mut member: Member, over: &AtomicBool) {
             return Ok(());
         }
         let stream = member.begin_upload(digest, UPDATE)?;
-        for _ in 0..80 {
+        for _ in 0..40 {
             if digest[0] % 2 == 0 {
                 member.peer.send(stream, &bytes(2, &[0]), false)?;
             }
@@ -39,18 +39,17 @@ fn hold(mut member: Member, over: &AtomicBool) {
 
 #[test]
 fn uploads_that_are_not_finished_do_not_keep_the_room_from_others() {
-    // One update at a time; who stands still while others wait is dropped after two seconds.
-    let serve = "least_up = 2\ndeadline_s = 8.0\ngrace_s = 0.0\nmemory_bytes = 50000";
+    // One update at a time; who stands still while others wait is dropped after a second.
+    let serve = "least_up = 2\ndeadline_s = 4.0\ngrace_s = 0.0\nmemory_bytes = 50000";
     let mut house = House::start(&Plan { run: MIDDLING, serve, ..Plan::default() });
     let mut hostile = house.member();
     let client = hostile.client;
+    house.join(2);
     hostile.job().unwrap();
     let honest: Vec<u64> = (0..3).filter(|other| *other != client).collect();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| hold(hostile, &over));
-        house.join(2);
-        house.until_connected(3);
         house.play(1);
         // From here on the round waits for the honest alone, for the other is still at an old job.
         let rows = house.play(3);
