@@ -671,6 +671,36 @@ fn revoking_a_number_that_nobody_had_is_done_and_said() {
 }
 
 #[test]
+fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
+    let place = tempfile::tempdir().unwrap();
+    let run = "recipe = \"dropout\"\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
+    let out = place.path().join("served").display().to_string();
+    let refused = |serve: &str| {
+        let text = format!("{run}[serve]\nlisten = \"127.0.0.1:0\"\nmetrics = \"0.0.0.0:0\"\n{serve}");
+        let file = write(place.path(), "fleet.toml", &text);
+        fail(&["serve", &file, "--out", &out])
+    };
+    let said = refused("");
+    assert!(said.contains("everybody who reaches this address could read them"), "{said}");
+    write(place.path(), "scrapes", "short\n");
+    let said = refused("metrics_token = \"scrapes\"");
+    assert!(
+        said.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
+        "{said}"
+    );
+    let said = refused("metrics_token = \"nowhere\"");
+    assert!(said.contains("nowhere"), "{said}");
+}
+
+#[test]
+fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
+    let place = tempfile::tempdir().unwrap();
+    write(place.path(), "server.redb", "");
+    let said = fail(&["resume", place.path().to_str().unwrap()]);
+    assert!(said.contains("goes on with the command that began it: ebbflow serve FILE --out"), "{said}");
+}
+
+#[test]
 fn certificates_come_with_the_words_that_use_them() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("certs").display().to_string();

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) serve: &'static str,
     /// How many files the server may open, if that is bounded.
     pub(crate) files: Option<u32>,
+    /// What is in the file `scrapes`.
+    pub(crate) token: Option<&'static str>,
     /// Whether it logs as JSON.
     pub(crate) json: bool,
 }
@@ -41,7 +43,7 @@ pub(crate) const SYNTHETIC: &str = "recipe = \"dropout\"\n[data]\nkind = \"synth
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { rounds: FOR_EVER, run: SYNTHETIC, serve: "", files: None, json: false }
+        Plan { rounds: FOR_EVER, run: SYNTHETIC, serve: "", files: None, token: None, json: false }
     }
 }
 
@@ -66,9 +68,10 @@ impl House {
         let Plan { rounds, run, serve, .. } = plan;
         let settings = format!(
             "{run}\n[run]\nrounds = {rounds}\ncheckpoint_every = 10\n[serve]\nlisten = \"127.0.0.1:0\"\n\
-             metrics = \"{metrics}\"\n{serve}\n"
+             metrics = \"{metrics}\"\nheartbeat_s = 100.0\n{serve}\n"
         );
         std::fs::write(&file, settings).unwrap();
+        plan.token.iter().for_each(|token| std::fs::write(folder.path().join("scrapes"), token).unwrap());
         let limit = plan.files.map_or(String::new(), |files| format!("ulimit -n {files}; "));
         let mut command = Command::new("sh");
         command.args([
@@ -205,9 +208,14 @@ impl House {
 
     /// Asks at the address of the metrics; nothing if there is no answer.
     pub(crate) fn scrape(&self) -> Option<String> {
+        self.scrape_with("")
+    }
+
+    /// The same with more headers.
+    pub(crate) fn scrape_with(&self, headers: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.metrics).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").ok()?;
+        stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes()).ok()?;
         let mut said = String::new();
         stream.read_to_string(&mut said).ok()?;
         said.starts_with("HTTP/1.1 200").then_some(said)

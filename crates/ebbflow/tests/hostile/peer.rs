@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const DATA: u8 = 0;
 pub(crate) const HEADERS: u8 = 1;
@@ -233,7 +233,12 @@ impl Peer {
 
     /// The next message on a stream; nothing once the stream has ended.
     pub(crate) fn hear(&mut self, stream: u32) -> Result<Option<Fields>, Gone> {
+        let began = Instant::now();
         loop {
+            // Pings keep coming, whatever else does not.
+            if began.elapsed() > PATIENCE {
+                return Err(Gone);
+            }
             let came = self.came.entry(stream).or_default();
             if let Some((head, rest)) = came.split_first_chunk::<5>() {
                 let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
@@ -258,7 +263,10 @@ impl Peer {
 
     /// Reads until the server hangs up.
     pub(crate) fn until_hung_up(&mut self) {
-        while self.take_frame().is_ok() {}
+        let began = Instant::now();
+        while self.take_frame().is_ok() {
+            assert!(began.elapsed() < PATIENCE, "the server does not hang up");
+        }
     }
 
     /// Reads a frame, and answers those that want an answer.

@@ -25,3 +25,14 @@ fn idle_connections_delay_no_scrape() {
     };
     assert!((0..ATTEMPTS).any(|attempt| answered_first(&attempt)), "each scrape waits for the idle");
 }
+
+#[test]
+fn metrics_are_for_those_who_show_the_token() {
+    let token = "0123456789abcdef";
+    let house =
+        House::start(&Plan { serve: "metrics_token = \"scrapes\"", token: Some(token), ..Plan::default() });
+    assert_eq!(house.scrape(), None);
+    assert_eq!(house.scrape_with("authorization: Bearer 0123456789abcdee\r\n"), None);
+    let shown = house.scrape_with(&format!("authorization: Bearer {token}\r\n")).expect("it is answered");
+    assert!(shown.contains("ebbflow_clients_members 0"), "{shown}");
+}
