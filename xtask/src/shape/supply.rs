@@ -1,4 +1,5 @@
-//! What the programs are built of, and how: who may use `unsafe`, that lock files are kept to, which Rust is enough.
+//! What the programs are built of, and how: who may use `unsafe`, that lock files are kept to, which Rust is
+//! enough.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -108,8 +109,8 @@ fn is_unsafe(text: &str) -> bool {
     false
 }
 
-/// The lines of a script in which cargo may change a lock file. What formats reads none, and the command in the README is for a lock file
-/// that was fetched by before.
+/// The lines of a script in which cargo may change a lock file. What formats reads none, and the command in
+/// the README is for a lock file that was fetched by before.
 fn unlocked(script: &str) -> Vec<String> {
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     let calls = lines.filter(|line| line.split_whitespace().any(|word| word == "cargo"));

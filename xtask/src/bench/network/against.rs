@@ -1,5 +1,5 @@
-//! Two builds of this program side by side: servers with clients of the same build, in turns, so that what the machine does
-//! meanwhile is shared by both.
+//! Two builds of this program side by side: servers with clients of the same build, in turns, so that what
+//! the machine does meanwhile is shared by both.
 
 use serde_json::{Value, json};
 
