@@ -1,6 +1,7 @@
 //! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
 
 mod held_up;
+mod hostile_server;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -19,7 +20,7 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::accept::EMPTY;
-use crate::client::{self, AtWork, JoinError, Joining, Left, Make, Trainer, Until};
+use crate::client::{self, AtWork, JoinError, Joining, Left, Make, Pauses, Trainer, Until};
 use crate::desk::{Abilities, AfterDeadline, Rules};
 use crate::digest::Digest;
 use crate::fleet::NetFleet;
@@ -56,6 +57,9 @@ fn rules() -> Rules {
         seed: 1,
     }
 }
+
+/// Clients here come back at once.
+const SOON: Pauses = Pauses { shortest: Duration::from_millis(1), longest: Duration::from_millis(10) };
 
 /// A server with its fleet and an engine's part in miniature.
 struct House {
@@ -143,7 +147,7 @@ impl House {
         make: Make,
     ) -> (watch::Sender<Until>, tokio::task::JoinHandle<Result<Left, JoinError>>) {
         let (end, until) = watch::channel(Until::Over);
-        (end, self.outside.spawn(client::join(joining, make, until)))
+        (end, self.outside.spawn(client::join_pausing(joining, make, until, SOON)))
     }
 
     /// Why a client gives up.
