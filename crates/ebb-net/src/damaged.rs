@@ -464,9 +464,15 @@ fn read_entry(bytes: &[u8]) -> bool {
 }
 
 fn members() -> Vec<Vec<u8>> {
+    let (client, certificate) = (ClientId::new(3), Some([8; 32]));
     let member =
-        Member { client: ClientId::new(3), secret: [7; 32], samples: Some(40), left: false, revoked: false };
-    vec![member.bytes(), Member { samples: None, left: true, revoked: true, ..member }.bytes()]
+        Member { client, secret: [7; 32], samples: Some(40), left: false, revoked: false, certificate };
+    let unbound = Member { certificate: None, ..member.clone() };
+    vec![
+        unbound.bytes(),
+        member.bytes(),
+        Member { samples: None, left: true, revoked: true, ..member }.bytes(),
+    ]
 }
 
 fn checkpoints() -> Vec<Vec<u8>> {

@@ -9,7 +9,7 @@ use ebb_round::{Job, Parcel, RoundNo};
 use ebb_train::Tally;
 use ebb_train::backend::Trained;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use super::checks::{self, Unsound};
 use super::{AtWork, Interrupter, Trainer};
@@ -193,9 +193,10 @@ impl Errand {
         longest: Option<Duration>,
     ) {
         let at_work = Arc::new(AtWork::default());
-        if let Some(longest) = longest {
-            tokio::spawn(end_after(longest, Arc::clone(&at_work), interrupter.cloned()));
-        }
+        let timer = longest.map(|longest| {
+            let ends = end_after(longest, Arc::clone(&at_work), interrupter.cloned());
+            tokio::spawn(ends).abort_handle()
+        });
         let (to, from) = oneshot::channel();
         let (wanted, trainer, watched) = (self.wanted.clone(), Arc::clone(trainer), Arc::clone(&at_work));
         tokio::task::spawn_blocking(move || {
@@ -203,6 +204,7 @@ impl Errand {
             let ends = Ends(&watched);
             let came = work(trainer.as_mut(), &wanted, global, &memory, ends.0);
             drop(ends);
+            timer.iter().for_each(AbortHandle::abort);
             // Whoever asked may not want it any more.
             let _ = to.send(came);
         });

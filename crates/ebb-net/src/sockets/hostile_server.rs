@@ -12,7 +12,8 @@ use crate::wire::fleet_server::{Fleet as Wire, FleetServer};
 /// A server that says what it was told to, whoever comes.
 #[derive(Clone)]
 struct Hostile {
-    welcome: wire::Welcome,
+    /// Its answer to a hello.
+    first: Said,
     /// Said to whoever is ready.
     says: Vec<Said>,
     /// What it gives for every digest, in one piece, for ever if that is asked.
@@ -44,7 +45,7 @@ impl Wire for Hostile {
         let (to, stream) = mpsc::channel(16);
         tokio::spawn(async move {
             let say = async |said| drop(to.send(Ok(wire::FromServer { message: Some(said) })).await);
-            say(Said::Welcome(server.welcome.clone())).await;
+            say(server.first.clone()).await;
             while let Ok(Some(wire::FromClient { message: Some(said) })) = from.message().await {
                 match said {
                     Say::Ready(_) => {
@@ -177,7 +178,7 @@ struct Came {
 
 /// What a server says and gives.
 struct Script {
-    welcome: wire::Welcome,
+    first: Said,
     says: Vec<Said>,
     content: Bytes,
     for_ever: bool,
@@ -185,17 +186,22 @@ struct Script {
 
 /// A server that means well, of one job.
 fn asks(job: wire::Job) -> Script {
-    Script { welcome: welcome(), says: vec![Said::Job(job)], content: model(NUMBERS), for_ever: false }
+    Script {
+        first: Said::Welcome(welcome()),
+        says: vec![Said::Job(job)],
+        content: model(NUMBERS),
+        for_ever: false,
+    }
 }
 
 /// Lets a client meet a server until it said something, came twice, or ended.
 fn meet(script: Script, limits: Limits, trains: Trains) -> Came {
-    let Script { welcome, says, content, for_ever } = script;
+    let Script { first, says, content, for_ever } = script;
     let outside = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (heard, mut hears) = mpsc::channel(16);
     let (hellos, fetches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, fetched) = (Arc::clone(&hellos), Arc::clone(&fetches));
-    let server = Hostile { welcome, says, content, for_ever, hellos: counted, fetches: fetched, heard };
+    let server = Hostile { first, says, content, for_ever, hellos: counted, fetches: fetched, heard };
     let made = Arc::new(AtomicUsize::new(0));
     let makes = Arc::clone(&made);
     let make: Make = Box::new(move |_| {
@@ -251,7 +257,7 @@ fn a_welcome_that_cannot_be_neither_ends_the_client_nor_is_prepared_for() {
     };
     // The last is 16 GiB of numbers, which is more than a client gives unless it is told to.
     for said in [beat(f64::NAN), beat(0.0), beat(-1.0), beat(f64::INFINITY), layout(0), layout(1 << 20)] {
-        let script = Script { welcome: said, ..asks(job(&model(NUMBERS), 1)) };
+        let script = Script { first: Said::Welcome(said), ..asks(job(&model(NUMBERS), 1)) };
         let came = meet(script, Limits::default(), must_not_train);
         assert!(came.hellos >= 2 && came.made == 0, "{} hellos, {} trainers", came.hellos, came.made);
         assert_eq!(came.left, Ok(Left::Stopped));
@@ -328,4 +334,26 @@ fn what_a_server_says_last_is_one_line() {
     };
     let came = meet(script, Limits::default(), must_not_train);
     assert_eq!(came.left, Ok(Left::Over("over\\n\\u{1b}[2JINFO revoked client=0".to_owned())));
+}
+
+#[test]
+fn only_the_revoked_and_the_unable_give_up_whatever_a_server_calls_final() {
+    let check = |reason: &str, last| {
+        let (reason, message) = (reason.to_owned(), "go away\u{1b}[2J".to_owned());
+        let first = Said::Refused(wire::Refused { reason, message, r#final: last });
+        meet(Script { first, ..asks(job(&model(NUMBERS), 1)) }, Limits::default(), must_not_train)
+    };
+    for (reason, last) in
+        [("unknown", true), ("version", true), ("certificate", true), ("token", true), ("unknown", false)]
+    {
+        let came = check(reason, last);
+        assert!(came.hellos >= 2, "{reason}");
+        assert_eq!(came.left, Ok(Left::Stopped));
+    }
+    for reason in ["revoked", "unable"] {
+        let came = check(reason, true);
+        let message = "go away\\u{1b}[2J".to_owned();
+        assert_eq!(came.left, Err(JoinError::Refused { reason: reason.to_owned(), message }));
+        assert_eq!(came.hellos, 1);
+    }
 }
