@@ -36,6 +36,8 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let (mut run, table) = Assembled::for_network(registry, tree, &base, args.how.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
+    // Before anything is made in a folder that is not its own.
+    table.check_id(&folder)?;
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
@@ -165,8 +167,8 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
-const MAY_CHANGE: [&str; 7] =
-    ["listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
+const MAY_CHANGE: [&str; 8] =
+    ["id", "listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
 
 /// Settings without those that may change.
 fn what_counts(resolved: &str) -> Option<toml::Table> {
@@ -188,6 +190,11 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
         note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
+    note(&format!(
+        "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
+        served.id(),
+        served.id()
+    ));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
     if served.most_connections() < table.most_clients() {
         note(&format!(
