@@ -91,8 +91,8 @@ impl Secure {
             let remedy = "make new ones: ebbflow certs renew; they are read without a restart";
             match left_s {
                 ..=0 => tracing::error!(of, file, remedy, "a certificate has expired: no client can come in"),
-                ..WARN_S => {
-                    tracing::warn!(of, file, days = left_s / DAY_S, remedy, "a certificate ends soon")
+                1..WARN_S => {
+                    tracing::warn!(of, file, days = left_s / DAY_S, remedy, "a certificate ends soon");
                 }
                 _ => {}
             }

@@ -120,15 +120,12 @@ pub(crate) fn welcome(client: u32, said: wire::Welcome) -> Result<Welcome, Unsou
 
 fn read_layout(said: &[wire::Tensor]) -> Result<Layout, Unsound> {
     let mut names = HashSet::new();
-    for wire::Tensor { name, shape, .. } in said {
+    for wire::Tensor { name, .. } in said {
         if name.len() > 255 || name.chars().any(char::is_control) {
             return Err(unsound("Tensor.name", name, "at most 255 bytes without control characters"));
         }
         if !names.insert(name) {
             return Err(unsound("Tensor.name", name, "of one tensor only"));
-        }
-        if shape.contains(&0) {
-            return Err(unsound("Tensor.shape", format!("{shape:?}"), "without a side of 0"));
         }
     }
     let layout = convert::layout(said).ok_or_else(|| {
@@ -353,7 +350,10 @@ mod tests {
         assert_eq!(field(of(vec![tensor("w", &[u32::MAX, u32::MAX, u32::MAX])])), "Welcome.layout");
         let large = tensor("a", &[1 << 17, 1 << 17]);
         assert_eq!(field(of(vec![large, tensor("b", &[1])])), "Welcome.layout");
-        assert_eq!(field(of(vec![tensor("w", &[4, 0])])), "Tensor.shape");
+        assert_eq!(field(of(vec![tensor("w", &[4, 0])])), "Welcome.layout");
+        assert_eq!(field(of(vec![tensor("w", &[u32::MAX, u32::MAX, u32::MAX, 0])])), "Welcome.layout");
+        // A buffer of nothing is no fault.
+        assert!(of(vec![tensor("w", &[4]), tensor("none", &[0, u32::MAX, u32::MAX, u32::MAX])]).is_ok());
         assert_eq!(field(of(vec![tensor("w", &[4]), tensor("w", &[4])])), "Tensor.name");
         assert_eq!(field(of(vec![tensor("w\u{1b}[2J", &[4])])), "Tensor.name");
         assert_eq!(field(of(vec![tensor(&"w".repeat(256), &[4])])), "Tensor.name");

@@ -318,10 +318,10 @@ fn a_job_that_takes_longer_than_the_client_gives_is_stopped_by_the_client_itself
 
 #[test]
 fn a_server_does_not_hear_what_went_wrong_on_a_clients_machine() {
-    let trains: Trains = |_, _| Err("/home/ann/data/rows.csv, line 7: \"Ann\" is no number".to_owned());
+    let trains: Trains = |_, _| Err("/srv/ann/rows.csv, line 7: \"Ann\" is no number".to_owned());
     let came = meet(asks(job(&model(NUMBERS), 1)), Limits::default(), trains);
     assert_eq!(declined(&came), "trainer: it failed, as this client's own log says");
-    let came = meet(asks(job(&model(NUMBERS), 1)), Limits::default(), |_, _| panic!("at /home/ann"));
+    let came = meet(asks(job(&model(NUMBERS), 1)), Limits::default(), |_, _| panic!("at /srv/ann"));
     assert_eq!(declined(&came), "trainer: it failed, as this client's own log says");
 }
 
