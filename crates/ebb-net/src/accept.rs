@@ -30,6 +30,9 @@ const FAILURES_A_LINE: u64 = 600;
 /// So many connections may wait to be served.
 const MOST_WAITING: usize = 64;
 
+/// So many bytes are read from a connection on which nobody is in: a handshake, an enrolment and a hello are far shorter.
+const MOST_FROM_A_STRANGER: usize = 128 << 10;
+
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -227,6 +230,8 @@ struct In {
     count: usize,
     /// Since when nobody is, if nobody is.
     since: Instant,
+    /// How many bytes came since then.
+    came: usize,
     /// Its number among those that wait.
     waits_as: Option<u64>,
     /// The digest of the key in the certificate that was shown, where certificates are asked for.
@@ -244,6 +249,7 @@ impl In {
         In {
             count: 0,
             since: Instant::now(),
+            came: 0,
             waits_as: None,
             shown: None,
             greeting: false,
@@ -289,6 +295,15 @@ impl Door {
         }
     }
 
+    /// So many bytes came; whether that is more than anybody needs to be let in.
+    fn is_too_much(&self, bytes: usize) -> bool {
+        let mut state = self.lock();
+        if state.count == 0 {
+            state.came = state.came.saturating_add(bytes);
+        }
+        state.count == 0 && state.came > MOST_FROM_A_STRANGER
+    }
+
     fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -328,7 +343,7 @@ impl Drop for Inside {
         state.count -= 1;
         let last = state.count == 0;
         if last {
-            state.since = Instant::now();
+            (state.since, state.came) = (Instant::now(), 0);
         }
         drop(state);
         if last {
@@ -405,7 +420,12 @@ impl AsyncRead for Taken {
         cx: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = to.filled().len();
         let said = Pin::new(&mut self.stream).poll_read(cx, to);
+        if self.door.is_too_much(to.filled().len() - before) {
+            let message = "nobody was let in on this connection, for all that was said";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
+        }
         self.unless_empty(cx, said)
     }
 }
@@ -499,6 +519,17 @@ mod tests {
         let doors: Vec<_> = (0..4).map(|_| lobby.open(HERE).unwrap()).collect();
         assert!(lobby.open(HERE).is_none());
         drop(doors);
+    }
+
+    #[test]
+    fn a_stranger_is_heard_only_so_far() {
+        let door = lobby(Duration::MAX).open(HERE).unwrap();
+        assert!(!door.is_too_much(MOST_FROM_A_STRANGER));
+        let inside = door.enter();
+        assert!(!door.is_too_much(1 << 40), "whoever is in says what it likes");
+        drop(inside);
+        assert!(!door.is_too_much(MOST_FROM_A_STRANGER), "it may come back");
+        assert!(door.is_too_much(1));
     }
 
     #[test]

@@ -293,9 +293,13 @@ fn many_who_upload_at_once_wait_for_room_and_all_are_heard() {
                 let asked = wire::HeldRequest { session: session.clone(), digest, bytes: content.bytes };
                 stranger.server.held(asked).await.unwrap();
                 drop(closed);
-                while put_off() < u64::from(MANY) {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
+                let all_put_off = async {
+                    while put_off() < u64::from(MANY) {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                let all_put_off = tokio::time::timeout(Duration::from_secs(60), all_put_off).await;
+                all_put_off.expect("they are let in though there is no room");
                 let parts: Vec<_> =
                     std::iter::once(header).chain(bytes.chunks(crate::PART).map(part)).collect();
                 stranger.server.send(tokio_stream::iter(parts)).await.unwrap();

@@ -20,4 +20,5 @@ mod scrapes;
 mod side_vectors;
 mod streams;
 mod two_answers;
+mod unfinished;
 mod uploads;

@@ -269,8 +269,14 @@ impl Peer {
         }
     }
 
-    /// Reads a frame, and answers those that want an answer.
-    pub(crate) fn take_frame(&mut self) -> Result<(), Gone> {
+    /// Waits until the server says how much it takes, which is more than without a word.
+    pub(crate) fn until_windows(&mut self) -> Result<(), Gone> {
+        while self.take_frame()? != WINDOW_UPDATE {}
+        Ok(())
+    }
+
+    /// Reads a frame, and answers those that want an answer; its kind.
+    fn take_frame(&mut self) -> Result<u8, Gone> {
         self.fill(9)?;
         let length = usize::from(self.unread[0]) << 16
             | usize::from(self.unread[1]) << 8
@@ -291,7 +297,7 @@ impl Peer {
         if kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0) {
             self.ended.insert(stream, kind == RST_STREAM);
         }
-        Ok(())
+        Ok(kind)
     }
 
     fn fill(&mut self, count: usize) -> Result<(), Gone> {

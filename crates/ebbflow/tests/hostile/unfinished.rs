@@ -1,0 +1,39 @@
+//! Strangers begin messages on every stream that they can have, and do not finish them.
+
+use crate::house::{House, MOST_GROWTH, Plan, lost};
+use crate::peer::{DATA, Peer, frame};
+
+const CONNECTIONS: usize = 60;
+const STREAMS: usize = 16;
+
+/// What a message may have at most, nearly.
+const LENGTH: u32 = 65_000;
+
+#[test]
+fn messages_that_are_not_finished_take_little_memory_and_no_round() {
+    let mut house = House::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    house.join(2);
+    house.play(20);
+    let before = house.rows().len();
+    let mut begun = vec![0];
+    begun.extend(LENGTH.to_be_bytes());
+    begun.resize(LENGTH as usize, 7);
+    let growth = house.growth(|house| {
+        let mut peers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut peer = Peer::connect(house.address).unwrap();
+            peer.until_windows().unwrap();
+            for _ in 0..STREAMS {
+                let Ok(stream) = peer.open("Enrol") else { break };
+                let parts = begun.chunks(16_000).map(|part| frame(DATA, 0, stream, part));
+                if parts.into_iter().try_for_each(|part| peer.say(&part)).is_err() {
+                    break;
+                }
+            }
+            peers.push(peer);
+        }
+        house.play(20);
+    });
+    assert!(growth < MOST_GROWTH, "{growth} bytes");
+    assert_eq!(lost(&house.rows()[before..], &[0, 1]), 0);
+}
