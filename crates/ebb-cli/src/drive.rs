@@ -21,6 +21,9 @@ const DIVERGED: &str = "diverged";
 /// The ending of a run of which too many rounds in a row were void.
 const VOID: &str = "void";
 
+/// So many rounds in a row from which nothing finite came back stop a run: the model is where no client can train.
+const MOST_NOT_FINITE: u32 = 5;
+
 /// How a run ended, for now.
 #[derive(Debug)]
 pub enum Ended {
@@ -39,6 +42,13 @@ pub enum Stopped {
     Diverged {
         /// The round after which it was not.
         round: RoundNo,
+    },
+    /// For some rounds, nothing came back but numbers that are not finite. The last checkpoint is from before that.
+    NothingFinite {
+        /// How many in a row.
+        rounds: u32,
+        /// The last of them.
+        last: RoundNo,
     },
     /// Too many rounds in a row were void. The checkpoint holds the model of before them.
     Void {
@@ -79,7 +89,7 @@ pub fn drive<F: Fleet>(
     };
     run.engine.lend(Box::new(FileShelf::new(&folder)));
     let mut ending = "rounds";
-    let mut void_rounds = 0;
+    let (mut void_rounds, mut not_finite_rounds) = (0, 0);
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let (row, reached) = play(run)?;
@@ -99,6 +109,10 @@ pub fn drive<F: Fleet>(
             writer.checkpoint(&run.save()).map_err(broken)?;
             return Ok(Ended::Stopped(Stopped::Void { rounds: void_rounds, last: row.round }));
         }
+        not_finite_rounds = if row.nothing_finite() { not_finite_rounds + 1 } else { 0 };
+        if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
+            return Ok(Ended::Stopped(Stopped::NothingFinite { rounds: not_finite_rounds, last: row.round }));
+        }
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
         let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
@@ -106,7 +120,8 @@ pub fn drive<F: Fleet>(
         if !last && due && could_meet(run) <= MOST_PAIRS {
             keep_friends(run, &mut writer).map_err(broken)?;
         }
-        if !last && (interrupted || due) {
+        // A model where no client can train is not what anybody wants to go on from.
+        if !last && (interrupted || due && not_finite_rounds == 0) {
             writer.checkpoint(&run.save()).map_err(broken)?;
         }
         if !last && interrupted {

@@ -124,6 +124,12 @@ impl fmt::Display for CliError {
                  before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
                 folder.display()
             ),
+            CliError::Stopped { folder, why: Stopped::NothingFinite { rounds, last }, .. } => write!(
+                f,
+                "{}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its last \
+                 checkpoint is from before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
+                folder.display()
+            ),
             CliError::Stopped { folder, why: Stopped::Void { rounds, last }, resume } => write!(
                 f,
                 "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \

@@ -8,6 +8,7 @@ mod args;
 pub mod assemble;
 mod chart;
 mod commands;
+pub mod draws;
 pub mod drive;
 mod error;
 mod grid;

@@ -16,11 +16,16 @@ use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::secure::{Carried, Secure};
+
 /// How long a connection may last on which nobody is in: time for the TLS handshake, that of HTTP/2, enrolling and a hello.
 pub(crate) const EMPTY: Duration = Duration::from_secs(20);
 
 /// How long to wait when no connection can be taken, say for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Of so many failures one is logged.
+const FAILURES_A_LINE: u64 = 600;
 
 /// So many connections may wait to be served.
 const MOST_WAITING: usize = 64;
@@ -63,15 +68,18 @@ impl Limits {
 /// Time for an honest client to be let in.
 const GIVES_WAY: Duration = Duration::from_secs(2);
 
-/// Connections as they come, within the limits; each ends once nobody was in for so long.
+/// Connections as they come, within the limits; each ends once nobody was in for so long. With certificates they come once their
+/// handshake is over.
 pub(crate) fn accept(
     listener: TcpListener,
     limits: Limits,
     empty: Duration,
-) -> ReceiverStream<io::Result<Taken>> {
+    secure: Option<Arc<Secure>>,
+) -> ReceiverStream<io::Result<Carried>> {
     let (to, from) = mpsc::channel(MOST_WAITING);
     tokio::spawn(async move {
         let lobby = Lobby::new(limits);
+        let mut failed = 0_u64;
         let permits = Arc::new(Semaphore::new(limits.most));
         while !to.is_closed() {
             match listener.accept().await {
@@ -87,10 +95,20 @@ pub(crate) fn accept(
                     };
                     // Small messages must not wait for larger ones; where that cannot be had, it is only slower.
                     let _ = stream.set_nodelay(true);
-                    let _ = to.send(Ok(Taken::new(stream, door, permit, empty))).await;
+                    let taken = Taken::new(stream, door.clone(), permit, empty);
+                    match &secure {
+                        None => drop(to.send(Ok(Carried::Plain(taken))).await),
+                        Some(secure) => {
+                            drop(tokio::spawn(Arc::clone(secure).shake(taken, door, to.clone())));
+                        }
+                    }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be taken");
+                    // Where descriptors are short, it is so for a while: one line a minute will do.
+                    if failed.is_multiple_of(FAILURES_A_LINE) {
+                        tracing::warn!(%error, times = failed + 1, "a connection could not be taken");
+                    }
+                    failed += 1;
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -211,6 +229,8 @@ struct In {
     since: Instant,
     /// Its number among those that wait.
     waits_as: Option<u64>,
+    /// The digest of the key in the certificate that was shown, where certificates are asked for.
+    shown: Option<[u8; 32]>,
     /// Whether a stream on it waits for a hello.
     greeting: bool,
     /// It is to end, now.
@@ -221,7 +241,15 @@ struct In {
 
 impl In {
     fn new() -> In {
-        In { count: 0, since: Instant::now(), waits_as: None, greeting: false, closed: false, waker: None }
+        In {
+            count: 0,
+            since: Instant::now(),
+            waits_as: None,
+            shown: None,
+            greeting: false,
+            closed: false,
+            waker: None,
+        }
     }
 }
 
@@ -236,6 +264,16 @@ impl Door {
             self.0.lobby.lock().remove(number);
         }
         Inside(self.clone())
+    }
+
+    /// A certificate with this key was shown.
+    pub(crate) fn show(&self, key: [u8; 32]) {
+        self.lock().shown = Some(key);
+    }
+
+    /// The digest of the key in the certificate that was shown; nothing, where none is asked for.
+    pub(crate) fn shown(&self) -> Option<[u8; 32]> {
+        self.lock().shown
     }
 
     /// A stream waits for a hello until this is dropped; nothing, if another one does already.
@@ -318,12 +356,13 @@ impl Taken {
     /// What the stream says; where it has to wait, an error once nobody was in for too long. Below TLS and HTTP/2, so that it holds
     /// for all that goes before a request.
     fn unless_empty<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let mut state = self.door.lock();
+        if state.closed {
+            // Also one that talks without a pause.
+            let message = "others needed the place of this connection, on which nobody was let in";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
+        }
         if said.is_pending() {
-            let mut state = self.door.lock();
-            if state.closed {
-                let message = "others needed the place of this connection, on which nobody was let in";
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
-            }
             state.waker = Some(cx.waker().clone());
             drop(state);
             while self.look.as_mut().poll(cx).is_ready() {

@@ -22,6 +22,7 @@ mod metrics;
 pub mod pack;
 #[cfg(test)]
 mod played;
+mod secure;
 mod server;
 mod shared;
 #[cfg(test)]
@@ -42,7 +43,8 @@ mod wire;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
-pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
+pub use secure::Tls;
+pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, server_id};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};
 pub use tokens::KEY;

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,17 +16,18 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::accept::{Door, EMPTY, Greeting, Inside, Limits, accept};
 use crate::course::Course;
-use crate::desk::{Desk, Fetching, Line, Rules};
+use crate::desk::{Desk, Fetching, Line, NO_ROOM, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
+use crate::secure::{Secure, Tls};
 use crate::shared::{Outlet, RealPace, Shared};
 use crate::store::{Store, StoreError};
-use crate::tokens::{KEY, Key};
+use crate::tokens::{KEY, Key, hex};
 use crate::turns::{Turn, Turns};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
@@ -51,6 +52,9 @@ const STILL_S: u64 = 30;
 /// How long a part of a model may wait for a client to read it.
 const UNREAD: Duration = Duration::from_secs(120);
 
+/// So many answers are read at once, each unpacked in memory, whatever the machine.
+const MOST_READERS: usize = 16;
+
 /// Streams on one connection: a client has one to talk, one to fetch, one to send and one to ask what came.
 const STREAMS: u32 = 16;
 
@@ -62,17 +66,6 @@ const RESETS: usize = 64;
 
 /// The headers of a request are no longer than this.
 const MOST_HEADERS: u32 = 8 << 10;
-
-/// The certificate of a server, and whom it lets in.
-#[derive(Clone)]
-pub struct Tls {
-    /// The certificate and those it is signed by, as PEM.
-    pub certificate: String,
-    /// Its private key, as PEM.
-    pub key: String,
-    /// If given, clients must show a certificate that is signed by this one.
-    pub clients: Option<String>,
-}
 
 /// Where a server lies and listens.
 pub struct Place {
@@ -135,6 +128,7 @@ pub struct Served {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
     address: SocketAddr,
+    id: String,
     metrics: Option<SocketAddr>,
     most_connections: usize,
     course: Course,
@@ -167,12 +161,19 @@ impl Served {
     ) -> Result<(Served, NetFleet), ServeError> {
         let key_file = place.folder.join(KEY);
         let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
+        let readers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_READERS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
+            // Nothing but reading answers blocks.
+            .max_blocking_threads(readers)
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let limits = Limits::new(rules.most_clients as usize, place.descriptors);
+        let secure = place.tls.map(Secure::open).transpose().map_err(ServeError::Tls)?;
         let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
+        if let Some(secure) = &secure {
+            runtime.spawn(warn_daily(Arc::clone(secure), Arc::downgrade(&shared)));
+        }
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listening = |error| ServeError::Listen(place.listen, error);
         let listener = {
@@ -188,10 +189,12 @@ impl Served {
                 let listener = listen(address).map_err(listening)?;
                 let at = listener.local_addr().map_err(listening)?;
                 let token = place.metrics_token.as_deref().map(Arc::from);
-                runtime.spawn(crate::metrics::answer(listener, token, Arc::clone(&shared)));
+                runtime.spawn(crate::metrics::answer(listener, token, Arc::clone(&shared), secure.clone()));
                 Some(at)
             }
         };
+        let id = shared.store.server().map_err(|error| ServeError::Store(place.folder.join(STORE), error))?;
+        let id = hex(&id);
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
@@ -202,13 +205,6 @@ impl Served {
             .http2_max_local_error_reset_streams(Some(RESETS))
             .http2_max_pending_accept_reset_streams(Some(RESETS))
             .http2_max_header_list_size(MOST_HEADERS);
-        if let Some(tls) = &place.tls {
-            let mut config = ServerTlsConfig::new().identity(Identity::from_pem(&tls.certificate, &tls.key));
-            if let Some(clients) = &tls.clients {
-                config = config.client_ca_root(Certificate::from_pem(clients));
-            }
-            server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
-        }
         let service = FleetServer::new(Service::new(Arc::clone(&shared), place.folder.clone()))
             .max_decoding_message_size(MOST_MESSAGE)
             .max_encoding_message_size(MOST_SAID);
@@ -224,7 +220,7 @@ impl Served {
                     // Whoever could tell is gone: so is the server.
                     let _ = ends.wait_for(|end| *end).await;
                 };
-                let incoming = accept(listener, limits, empty);
+                let incoming = accept(listener, limits, empty, secure);
                 let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
                 if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
                     shared.fail(StoreError { doing: "listening for", message: reasons(&error) });
@@ -238,12 +234,17 @@ impl Served {
         let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
         let most_connections = limits.most;
         let runtime = Some(runtime);
-        Ok((Served { shared, runtime, address, metrics, most_connections, course, revoked, end }, fleet))
+        Ok((Served { shared, runtime, address, id, metrics, most_connections, course, revoked, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What tells it from other servers: clients belong to the one that they enrolled with.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// Where its figures are to be had.
@@ -258,9 +259,10 @@ impl Served {
 
     /// Lets clients judge the model, every so many of the run's rounds.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        if self.shared.look(|desk| desk.rules().most_samples).0 == u32::MAX {
+        let unbounded = |rules: &Rules| rules.most_samples == u32::MAX && rules.most_samples_times.is_none();
+        if self.shared.look(|desk| unbounded(desk.rules())).0 {
             tracing::warn!(
-                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples or serve.most_samples_times"
             );
         }
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
@@ -374,6 +376,26 @@ impl Drop for Served {
     }
 }
 
+/// Warns of certificates that end soon: now, and then every day.
+async fn warn_daily(secure: Arc<Secure>, shared: Weak<Shared>) {
+    let mut days = tokio::time::interval(Duration::from_secs(86_400));
+    loop {
+        days.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        secure.warn(shared.pace.unix_s());
+    }
+}
+
+/// What tells the server whose store lies in a folder from others; nothing, if no server has been there.
+pub fn server_id(folder: &Path) -> Result<Option<String>, ServeError> {
+    let file = folder.join(STORE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let id = Store::open(&file).and_then(|store| store.server());
+    id.map(|id| Some(hex(&id))).map_err(|error| ServeError::Store(file, error))
+}
+
 /// The desk of a server whose store lies in a folder.
 fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
     let file = folder.join(STORE);
@@ -464,9 +486,10 @@ impl Fleet for Service {
             tracing::error!(%error, "cannot see which tokens are good");
             Status::unavailable("the server cannot read its key")
         })?;
+        let shown = door(&request).and_then(|door| door.shown());
         let (done, written) = oneshot::channel();
         let enrolled = self.shared.at_desk(|desk, _| {
-            let (enrolled, writes) = desk.enrol(request.get_ref(), &key, unix_s)?;
+            let (enrolled, writes) = desk.enrol_shown(request.get_ref(), &key, unix_s, shown)?;
             // Whoever asked may be gone.
             let then = Box::new(move |result| drop(done.send(result)));
             // Before anybody else enrols, so that the disk sees uses of a token in their order.
@@ -528,9 +551,11 @@ impl Fleet for Service {
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
-        let wire::HeldRequest { session, digest } = request.into_inner();
-        let held = self.shared.at_desk(|desk, _| desk.held(&session, &digest));
-        let bytes = held.ok_or_else(|| Status::unauthenticated("no such session"))?;
+        let held = self.shared.at_desk(|desk, now_s| desk.held(request.get_ref(), now_s));
+        let bytes = held.map_err(|reason| match reason {
+            NO_ROOM => no_room(),
+            _ => Status::unauthenticated("no such session"),
+        })?;
         Ok(Response::new(wire::HeldReply { bytes }))
     }
 
@@ -541,6 +566,9 @@ impl Fleet for Service {
         let door = door(&request);
         let mut parts = request.into_inner();
         let refuse = |reason: &'static str| {
+            if reason == NO_ROOM {
+                return no_room();
+            }
             self.shared.at_desk(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
             match reason {
                 "unknown" => Status::unauthenticated("no such session"),
@@ -551,7 +579,7 @@ impl Fleet for Service {
         let Some(wire::part::Part::Header(header)) = next_part(&self.shared, &mut parts).await? else {
             return Err(refuse("malformed"));
         };
-        let sender = self.shared.at_desk(|desk, _| desk.begin_upload(&header)).map_err(refuse)?;
+        let sender = self.shared.at_desk(|desk, now_s| desk.begin_upload(&header, now_s)).map_err(refuse)?;
         let inside = enter(door.as_ref());
         let turn = self.uploads.take(&header.session);
         let mut held = header.offset;
@@ -571,6 +599,11 @@ impl Fleet for Service {
         }
         Ok(Response::new(wire::HeldReply { bytes: held }))
     }
+}
+
+/// What a client hears that has to wait until others have sent theirs.
+fn no_room() -> Status {
+    Status::resource_exhausted("there is no room for this upload yet; ask again in a while")
 }
 
 /// The door of the connection that a request came by.
@@ -674,7 +707,8 @@ async fn attend(
                 .at_desk(|desk, _| desk.refuse("silent", None, "a stream on which nothing was said"));
         }
     };
-    if !shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s)) {
+    let shown = door.as_ref().and_then(Door::shown);
+    if !shared.at_desk(|desk, now_s| desk.hello_shown(line, &first, shown, now_s)) {
         return;
     }
     let _inside = enter(door.as_ref());

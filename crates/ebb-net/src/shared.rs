@@ -122,7 +122,10 @@ impl Shared {
             Err((reason, message)) => {
                 self.at_desk(|desk, now_s| desk.misread(client, round, reason, message, now_s));
             }
-            Ok(arrived) => self.enter(arrived),
+            Ok(mut arrived) => {
+                self.at_desk(|desk, _| desk.make_room(&mut arrived));
+                self.enter(arrived);
+            }
         }
     }
 

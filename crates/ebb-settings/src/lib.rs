@@ -12,6 +12,7 @@ mod data_folder;
 mod deserialize;
 mod entry;
 mod error;
+mod places;
 mod tree;
 
 pub use checked::{Chance, NonNegative, Positive, Share};

@@ -59,7 +59,7 @@ fn misspelt_key() {
         &SMALL.replace("[world]", "[wrold]"),
         &[],
         "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
-         evaluate, stop, clip, serve, swarm, objective, select, local, substitute, aggregate, server",
+         evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -237,7 +237,7 @@ fn words_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         model, world, evaluate, stop, clip, serve, swarm, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
     refused(
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",
@@ -668,6 +668,36 @@ fn revoking_a_number_that_nobody_had_is_done_and_said() {
     assert!(said.contains("client 999: no round of the record has anybody of this number"), "{said}");
     assert!(!said.contains("client 3:"), "{said}");
     assert_eq!(std::fs::read_to_string(place.path().join("run/revoked.txt")).unwrap(), "3\n999\n");
+}
+
+#[test]
+fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
+    let place = tempfile::tempdir().unwrap();
+    let run = "recipe = \"dropout\"\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
+    let out = place.path().join("served").display().to_string();
+    let refused = |serve: &str| {
+        let text = format!("{run}[serve]\nlisten = \"127.0.0.1:0\"\nmetrics = \"0.0.0.0:0\"\n{serve}");
+        let file = write(place.path(), "fleet.toml", &text);
+        fail(&["serve", &file, "--out", &out])
+    };
+    let said = refused("");
+    assert!(said.contains("everybody who reaches this address could read them"), "{said}");
+    write(place.path(), "scrapes", "short\n");
+    let said = refused("metrics_token = \"scrapes\"");
+    assert!(
+        said.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
+        "{said}"
+    );
+    let said = refused("metrics_token = \"nowhere\"");
+    assert!(said.contains("nowhere"), "{said}");
+}
+
+#[test]
+fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
+    let place = tempfile::tempdir().unwrap();
+    write(place.path(), "server.redb", "");
+    let said = fail(&["resume", place.path().to_str().unwrap()]);
+    assert!(said.contains("goes on with the command that began it: ebbflow serve FILE --out"), "{said}");
 }
 
 #[test]

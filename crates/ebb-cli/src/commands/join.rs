@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebb_exec::{External, TIMEOUT};
 use ebb_methods::Registry;
-use ebb_net::client::{self, Invitation, JoinError, Joining, Left, TaskTrainer, Trainer, Until};
+use ebb_net::client::{self, Invitation, JoinError, Joining, Left, Limits, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
 use ebb_settings::{Facts, SettingsError, Tree};
 use tokio::sync::watch;
@@ -37,6 +37,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         name: args.server_name.clone(),
         identity,
         plain: args.plain,
+        limits: Limits { memory_bytes: args.most_memory, job: args.most_job },
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());

@@ -28,6 +28,13 @@ pub(crate) fn reopen(
     data: Option<&Path>,
     threads: std::num::NonZeroUsize,
 ) -> Result<(Assembled, RunWriter), CliError> {
+    if folder.join(ebb_net::STORE).exists() {
+        return Err(CliError::Usage(format!(
+            "{}: the folder of a server's run, which goes on with the command that began it: ebbflow serve FILE --out {}",
+            folder.display(),
+            folder.display()
+        )));
+    }
     let record = RunFolder::open(folder)?;
     let (tree, base) = read_settings(folder, &[], data)?;
     let mut assembled = Assembled::new(registry, tree, &base, threads)?;

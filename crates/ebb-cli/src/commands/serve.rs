@@ -5,14 +5,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
+use ebb_net::{NetFleet, Place, Rules, STOPPED, STORE, Served};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::say_ended;
+use crate::draws::{DrawKey, DrawsBy};
 use crate::drive::{Ended, OnFailure, drive};
+use crate::guarding::Protection;
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
@@ -30,13 +32,21 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
     }
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
+    let protection = protection(&folder);
+    let (mut run, table) = Assembled::for_network(registry, tree, &base, args.how.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
+    // Before anything is made in a folder that is not its own.
+    table.check_id(&folder)?;
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
+    if run.run.draws_by == Some(DrawsBy::Key) {
+        // The store comes right after the key: a server that was killed in between has drawn nothing.
+        let is_new = !folder.join(STORE).exists();
+        run.draw_by(DrawKey::open(&folder, is_new)?);
+    }
     let descriptors = raise_open_files();
     let place = Place {
         folder: folder.clone(),
@@ -110,6 +120,15 @@ fn raise_open_files() -> Option<u64> {
     None
 }
 
+/// A run that was begun without protection goes on as it began.
+fn protection(folder: &Path) -> Protection {
+    let begun = std::fs::read_to_string(folder.join("settings.toml")).ok();
+    match begun.and_then(|text| text.parse::<toml::Table>().ok()) {
+        Some(settings) if !settings.contains_key("guard") => Protection::AsWritten,
+        _ => Protection::ByDefault,
+    }
+}
+
 /// The folder of a server without a name.
 fn default_folder(file: &Path) -> PathBuf {
     let name = file.file_stem().map_or_else(|| "serve".into(), std::ffi::OsStr::to_os_string);
@@ -148,8 +167,8 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
-const MAY_CHANGE: [&str; 7] =
-    ["listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
+const MAY_CHANGE: [&str; 8] =
+    ["id", "listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
 
 /// Settings without those that may change.
 fn what_counts(resolved: &str) -> Option<toml::Table> {
@@ -171,6 +190,11 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
         note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
+    note(&format!(
+        "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
+        served.id(),
+        served.id()
+    ));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
     if served.most_connections() < table.most_clients() {
         note(&format!(

@@ -102,6 +102,8 @@ struct Floor {
     uploads: Vec<(Sender, Vec<u8>)>,
     contents: Vec<wire::Content>,
     rogue_answers: u64,
+    /// How often a well-meaning client had to wait for room.
+    put_off: u64,
 }
 
 impl Floor {
@@ -116,6 +118,7 @@ impl Floor {
             heartbeat_s: 5.0,
             most_clients: 10,
             most_samples: 1000,
+            most_samples_times: None,
             // Room for a few answers.
             memory_bytes: 64,
             needs: Abilities::default(),
@@ -142,6 +145,7 @@ impl Floor {
             uploads: Vec::new(),
             contents: Vec::new(),
             rogue_answers: 0,
+            put_off: 0,
         };
         for client in 0..N_CLIENTS {
             let request = wire::EnrolRequest { token: token(), secret: secret(client), number: Some(client) };
@@ -224,11 +228,15 @@ impl Floor {
             return;
         };
         let ticket = job.ticket.clone();
-        self.jobs.remove(&(line, round));
         let packed = pack(&Parcel::of(vec![1.0; N_PARAMS]), Packing::default()).bytes;
         let content = content(&packed);
         let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
-        let sender = self.desk.begin_upload(&header).expect("it owes an answer");
+        let sender = match self.desk.begin_upload(&header, self.now_s) {
+            // It tries again later.
+            Err(uploads::NO_ROOM) => return self.put_off += 1,
+            begun => begun.expect("it owes an answer"),
+        };
+        self.jobs.remove(&(line, round));
         assert_eq!(self.desk.add_upload(sender, &packed, self.now_s), Ok(packed.len() as u64));
         self.owed.insert((line, round));
         self.desk.said(line, Said::Answer(answer(round, ticket, content)), self.now_s);
@@ -304,7 +312,7 @@ impl Floor {
                 let header =
                     wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
                 let Some(header) = damaged(&header, stream) else { return };
-                if let Ok(sender) = self.desk.begin_upload(&header) {
+                if let Ok(sender) = self.desk.begin_upload(&header, self.now_s) {
                     self.uploads.push((sender, packed));
                     self.contents.push(content);
                 }
@@ -324,7 +332,9 @@ impl Floor {
                 let request =
                     wire::FetchRequest { session: session(line), digest, offset: stream.next_u64() };
                 let Some(request) = damaged(&request, stream) else { return };
-                let _ = self.desk.held(&request.session, &request.digest);
+                let (session, digest) = (request.session.clone(), request.digest.clone());
+                let bytes = [0, 20, 100][stream.below(3)];
+                let _ = self.desk.held(&wire::HeldRequest { session, digest, bytes }, self.now_s);
                 let fetching = self.desk.begin_fetch(&request.session, &request.digest, self.now_s);
                 if let Some(fetching) = fetching {
                     let from = usize::try_from(request.offset).unwrap_or(usize::MAX) % (2 * fetching.bytes);
@@ -368,7 +378,7 @@ impl Floor {
         let (packed, content) = update(stream);
         let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
         let Some(header) = damaged(&header, stream) else { return };
-        if let Ok(sender) = self.desk.begin_upload(&header) {
+        if let Ok(sender) = self.desk.begin_upload(&header, self.now_s) {
             let _ = self.desk.add_upload(sender, &packed, self.now_s);
         }
         let message = Said::Answer(answer(round, ticket, content));
@@ -418,6 +428,9 @@ impl Floor {
         assert_eq!(desk.sessions.len(), desk.by_key.len());
         assert!((0..Line::from(HONEST)).all(|line| desk.sessions.contains_key(&line)));
         assert!(desk.hands.len() <= desk.rules.most_clients as usize);
+        let (in_flight, kept, peak) = desk.memory();
+        let most = desk.rules.memory_bytes.max(desk.rules.bounds().bytes());
+        assert!(in_flight + kept <= peak && peak <= most, "{in_flight} and {kept} bytes, once {peak}");
         let unsettled = self.unread.iter().filter(|unread| unread.client.number() < HONEST).count();
         assert_eq!(self.owed.len(), unsettled, "whoever answered is told once it is written");
     }

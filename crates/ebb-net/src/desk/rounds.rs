@@ -9,6 +9,7 @@ use ebb_round::{
     Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, SideName, Spent, StateError, Wait, Work, vectors,
 };
 
+use super::budget::Room;
 use super::{AfterDeadline, Arrived, Content, Desk, Effect, Reason, Say};
 use crate::digest::Digest;
 use crate::journal::Answered;
@@ -208,7 +209,7 @@ const LONGEST_PAUSE_S: f64 = 60.0;
 const WRITING_S: f64 = 1.0;
 
 /// An answer whose vectors were not looked at yet: that takes time, and is done elsewhere.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Unread {
     pub(crate) client: ClientId,
     said: wire::Answer,
@@ -221,6 +222,7 @@ pub(crate) struct Unread {
     bounds: Bounds,
     sides: Arc<[SideName]>,
     took_s: Option<f64>,
+    room: Room,
 }
 
 impl Unread {
@@ -242,6 +244,7 @@ impl Unread {
             bounds,
             sides,
             took_s,
+            room,
         } = self;
         if Digest::of(&packed) != digest {
             return Err(("malformed", "vectors that are not what their digest says"));
@@ -266,7 +269,7 @@ impl Unread {
         };
         let flaw = flaw(n_params, &answer, &delta);
         let update = Some(Arc::new(answer.update(delta)));
-        Ok(Arrived { answer, packed, update, flaw })
+        Ok(Arrived { answer, packed, update, flaw, room: Some(room), kept: None })
     }
 }
 
@@ -427,19 +430,31 @@ impl Desk {
         self.note_taken(answer.client, answer.base, answer.rate);
         self.set_fate(answer.base, answer.client, Fate::Taken(flaw));
         let update = Some(Arc::new(answer.update(delta)));
-        self.keep(seq, Arrived { answer, packed: Bytes::new(), update, flaw });
+        let arrived = Arrived { answer, packed: Bytes::new(), update, flaw, room: None, kept: None };
+        self.keep(seq, arrived);
     }
 
     /// Keeps an answer that is in the journal until its round closes: with its vectors as long as there is room.
     pub(super) fn keep(&mut self, seq: u64, mut arrived: Arrived) {
-        let size = arrived.update.as_ref().map_or(0, |update| update.delta.bytes());
-        if self.kept_bytes + size > self.rules.memory_bytes {
-            arrived.update = None;
-        } else {
-            self.kept_bytes += size;
+        arrived.room = None;
+        self.make_room(&mut arrived);
+        if arrived.kept.is_some() {
+            self.kept.push(seq);
         }
         tracing::debug!(round = arrived.answer.base, client = arrived.answer.client.number(), "answered");
         self.waiting.insert(seq, arrived);
+    }
+
+    /// Lets go of the vectors of an answer, unless there is room for them. They are in the journal, or soon will be.
+    pub(crate) fn make_room(&mut self, arrived: &mut Arrived) {
+        if arrived.kept.is_none()
+            && let Some(update) = &arrived.update
+        {
+            arrived.kept = self.budget.keep(update.delta.bytes());
+            if arrived.kept.is_none() {
+                arrived.update = None;
+            }
+        }
     }
 
     /// The numbers of the entries whose answers were not passed on yet.
@@ -528,7 +543,7 @@ impl Desk {
         if steps > steps_asked || steps_asked > most {
             return Err(("malformed", "more steps than were asked for"));
         }
-        let packed = self
+        let (packed, room) = self
             .uploads
             .take(client, digest)
             .ok_or(("malformed", "vectors that did not come, or not whole"))?;
@@ -549,6 +564,7 @@ impl Desk {
             bounds,
             sides,
             took_s,
+            room,
         };
         self.effects.push(Effect::Read(Box::new(unread)));
         Ok(())
@@ -586,7 +602,7 @@ impl Desk {
         let open = self.open.take()?;
         let elapsed_s = open.elapsed_s(now_s);
         let waiting = std::mem::take(&mut self.waiting);
-        self.kept_bytes = 0;
+        self.kept.clear();
         let (mut answers, mut late): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|(_, one)| one.answer.base == open.number);
         answers.sort_by_key(|(_, one)| one.answer.client);

@@ -1,5 +1,8 @@
 //! Conversations at the desk, word for word.
 
+mod identities;
+mod room;
+mod stated;
 mod unfair;
 
 use std::num::NonZeroU32;
@@ -24,6 +27,7 @@ fn rules() -> Rules {
         heartbeat_s: 5.0,
         most_clients: 10,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         uses: Abilities::default(),
@@ -134,7 +138,7 @@ impl Office {
             wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.len() as u64 };
         let header = wire::Header { session: self.session(line), content: Some(content.clone()), offset: 0 };
         // Nobody wants the vectors of whoever owes no answer.
-        if let Ok(sender) = self.desk.begin_upload(&header) {
+        if let Ok(sender) = self.desk.begin_upload(&header, self.now_s) {
             self.desk.add_upload(sender, packed, self.now_s).unwrap();
         }
         content
@@ -414,23 +418,6 @@ fn a_round_begins_once_enough_can_take_a_job() {
 }
 
 #[test]
-fn strangers_and_the_revoked_are_refused() {
-    let mut office = Office::with(rules(), 2);
-    office.hello(5, wire::Hello { secret: secret(7), ..hello(0) });
-    office.hello(6, hello(3));
-    office.hello(7, wire::Hello { server: Bytes::from_static(&[0; 16]), ..hello(0) });
-    assert_eq!(office.refusals(), [("unknown", true); 3]);
-    assert_eq!(office.hung, [5, 6, 7]);
-    office.counted("unknown", 3);
-    office.desk.revoke([id(1)]);
-    office.settle();
-    assert!(matches!(office.said.last(), Some((1, Say::Refused(refused))) if refused.r#final));
-    office.hello(8, hello(1));
-    assert_eq!(office.refusals().last(), Some(&("revoked", true)));
-    office.counted("revoked", 1);
-}
-
-#[test]
 fn the_revoked_are_out_of_the_run() {
     let mut office = Office::with(rules(), 2);
     office.open(0, &[0, 1], Wait::Deadline);
@@ -468,19 +455,6 @@ fn a_client_may_take_long_to_prepare_as_long_as_it_says_that_it_is_there() {
     assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 20.0), None, "it can take no job yet");
     office.desk.tick(36.0);
     assert!(!office.desk.sessions.contains_key(&0));
-}
-
-#[test]
-fn other_versions_are_refused_with_what_to_do() {
-    let mut office = Office::with(rules(), 1);
-    office.desk.gone(0);
-    office.hello(1, wire::Hello { oldest: VERSION + 1, newest: VERSION + 2, ..hello(0) });
-    assert_eq!(office.refusals(), [("version", true)]);
-    assert!(
-        matches!(&office.said[0].1, Say::Refused(refused) if refused.message.contains("install the same release"))
-    );
-    office.hello(2, wire::Hello { oldest: 0, newest: VERSION + 1, ..hello(0) });
-    assert!(matches!(&office.said.last().unwrap().1, Say::Welcome(welcome) if welcome.version == VERSION));
 }
 
 #[test]
@@ -657,7 +631,7 @@ fn vectors_that_are_not_what_their_digest_says_are_refused() {
     let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
     let content = wire::Content { digest, bytes: packed.len() as u64 };
     let header = wire::Header { session: office.session(0), content: Some(content.clone()), offset: 0 };
-    let sender = office.desk.begin_upload(&header).unwrap();
+    let sender = office.desk.begin_upload(&header, 0.0).unwrap();
     office.desk.add_upload(sender, &other, 0.0).unwrap();
     let ticket = ticket(id(0), 0);
     office.say(0, Said::Answer(answer(0, &ticket, content)));
@@ -684,16 +658,17 @@ fn uploads_go_on_where_they_stopped_and_cannot_grow() {
     let content = wire::Content { digest: digest.clone(), bytes: packed.len() as u64 };
     let header = |session, offset| wire::Header { session, content: Some(content.clone()), offset };
     let session = office.session(0);
-    assert_eq!(office.desk.begin_upload(&header(session.clone(), 0)).unwrap_err(), "not-asked");
+    assert_eq!(office.desk.begin_upload(&header(session.clone(), 0), 0.0).unwrap_err(), "not-asked");
     office.open(0, &[0, 1], Wait::Deadline);
-    let first = office.desk.begin_upload(&header(session.clone(), 0)).unwrap();
+    let first = office.desk.begin_upload(&header(session.clone(), 0), 0.0).unwrap();
     office.desk.add_upload(first, &packed[..5], 1.0).unwrap();
-    assert_eq!(office.desk.held(&session, &digest), Some(5));
-    assert_eq!(office.desk.held(&office.session(1), &digest), Some(0), "another client's is its own");
+    let held = |session| wire::HeldRequest { session, digest: digest.clone(), bytes: packed.len() as u64 };
+    assert_eq!(office.desk.held(&held(session.clone()), 1.0), Ok(5));
+    assert_eq!(office.desk.held(&held(office.session(1)), 1.0), Ok(0), "another client's is its own");
     let between = office.desk.add_upload(first, &packed[5..6], 1.0);
     assert_eq!(between.unwrap_err(), "superseded", "it was told how much is there, and that stays so");
-    assert_eq!(office.desk.begin_upload(&header(session.clone(), 4)).unwrap_err(), "superseded");
-    let second = office.desk.begin_upload(&header(session.clone(), 5)).unwrap();
+    assert_eq!(office.desk.begin_upload(&header(session.clone(), 4), 0.0).unwrap_err(), "superseded");
+    let second = office.desk.begin_upload(&header(session.clone(), 5), 0.0).unwrap();
     let late = office.desk.add_upload(first, &packed[5..6], 1.0);
     assert_eq!(late.unwrap_err(), "superseded", "what an earlier stream still brings");
     assert_eq!(office.desk.add_upload(second, &packed[5..], 2.0).unwrap(), packed.len() as u64);
@@ -701,9 +676,9 @@ fn uploads_go_on_where_they_stopped_and_cannot_grow() {
     assert_eq!(office.desk.add_upload(second, &[0], 2.0).unwrap_err(), "oversized");
     let huge = wire::Content { bytes: 1 << 40, ..content.clone() };
     let huge = wire::Header { session: session.clone(), content: Some(huge), offset: 0 };
-    assert_eq!(office.desk.begin_upload(&huge).unwrap_err(), "oversized");
+    assert_eq!(office.desk.begin_upload(&huge, 0.0).unwrap_err(), "oversized");
     let stranger = header(Bytes::from_static(&[0; 16]), 0);
-    assert_eq!(office.desk.begin_upload(&stranger).unwrap_err(), "unknown");
+    assert_eq!(office.desk.begin_upload(&stranger, 0.0).unwrap_err(), "unknown");
 }
 
 #[test]
@@ -814,7 +789,7 @@ fn an_upload_of_a_byte_a_second_does_not_hold_the_round_open() {
     let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
     let content = wire::Content { digest, bytes: packed.len() as u64 };
     let header = wire::Header { session: office.session(1), content: Some(content.clone()), offset: 0 };
-    let sender = office.desk.begin_upload(&header).unwrap();
+    let sender = office.desk.begin_upload(&header, 0.0).unwrap();
     // The deadline is at ten seconds, and two of grace are for those that can send what they have.
     let mut closed_s = None;
     for (second, byte) in packed.chunks(1).enumerate() {

@@ -1,5 +1,6 @@
 //! Clients that hang or are cut off: what becomes of the run, and of their answers.
 
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
@@ -233,4 +234,88 @@ fn the_answer_of_a_client_that_was_cut_off_at_work_and_comes_back_after_the_dead
     assert_eq!(late.iter().filter(|answer| **answer == (1, base, 1.0)).count(), 1, "{late:?}");
     assert!(base < number);
     assert_eq!(house.served.counts().refused, []);
+}
+
+/// Adds one, once it is let go on.
+struct Gated(Arc<RwLock<()>>);
+
+impl Trainer for Gated {
+    fn samples(&self) -> u32 {
+        10
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
+    }
+
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+        drop(self.0.read());
+        Ok(Some(added(job, 1.0)))
+    }
+}
+
+#[test]
+fn many_who_upload_at_once_wait_for_room_and_all_are_heard() {
+    const MANY: u32 = 12;
+    let bytes = update();
+    // One update at a time.
+    let memory_bytes = bytes.len() as u64 * 3 / 2;
+    let mut house = House::new(Rules { memory_bytes, least_up: MANY as usize + 1, ..rules() }, None);
+    let gate = Arc::new(RwLock::new(()));
+    let make = || {
+        let gate = Arc::clone(&gate);
+        Box::new(move |_: &_| Ok(Box::new(Gated(Arc::clone(&gate))) as Box<dyn Trainer>)) as Make
+    };
+    let _clients: Vec<_> = (0..MANY).map(|number| house.join_with(house.joining(number), make())).collect();
+    let mut stranger = house.stranger(MANY);
+    let _guarded = guard(&house);
+    let House { served, fleet, census, outside, .. } = &mut house;
+    let (served, outside) = (&*served, &*outside);
+    let put_off = || served.counts().refused.iter().find(|one| one.0 == "no-room").map_or(0, |one| one.1);
+    let answers = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let closed = gate.write().unwrap();
+            outside.block_on(async {
+                let job = loop {
+                    match stranger.from.message().await.unwrap().unwrap().message {
+                        Some(Said::Job(job)) => break job,
+                        _ => continue,
+                    }
+                };
+                // It asks for room before all others, and sends when all of them have had to wait.
+                let header = stranger.header(&bytes);
+                let Some(wire::part::Part::Header(wire::Header { content, session, .. })) = &header.part
+                else {
+                    unreachable!("it is a header");
+                };
+                let content = content.clone().unwrap();
+                let digest = content.digest.clone();
+                let asked = wire::HeldRequest { session: session.clone(), digest, bytes: content.bytes };
+                stranger.server.held(asked).await.unwrap();
+                drop(closed);
+                while put_off() < u64::from(MANY) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                let parts: Vec<_> =
+                    std::iter::once(header).chain(bytes.chunks(crate::PART).map(part)).collect();
+                stranger.server.send(tokio_stream::iter(parts)).await.unwrap();
+                let answer = wire::Answer {
+                    round: 0,
+                    ticket: job.ticket,
+                    delta: Some(content),
+                    steps: 1,
+                    steps_asked: 1,
+                    samples: 10,
+                    ..wire::Answer::default()
+                };
+                say(&stranger.to, Say::Answer(answer)).await;
+            });
+        });
+        play(fleet, census, 0, 0.0, Wait::Answers(MANY as usize + 1))
+    });
+    assert_eq!(answers.len(), MANY as usize + 1);
+    let (in_flight, _, peak) = served.shared().look(|desk| desk.memory()).0;
+    assert_eq!(in_flight, 0);
+    assert!((bytes.len() as u64..=memory_bytes).contains(&peak), "{peak} of {memory_bytes} bytes");
+    assert!(served.counts().refused.iter().all(|(reason, _)| *reason == "no-room"));
 }

@@ -1,4 +1,5 @@
 //! A server as a process.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -173,6 +173,7 @@ fn rules(plan: &Plan) -> Rules {
         heartbeat_s: 5.0,
         most_clients: 100_000,
         most_samples: u32::MAX,
+        most_samples_times: None,
         memory_bytes: 1 << 29,
         needs: Abilities::default(),
         uses: Abilities::default(),

@@ -1,0 +1,62 @@
+//! A client fetches the model again and again, and reads none of it.
+
+use crate::house::{House, MOST_GROWTH, Plan};
+use crate::peer::{DATA, END_HEADERS, END_STREAM, HEADERS, Peer, call, frame, message};
+
+/// A model of 800 KB.
+const LARGE: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclients = 3\ndimension = 200000\n\
+                     [local]\nrate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
+
+const FETCHES: usize = 5000;
+const CONNECTIONS: usize = 100;
+
+#[test]
+fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
+    // The round stays open for the one that fetches.
+    let serve = "least_up = 3\ndeadline_s = 600.0";
+    let mut house = House::start(&Plan { run: LARGE, serve, ..Plan::default() });
+    let mut member = house.member();
+    house.join(2);
+    let job = member.job().unwrap();
+    assert!(job.model_bytes > 800_000, "{} bytes", job.model_bytes);
+    house.until("the honest answered", |house| house.metric("ebbflow_round_answered") == 2);
+    let fetch = message(&member.fetch(&job));
+    let growth = house.growth(|house| {
+        // Over one connection, and over many.
+        let mut one = Peer::with_window(house.address, 0).unwrap();
+        fetch_often(&mut one, &fetch, FETCHES);
+        one.until_hung_up();
+        let mut many = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let Ok(mut peer) = Peer::with_window(house.address, 0) else { continue };
+            fetch_often(&mut peer, &fetch, FETCHES / CONNECTIONS);
+            many.push(peer);
+        }
+        // The server has come so far once it speaks to the same client.
+        let mut last = Peer::connect(house.address).unwrap();
+        let held = last.ask("Held", &member.fetch(&job)).unwrap();
+        assert!(last.hear(held).unwrap().is_some());
+    });
+    assert!(growth < MOST_GROWTH, "{growth} bytes");
+    // The honest clients go on once the other lets go of its job.
+    member.failed(job.round, "no time").unwrap();
+    let rows = house.play(1);
+    assert_eq!(crate::house::lost(&rows, &honest(member.client)), 0);
+}
+
+fn fetch_often(peer: &mut Peer, fetch: &[u8], count: usize) {
+    let head = call("Fetch");
+    for _ in 0..count {
+        let stream = peer.stream();
+        let said =
+            [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, fetch)].concat();
+        if peer.say(&said).is_err() {
+            return;
+        }
+    }
+}
+
+/// The other two of three clients.
+fn honest(hostile: u64) -> Vec<u64> {
+    (0..3).filter(|client| *client != hostile).collect()
+}

@@ -1,0 +1,266 @@
+//! The server under attack, the honest clients beside it, and what both lose.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::member::Member;
+use crate::peer::PATIENCE;
+use crate::served::{Ends, PROGRAM, text, token};
+
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How much memory a server may take because of an attack, in bytes.
+pub(crate) const MOST_GROWTH: u64 = 16 << 20;
+
+/// A run that goes on for as long as the test does.
+pub(crate) const FOR_EVER: u32 = 10_000_000;
+
+/// What is served.
+pub(crate) struct Plan {
+    pub(crate) rounds: u32,
+    /// The data, and tables of the run that are not below.
+    pub(crate) run: &'static str,
+    /// More of `[serve]`.
+    pub(crate) serve: &'static str,
+    /// How many files the server may open, if that is bounded.
+    pub(crate) files: Option<u32>,
+    /// What is in the file `scrapes`.
+    pub(crate) token: Option<&'static str>,
+    /// Whether it logs as JSON.
+    pub(crate) json: bool,
+}
+
+/// 610 parameters, five slices.
+pub(crate) const SYNTHETIC: &str = "recipe = \"dropout\"\n[data]\nkind = \"synthetic\"\nclients = 5\nsamples_max = 100\n\
+                                    [local]\nrate = 0.05\nepochs = 1\nbatch = 10\n";
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan { rounds: FOR_EVER, run: SYNTHETIC, serve: "", files: None, token: None, json: false }
+    }
+}
+
+/// A server as a process, and its folder.
+pub(crate) struct House {
+    // Ended before the folder goes.
+    server: Ends,
+    clients: Vec<Ends>,
+    pub(crate) address: SocketAddr,
+    metrics: SocketAddr,
+    token: String,
+    said: Arc<Mutex<Vec<String>>>,
+    folder: tempfile::TempDir,
+}
+
+impl House {
+    pub(crate) fn start(plan: &Plan) -> House {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, out) = (folder.path().join("fleet.toml"), folder.path().join("served"));
+        // Whoever takes this port in between is another test's server, of which there are few.
+        let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let Plan { rounds, run, serve, .. } = plan;
+        let settings = format!(
+            "{run}\n[run]\nrounds = {rounds}\ncheckpoint_every = 10\n[serve]\nlisten = \"127.0.0.1:0\"\n\
+             metrics = \"{metrics}\"\nheartbeat_s = 100.0\n{serve}\n"
+        );
+        std::fs::write(&file, settings).unwrap();
+        plan.token.iter().for_each(|token| std::fs::write(folder.path().join("scrapes"), token).unwrap());
+        let limit = plan.files.map_or(String::new(), |files| format!("ulimit -n {files}; "));
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("{limit}exec \"$@\""),
+            "sh",
+            PROGRAM,
+            "serve",
+            text(&file),
+            "--out",
+            text(&out),
+        ]);
+        if plan.json {
+            command.arg("--log-json");
+        }
+        let mut server = Ends(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(server.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let url = lines.by_ref().find_map(|line| {
+            let from = line.find("http://")?;
+            Some(line[from + "http://".len()..].split([',', ' ', ';']).next().unwrap().to_owned())
+        });
+        let address = url.expect("the server says where it is").parse().unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&said);
+        std::thread::spawn(move || lines.for_each(|line| to.lock().unwrap().push(line)));
+        let token = token(&out, &["--uses", "100"]);
+        House { server, clients: Vec::new(), address, metrics, token, said, folder }
+    }
+
+    /// Lets so many honest clients join, each a process.
+    pub(crate) fn join(&mut self, count: usize) {
+        for _ in 0..count {
+            let home = self.folder.path().join(format!("client-{}", self.clients.len()));
+            let client = Command::new(PROGRAM)
+                .args([
+                    "join",
+                    &format!("http://{}", self.address),
+                    "--home",
+                    text(&home),
+                    "--token",
+                    &self.token,
+                ])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            self.clients.push(Ends(client.unwrap()));
+        }
+    }
+
+    /// A hostile client that is in and ready.
+    pub(crate) fn member(&self) -> Member {
+        Member::join(self.address, &self.token, 50)
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut reached: impl FnMut(&House) -> bool) {
+        let began = Instant::now();
+        while !reached(self) {
+            if let Some(status) = self.server.0.try_wait().unwrap() {
+                assert!(reached(self), "the server ended before {what}: {status}\n{}", self.tail());
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "never: {what}; the server said\n{}", self.tail());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Waits until so many more rounds are recorded than there are.
+    #[track_caller]
+    pub(crate) fn play(&mut self, count: usize) -> Vec<Value> {
+        let before = self.rows().len();
+        self.until("rounds go on", |house| house.rows().len() >= before + count);
+        self.rows().split_off(before)
+    }
+
+    /// Waits until the run ends by itself.
+    #[track_caller]
+    pub(crate) fn ends(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.server.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not end; the server said\n{}", self.tail());
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The rounds that are recorded.
+    pub(crate) fn rows(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.out().join("rounds.jsonl")).unwrap_or_default();
+        // The last line may be on its way.
+        text.split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    pub(crate) fn out(&self) -> PathBuf {
+        self.folder.path().join("served")
+    }
+
+    /// What the server has said on its standard error.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
+    }
+
+    fn tail(&self) -> String {
+        let said = self.said();
+        said[said.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// The memory that the server has, in bytes.
+    fn resident(&self, figure: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
+        let kilobytes: u64 = line.unwrap().trim().split(' ').next().unwrap().parse().unwrap();
+        kilobytes * 1024
+    }
+
+    /// The most memory that the server takes during an attack, beyond what it had before.
+    pub(crate) fn growth(&mut self, attack: impl FnOnce(&mut House)) -> u64 {
+        // So that the highest mark is that of the attack; where the system does not allow it, it is no lower.
+        let _ = std::fs::write(format!("/proc/{}/clear_refs", self.server.0.id()), "5");
+        let before = self.resident("VmRSS");
+        attack(self);
+        self.resident("VmHWM").saturating_sub(before)
+    }
+
+    /// Asks at the address of the metrics; nothing if there is no answer.
+    pub(crate) fn scrape(&self) -> Option<String> {
+        self.scrape_with("")
+    }
+
+    /// The same with more headers.
+    pub(crate) fn scrape_with(&self, headers: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.metrics).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes()).ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).ok()?;
+        said.starts_with("HTTP/1.1 200").then_some(said)
+    }
+
+    /// A connection to the address of the metrics on which nothing is asked.
+    pub(crate) fn idle_scrape(&self) -> TcpStream {
+        TcpStream::connect(self.metrics).unwrap()
+    }
+
+    /// A figure of the metrics: 0 if it is not there.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.scrape().expect("metrics are answered");
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse().unwrap())
+    }
+
+    /// How often something was refused for this reason.
+    pub(crate) fn refused(&self, reason: &str) -> u64 {
+        self.metric(&format!("ebbflow_refused_total{{reason=\"{reason}\"}}"))
+    }
+
+    /// Waits until so many clients are connected.
+    #[track_caller]
+    pub(crate) fn until_connected(&mut self, count: u64) {
+        self.until("clients are connected", |house| house.metric("ebbflow_clients_connected") == count);
+    }
+}
+
+/// The clients that a row names under a key: ranges of first and last.
+pub(crate) fn clients(row: &Value, key: &str) -> Vec<u64> {
+    let ranges = row[key].as_array().into_iter().flatten();
+    ranges
+        .flat_map(|range| match range.as_array() {
+            Some(ends) => ends[0].as_u64().unwrap()..=ends[1].as_u64().unwrap(),
+            None => range.as_u64().unwrap()..=range.as_u64().unwrap(),
+        })
+        .collect()
+}
+
+/// In how many of these rounds a client that was asked did not answer in time.
+pub(crate) fn lost(rows: &[Value], honest: &[u64]) -> usize {
+    let silent = |row: &Value| {
+        let (asked, whole) = (clients(row, "asked"), clients(row, "whole"));
+        honest.iter().filter(|client| asked.contains(client) && !whole.contains(client)).count()
+    };
+    rows.iter().map(silent).sum()
+}

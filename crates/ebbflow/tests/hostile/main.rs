@@ -1,0 +1,23 @@
+//! Hostile peers, written from bare sockets, against the program as it ships: what an attack costs the server in memory, and
+//! the honest clients beside it in answers.
+#![cfg(target_os = "linux")]
+
+mod house;
+mod member;
+mod peer;
+#[path = "../served/mod.rs"]
+mod served;
+
+mod connections;
+mod enrolments;
+mod fetches;
+mod forged_lines;
+mod headers;
+mod heartbeats;
+mod losses;
+mod resets;
+mod scrapes;
+mod side_vectors;
+mod streams;
+mod two_answers;
+mod uploads;

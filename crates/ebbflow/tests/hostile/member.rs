@@ -1,0 +1,200 @@
+//! A client that enrolled and is in, and does as it pleases.
+
+use std::net::SocketAddr;
+
+use crate::peer::{Fields, Gone, Peer, bytes, float, number};
+
+/// The version of the protocol.
+const VERSION: u64 = 1;
+
+// What a client says, by field.
+const HELLO: u32 = 1;
+pub(crate) const HEARTBEAT: u32 = 2;
+const ANSWER: u32 = 3;
+const MEASURED: u32 = 4;
+const FAILED: u32 = 6;
+const READY: u32 = 8;
+
+// What a server says, by field.
+const WELCOME: u32 = 1;
+const JOB: u32 = 3;
+pub(crate) const PROBE: u32 = 4;
+pub(crate) const SETTLED: u32 = 7;
+
+/// What it was asked to do.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) round: u64,
+    ticket: Vec<u8>,
+    /// The digest of the model.
+    pub(crate) model: Vec<u8>,
+    /// How many bytes that has.
+    pub(crate) model_bytes: u64,
+}
+
+impl Job {
+    fn of(fields: &Fields) -> Job {
+        let global = fields.message(3).expect("a job has a model");
+        Job {
+            round: fields.number(1),
+            ticket: fields.bytes(2).to_vec(),
+            model: global.bytes(1).to_vec(),
+            model_bytes: global.number(2),
+        }
+    }
+}
+
+/// A client.
+pub(crate) struct Member {
+    pub(crate) peer: Peer,
+    attends: u32,
+    pub(crate) session: Vec<u8>,
+    /// Its number.
+    pub(crate) client: u64,
+}
+
+impl Member {
+    /// Enrols with a token, and is ready with so many samples.
+    pub(crate) fn join(address: SocketAddr, token: &str, samples: u64) -> Member {
+        Member::join_as(address, token, samples, "hostile")
+    }
+
+    /// The same, as this software.
+    pub(crate) fn join_as(address: SocketAddr, token: &str, samples: u64, software: &str) -> Member {
+        let mut peer = Peer::connect(address).expect("it is let in");
+        let secret = (0..32).map(|at| (std::process::id() as u8).wrapping_add(at)).collect::<Vec<u8>>();
+        let secret = [secret, token_like(&peer)].concat();
+        let enrol = peer.ask("Enrol", &[bytes(1, token.as_bytes()), bytes(2, &secret)].concat());
+        let enrolled =
+            peer.hear(enrol.expect("it is let in")).expect("it is let in").expect("the token is good");
+        let client = enrolled.number(1);
+        let attends = peer.open("Attend").expect("it is let in");
+        let hello = [
+            number(1, VERSION),
+            number(2, VERSION),
+            number(3, client),
+            bytes(4, &secret),
+            bytes(5, enrolled.bytes(2)),
+            bytes(7, software.as_bytes()),
+        ];
+        let mut member = Member { peer, attends, session: Vec::new(), client };
+        member.say(HELLO, &hello.concat()).expect("it is let in");
+        let welcome = member.hear(WELCOME).expect("it is let in");
+        member.session = welcome.bytes(2).to_vec();
+        // It says its loss where it is asked.
+        let abilities = number(4, 1);
+        member.say(READY, &[number(1, samples), bytes(2, &abilities)].concat()).expect("it is let in");
+        member
+    }
+
+    /// Says something.
+    pub(crate) fn say(&mut self, field: u32, body: &[u8]) -> Result<(), Gone> {
+        self.peer.send(self.attends, &bytes(field, body), false)
+    }
+
+    /// The next thing of a kind that the server says.
+    pub(crate) fn hear(&mut self, field: u32) -> Result<Fields, Gone> {
+        self.hear_any(&[field]).map(|(_, said)| said)
+    }
+
+    /// The next of one of some kinds.
+    pub(crate) fn hear_any(&mut self, fields: &[u32]) -> Result<(u32, Fields), Gone> {
+        loop {
+            let said = self.peer.hear(self.attends)?.ok_or(Gone)?;
+            if let Some(found) = fields.iter().find_map(|&field| Some((field, said.message(field)?))) {
+                return Ok(found);
+            }
+        }
+    }
+
+    pub(crate) fn job(&mut self) -> Result<Job, Gone> {
+        self.hear(JOB).map(|fields| Job::of(&fields))
+    }
+
+    /// Its next job, or the round of the next question for its loss.
+    pub(crate) fn job_or_probe(&mut self) -> Result<Result<Job, u64>, Gone> {
+        let (field, fields) = self.hear_any(&[JOB, PROBE])?;
+        Ok(if field == JOB { Ok(Job::of(&fields)) } else { Err(fields.number(1)) })
+    }
+
+    /// Says its loss at the model of a round.
+    pub(crate) fn measured(&mut self, round: u64, loss: f32) -> Result<(), Gone> {
+        self.say(MEASURED, &[number(1, round), float(2, loss)].concat())
+    }
+
+    /// Says that it cannot do a job.
+    pub(crate) fn failed(&mut self, round: u64, message: &str) -> Result<(), Gone> {
+        self.say(FAILED, &[number(1, round), bytes(2, message.as_bytes())].concat())
+    }
+
+    /// Sends these vectors and answers a job with them; what the server says of it, nothing if that is good.
+    pub(crate) fn answer(&mut self, job: &Job, packed: &[u8], samples: u64) -> Result<String, Gone> {
+        let content = content(packed);
+        let stream = self.peer.open("Send")?;
+        let header = bytes(1, &[bytes(1, &self.session), bytes(2, &content)].concat());
+        self.peer.send(stream, &header, false)?;
+        let parts: Vec<_> = packed.chunks(16_000).collect();
+        for (at, part) in parts.iter().enumerate() {
+            self.peer.send(stream, &bytes(2, part), at + 1 == parts.len())?;
+        }
+        self.peer.until_ended(stream)?;
+        let said = [
+            number(1, job.round),
+            bytes(2, &job.ticket),
+            bytes(3, &content),
+            number(4, 1),
+            number(5, 1),
+            number(6, samples),
+            float(7, 1.0),
+        ];
+        self.say(ANSWER, &said.concat())?;
+        loop {
+            let settled = self.hear(SETTLED)?;
+            if settled.number(1) == job.round {
+                return Ok(String::from_utf8_lossy(settled.bytes(2)).into_owned());
+            }
+        }
+    }
+
+    /// Begins to send vectors of so many bytes, and sends none: the stream. The digest says which they would be.
+    pub(crate) fn begin_upload(&mut self, digest: [u8; 32], size: u64) -> Result<u32, Gone> {
+        let stream = self.peer.open("Send")?;
+        let content = [bytes(1, &digest), number(2, size)].concat();
+        let header = bytes(1, &[bytes(1, &self.session), bytes(2, &content)].concat());
+        self.peer.send(stream, &header, false)?;
+        Ok(stream)
+    }
+
+    /// The message that asks for a model.
+    pub(crate) fn fetch(&self, job: &Job) -> Vec<u8> {
+        [bytes(1, &self.session), bytes(2, &job.model)].concat()
+    }
+}
+
+/// What tells this client from others of the same process.
+fn token_like(peer: &Peer) -> Vec<u8> {
+    peer.stream.local_addr().expect("it is connected").port().to_be_bytes().to_vec()
+}
+
+/// The name of vectors and how long they are.
+fn content(packed: &[u8]) -> Vec<u8> {
+    [bytes(1, ebb_net::Digest::of(packed).bytes()), number(2, packed.len() as u64)].concat()
+}
+
+/// Vectors as they travel: of the model, and of those beside it by their names.
+pub(crate) fn packed(model: &[f32], sides: &[(&str, &[f32])]) -> Vec<u8> {
+    let mut packed = b"EBB1".to_vec();
+    packed.extend([0, 0, sides.len() as u8]);
+    let all = || {
+        std::iter::once(&("", model)).chain(sides).map(|(name, values)| (*name, *values)).collect::<Vec<_>>()
+    };
+    for (name, values) in all() {
+        packed.push(name.len() as u8);
+        packed.extend(name.as_bytes());
+        packed.extend((values.len() as u64).to_le_bytes());
+    }
+    for (_, values) in all() {
+        packed.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    packed
+}

@@ -1,0 +1,64 @@
+//! A client says that it holds more samples than all others, and answers with numbers as large as there are.
+
+use serde_json::Value;
+
+use crate::house::{House, Plan, SYNTHETIC, clients};
+use crate::member::{Member, packed};
+
+const ROUNDS: u32 = 60;
+/// So many join before the liar, and have the numbers below this.
+const HONEST: u64 = 4;
+const N_PARAMS: usize = 610;
+/// How many samples it says that it has, the next fewer where it is not let in with more.
+const MOST_SAMPLES: [u64; 3] = [u32::MAX as u64, 10_000, 100];
+
+/// The run to its end beside four honest clients: its rows, and how accurate its model is at the end.
+fn run(liar: bool) -> (Vec<Value>, f64) {
+    let serve = if liar { "least_up = 5\ndeadline_s = 3.0" } else { "least_up = 4\ndeadline_s = 3.0" };
+    let mut house = House::start(&Plan { rounds: ROUNDS, run: SYNTHETIC, serve, ..Plan::default() });
+    house.join(4);
+    if liar {
+        house.until_connected(4);
+        lie(&house);
+    }
+    let status = house.ends();
+    assert!(status.success(), "{status}: {:#?}", house.said());
+    let rows = house.rows();
+    let accuracy =
+        rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is judged");
+    (rows, accuracy)
+}
+
+/// Answers twice, with as many samples as it is believed.
+fn lie(house: &House) {
+    let (address, token) = (house.address, house.token().to_owned());
+    std::thread::spawn(move || {
+        let mut lies = 0;
+        for samples in MOST_SAMPLES {
+            let mut member = Member::join(address, &token, samples);
+            // A server that does not believe so many shows it the door.
+            while let Ok(job) = member.job() {
+                if lies < 2 {
+                    lies += 1;
+                    let _ = member.answer(&job, &packed(&[3e38; N_PARAMS], &[]), samples);
+                } else {
+                    let _ = member.failed(job.round, "no time");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn two_answers_of_one_client_neither_end_a_run_nor_spoil_it() {
+    let (_, without) = run(false);
+    let (rows, with) = run(true);
+    assert_eq!(rows.len(), ROUNDS as usize);
+    let lied = |row: &&Value| {
+        ["whole", "refused"].iter().any(|key| clients(row, key).iter().any(|client| *client >= HONEST))
+    };
+    assert_eq!(rows.iter().filter(lied).count(), 2);
+    let void = rows.iter().filter(|row| !row["void"].is_null()).count();
+    assert!(void <= 2, "{void} rounds are void");
+    assert!((with - without).abs() <= 0.01, "{with} instead of {without}");
+}
