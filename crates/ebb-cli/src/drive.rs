@@ -8,6 +8,7 @@ use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
+use crate::output::note;
 
 /// Models up to this size are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
@@ -62,6 +63,11 @@ pub enum OnFailure {
 pub trait Watch {
     /// A round was recorded, as this line of JSON.
     fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError>;
+
+    /// Something is not as it should be, and the run goes on.
+    fn warn(&mut self, message: &str) {
+        note(&format!("warning: {message}"));
+    }
 }
 
 /// Runs all rounds that are left.
@@ -78,12 +84,16 @@ pub fn drive<F: Fleet>(
         source: Box::new(CliError::Record(error)),
     };
     run.engine.lend(Box::new(FileShelf::new(&folder)));
+    writer.keep_every(run.run.keep_every());
     let mut ending = "rounds";
     let mut void_rounds = 0;
+    // Whether a checkpoint was due that could not be written.
+    let mut owed = false;
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let (row, reached) = play(run)?;
         let line = writer.append(&row).map_err(broken)?;
+        writer.warnings().iter().for_each(|warning| watch.warn(warning));
         writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
         if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
@@ -104,10 +114,27 @@ pub fn drive<F: Fleet>(
         let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
         // Not where it is merely interrupted: that must not show once it is finished.
         if !last && due && could_meet(run) <= MOST_PAIRS {
-            keep_friends(run, &mut writer).map_err(broken)?;
+            // The writer tries it again before the checkpoint, and says why if it fails.
+            let _ = keep_friends(run, &mut writer);
         }
-        if !last && (interrupted || due) {
-            writer.checkpoint(&run.save()).map_err(broken)?;
+        if !last && (interrupted || due || owed) {
+            // The model is finite here: a run that diverged does not come so far.
+            let kept = writer.checkpoint(&run.save());
+            match &kept {
+                Ok(()) => {
+                    run.fleet.kept();
+                    if std::mem::take(&mut owed) {
+                        watch.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
+                    }
+                }
+                Err(error) if !std::mem::replace(&mut owed, true) => watch.warn(&format!(
+                    "{error}; the last checkpoint is whole, the run goes on, and it is tried again after every round"
+                )),
+                Err(_) => {}
+            }
+            if interrupted {
+                kept.map_err(broken)?;
+            }
         }
         if !last && interrupted {
             watched?;

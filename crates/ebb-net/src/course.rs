@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ebb_round::{FleetError, Loader, Parcel, Saver, StateError};
+use ebb_round::{FleetError, Loader, Parcel, RoundNo, Saver, StateError};
 
 use crate::journal::{Answered, Entry};
 use crate::pack;
@@ -33,10 +33,16 @@ struct State {
     /// The number of the entry after the end of the last round. All answers before it are known to the desk: the disk reports
     /// in the order of entries.
     from: u64,
-    /// What the last two checkpoints need: from which entry on, and which before it.
+    /// What the state needs that was saved last: from which entry on, and which before it.
+    saved: Option<(u64, Vec<u64>)>,
+    /// What the last checkpoint needs that is safely on the disk.
     needed: Option<(u64, Vec<u64>)>,
-    /// What neither of them needs, until it is thrown away.
+    /// What neither that one nor the one before needs, until it is thrown away.
     rubbish: Option<Prune>,
+    /// What is wrong with the entries that are to be played, if they do not follow on another.
+    gap: Option<String>,
+    /// After how many rounds the record ends beside the journal.
+    recorded: RoundNo,
     live: Option<Live>,
 }
 
@@ -54,36 +60,70 @@ impl Course {
         let store = &self.shared.store;
         let failed =
             |message: String| FleetError::Failed { doing: "reading the journal".to_owned(), message };
-        let read = |bytes: &[u8]| Entry::read(bytes).map_err(|error| failed(error.to_string()));
-        let mut past = VecDeque::new();
+        let read = |seq: u64, bytes: &[u8]| {
+            Entry::read(bytes).map_err(|error| {
+                failed(format!("entry {seq} is damaged ({error}); put back a whole copy of the folder"))
+            })
+        };
+        let next = self.shared.writer.next();
+        if from > next {
+            return Err(failed(format!(
+                "the checkpoint goes on from entry {from}, and the journal ends before entry {next}: they are not of one time; put back \
+                 both from one copy of the folder"
+            )));
+        }
+        let (mut past, mut gap) = (VecDeque::new(), None);
         for (seq, bytes) in store.entries(from).map_err(|error| failed(error.to_string()))? {
-            past.push_back((seq, read(&bytes)?));
+            let wanted = from + past.len() as u64;
+            if seq != wanted && gap.is_none() {
+                gap = Some(match (past.is_empty(), from) {
+                    (true, 0) => format!(
+                        "the journal begins with entry {seq}, for older ones are thrown away once two checkpoints follow, and no \
+                         checkpoint of the folder can be used; put back a whole copy of the folder, or begin another run with another \
+                         --out"
+                    ),
+                    _ => format!("entry {wanted} is missing; put back a whole copy of the folder"),
+                });
+            }
+            past.push_back((seq, read(seq, &bytes)?));
         }
         let mut recalled = BTreeMap::new();
         for &seq in before {
             let bytes = store.entry(seq).map_err(|error| failed(error.to_string()))?;
-            match bytes.as_deref().map(read).transpose()? {
+            match bytes.as_deref().map(|bytes| read(seq, bytes)).transpose()? {
                 Some(Entry::Answered(answer)) => {
                     recalled.insert(seq, answer);
                 }
+                // Further back than the journal reaches, where a rollback led: that answer is one that never came.
+                None if store.went_back_to().map_err(|error| failed(error.to_string()))? == from => {}
                 _ => return Err(failed(missing(seq))),
             }
         }
         let mut state = self.lock();
         state.past = past;
+        state.gap = gap;
         state.recalled = recalled;
         state.from = from;
         state.open_s = None;
         Ok(())
     }
 
-    /// The next entry that is no answer, as `wanted` reads it; `None` once the journal was played to its end.
+    /// The record beside the journal ends after so many rounds: the journal is to make them all again before anybody is asked.
+    pub(crate) fn expect(&self, recorded: RoundNo) {
+        self.lock().recorded = recorded;
+    }
+
+    /// The next entry that is no answer, as `wanted` reads it for a round; `None` once the journal was played to its end.
     pub(crate) fn recall<T>(
         &self,
+        round: RoundNo,
         doing: &str,
         wanted: impl FnOnce(Entry) -> Option<T>,
     ) -> Result<Option<T>, FleetError> {
         let mut state = self.lock();
+        if let Some(gap) = &state.gap {
+            return Err(FleetError::Failed { doing: doing.to_owned(), message: gap.clone() });
+        }
         while let Some((seq, entry)) = state.past.pop_front() {
             match entry {
                 Entry::Answered(answer) => {
@@ -106,7 +146,18 @@ impl Course {
                 }
             }
         }
+        let recorded = state.recorded;
         drop(state);
+        if round < recorded {
+            return Err(FleetError::Failed {
+                doing: doing.to_owned(),
+                message: format!(
+                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: they are not of one time. \
+                     Nothing was changed, and no client was asked. Put back both from one copy of the folder, or go back to where the \
+                     journal ends with: ebbflow rollback FOLDER --to {round}"
+                ),
+            });
+        }
         self.go_live()?;
         Ok(None)
     }
@@ -164,7 +215,7 @@ impl Course {
         Ok(())
     }
 
-    /// What a checkpoint needs to know; what only the checkpoint before the last needed can be thrown away.
+    /// What a checkpoint needs to know.
     pub(crate) fn save(&self, to: &mut Saver) {
         let mut state = self.lock();
         let waiting = self.shared.look(|desk| desk.waiting()).0;
@@ -173,10 +224,16 @@ impl Course {
             .chain(state.recalled.keys().copied())
             .filter(|&seq| seq < state.from)
             .collect();
-        to.u64("entry", state.from);
+        to.u64(ENTRY, state.from);
         to.u64s("before", &before);
-        let needed = (state.from, before);
-        let last = state.needed.replace(needed);
+        state.saved = Some((state.from, before));
+    }
+
+    /// The checkpoint that was saved last is safely on the disk: what only the one before the last needed can be thrown away.
+    pub(crate) fn kept(&self) {
+        let mut state = self.lock();
+        let Some(saved) = state.saved.take() else { return };
+        let last = state.needed.replace(saved);
         if let Some((below, but)) = last.filter(|_| !self.keep) {
             state.rubbish = Some(Prune { below, but });
         }
@@ -189,13 +246,21 @@ impl Course {
     }
 
     pub(crate) fn load(&self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        let (entry, before) = (from.u64("entry")?, from.u64s("before")?);
-        self.rewind(entry, &before).map_err(|error| from.error("entry", error.to_string()))
+        let (entry, before) = (from.u64(ENTRY)?, from.u64s("before")?);
+        self.rewind(entry, &before).map_err(|error| from.error(ENTRY, error.to_string()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The field of a saved fleet that says from which entry on it plays the journal.
+const ENTRY: &str = "entry";
+
+/// The entry from which on a saved fleet plays the journal: its first field.
+pub fn entry_of_saved(from: &mut Loader<'_>) -> Result<u64, StateError> {
+    from.u64(ENTRY)
 }
 
 /// What to do where an answer should be and is not.

@@ -19,6 +19,7 @@ mod metrics;
 pub mod pack;
 #[cfg(test)]
 mod played;
+mod rollback;
 mod server;
 mod shared;
 #[cfg(test)]
@@ -36,9 +37,11 @@ mod turns;
 )]
 mod wire;
 
+pub use course::entry_of_saved;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
+pub use rollback::JournalBack;
 pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};

@@ -266,6 +266,11 @@ impl Served {
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
     }
 
+    /// The record beside the journal ends after so many rounds: as long as the journal did not make them again, nobody is listened to.
+    pub fn expect(&self, recorded: u32) {
+        self.course.expect(recorded);
+    }
+
     /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
     pub fn go_live(&self) -> Result<(), FleetError> {
         self.course.go_live()
@@ -379,6 +384,10 @@ fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Res
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
+    if let Some(round) = store.going_back_to().map_err(failed)? {
+        let message = format!("the rollback was not ended; end it with: ebbflow rollback {} --to {round}", folder.display());
+        return Err(failed(StoreError { doing: "using", message }));
+    }
     let members = Members::new(
         store.members().map_err(failed)?,
         store.token_uses().map_err(failed)?,

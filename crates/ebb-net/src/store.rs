@@ -22,6 +22,11 @@ const TOKENS: TableDefinition<'_, &[u8], u32> = TableDefinition::new("tokens");
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
 const VECTORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vectors");
 
+/// Keys of what is said of the whole store, once there was a rollback.
+const INCARNATION: &str = "incarnation";
+const WENT_BACK_TO: &str = "went_back_to";
+const GOING_BACK_TO: &str = "going_back_to";
+
 /// The version of what is in the file.
 const VERSION: u32 = 1;
 
@@ -188,11 +193,61 @@ impl Store {
         Ok(uses)
     }
 
-    /// The number that the next entry of the journal gets.
+    /// The number that the next entry of the journal gets: the one after the last, but never one from before a rollback.
     pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
+        let floor = self.went_back_to()?;
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(JOURNAL).doing("reading")?;
-        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1))
+        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1).max(floor))
+    }
+
+    /// Something that is said of the whole store.
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let meta = read.open_table(META).doing("reading")?;
+        Ok(meta.get(key).doing("reading")?.map(|value| value.value().to_vec()))
+    }
+
+    /// What tells the time since the last rollback from the time before: all zeros, as long as there was none.
+    pub(crate) fn incarnation(&self) -> Result<[u8; 16], StoreError> {
+        Ok(self.meta(INCARNATION)?.and_then(|found| found.try_into().ok()).unwrap_or_default())
+    }
+
+    /// The entry from which on everything was thrown away by the last rollback.
+    pub(crate) fn went_back_to(&self) -> Result<u64, StoreError> {
+        Ok(self.meta(WENT_BACK_TO)?.and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes))
+    }
+
+    /// The round of a rollback that was begun and not ended.
+    pub(crate) fn going_back_to(&self) -> Result<Option<u32>, StoreError> {
+        Ok(self.meta(GOING_BACK_TO)?.and_then(|found| found.try_into().ok()).map(u32::from_le_bytes))
+    }
+
+    /// Throws away the journal from an entry on, and begins another incarnation of the server. Until [`Store::went_back`] it is known
+    /// that the rest of the folder may not be back yet.
+    pub(crate) fn go_back(&self, entry: u64, round: u32) -> Result<(), StoreError> {
+        let mut begin = self.database.begin_write().doing("writing")?;
+        begin.set_quick_repair(true);
+        {
+            let mut meta = begin.open_table(META).doing("writing")?;
+            let incarnation: [u8; 16] = crate::tokens::unguessable();
+            meta.insert(INCARNATION, incarnation.as_slice()).doing("writing")?;
+            meta.insert(WENT_BACK_TO, entry.to_le_bytes().as_slice()).doing("writing")?;
+            meta.insert(GOING_BACK_TO, round.to_le_bytes().as_slice()).doing("writing")?;
+            let mut journal = begin.open_table(JOURNAL).doing("writing")?;
+            journal.retain_in(entry.., |_, _| false).doing("writing")?;
+            let mut vectors = begin.open_table(VECTORS).doing("writing")?;
+            vectors.retain_in(entry.., |_, _| false).doing("writing")?;
+        }
+        begin.commit().doing("writing")
+    }
+
+    /// All of the folder is back.
+    pub(crate) fn went_back(&self) -> Result<(), StoreError> {
+        let mut begin = self.database.begin_write().doing("writing")?;
+        begin.set_quick_repair(true);
+        begin.open_table(META).doing("writing")?.remove(GOING_BACK_TO).doing("writing")?;
+        begin.commit().doing("writing")
     }
 
     /// The entries of the journal from a number on, without their vectors.

@@ -56,6 +56,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         served.farewell_within(COME_BACK);
         return Ok(());
     };
+    served.expect(writer.recorded()?);
     let again = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
@@ -69,6 +70,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     }
     on_interruption(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
+    progress.log();
     // The journal holds everything at any time, so nothing is to be finished first.
     let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
@@ -144,7 +146,9 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
             ours.kernels
         )));
     }
-    Ok(RunWriter::reopen(folder)?)
+    let (mut writer, state) = RunWriter::reopen(folder)?;
+    writer.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok((writer, state))
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
