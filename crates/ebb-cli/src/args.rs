@@ -177,6 +177,9 @@ pub(crate) struct Token {
     /// Let clients choose their numbers by --number, for trials
     #[arg(long)]
     pub(crate) numbers: bool,
+    /// Write it into this file, which only you can read, instead of to the output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -198,3 +198,103 @@ fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'stat
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::num::NonZeroUsize;
+    use std::path::{Path, PathBuf};
+
+    use ebb_methods::Registry;
+
+    use super::*;
+    use crate::assemble::read_settings;
+    use crate::commands::run::create;
+
+    const SETTINGS: &str = "recipe = \"dropout\"\n[run]\nrounds = 9\ncheckpoint_every = 2\nkeep_checkpoints = 2\n[data]\n\
+                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nrate = 0.1\nsteps = 1\n";
+
+    /// A run in a folder of this name, and its writer.
+    fn make(place: &Path, name: &str) -> (Assembled, RunWriter) {
+        let file = place.join("run.toml");
+        fs::write(&file, SETTINGS).unwrap();
+        let (tree, base) = read_settings(&file, &[], None).unwrap();
+        let run = Assembled::new(&Registry::standard(), tree, &base, NonZeroUsize::MIN).unwrap();
+        let writer = create(&run, &place.join(name)).unwrap();
+        (run, writer)
+    }
+
+    /// What a folder holds, but for the clock.
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect();
+        names.retain(|name| name != "wall.jsonl");
+        names.sort();
+        names
+    }
+
+    /// Somebody who notes which checkpoints there are when a round is recorded, and what was warned of.
+    struct Onlooker {
+        folder: PathBuf,
+        checkpoints: Vec<Vec<u32>>,
+        warnings: Vec<String>,
+    }
+
+    impl Watch for Onlooker {
+        fn round(&mut self, _: &Row, _: &str) -> Result<(), CliError> {
+            let number = |name: String| name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?.parse().ok();
+            self.checkpoints.push(names(&self.folder).into_iter().filter_map(number).collect());
+            Ok(())
+        }
+
+        fn warn(&mut self, message: &str) {
+            self.warnings.push(message.to_owned());
+        }
+    }
+
+    fn play(place: &Path, name: &str, in_the_way: &[&str], stop: bool) -> (Result<Ended, CliError>, Onlooker) {
+        let (mut run, writer) = make(place, name);
+        let folder = place.join(name);
+        in_the_way.iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
+        let mut onlooker = Onlooker { folder, checkpoints: Vec::new(), warnings: Vec::new() };
+        let ended = drive(&mut run, writer, &AtomicBool::new(stop), OnFailure::Stop, &mut onlooker);
+        (ended, onlooker)
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_written_is_tried_again_and_the_run_goes_on() {
+        let place = tempfile::tempdir().unwrap();
+        let (ended, undisturbed) = play(place.path(), "undisturbed", &[], false);
+        assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
+        // Of rounds 2, 4, 6 and 8 the last two, and for good every second: 4 and 8.
+        let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2, 4], &[2, 4], &[4, 6], &[4, 6], &[4, 6, 8]];
+        assert_eq!(undisturbed.checkpoints, expected);
+        assert_eq!(undisturbed.warnings, [""; 0]);
+
+        let in_the_way = ["checkpoint-000004.ebb.new", "checkpoint-000005.ebb.new"];
+        let (ended, disturbed) = play(place.path(), "disturbed", &in_the_way, false);
+        assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
+        let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2], &[2], &[2, 6], &[2, 6], &[6, 8]];
+        assert_eq!(disturbed.checkpoints, expected);
+        let [failed, mended] = disturbed.warnings.try_into().unwrap();
+        assert!(failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run goes on"), "{failed}");
+        assert!(mended.contains("after 6 rounds could be written again"), "{mended}");
+        let folder = place.path().join("disturbed");
+        in_the_way.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
+        assert_eq!(names(&folder), names(&place.path().join("undisturbed")));
+        for name in names(&folder) {
+            let of = |run: &str| fs::read(place.path().join(run).join(&name)).unwrap();
+            assert!(of("disturbed") == of("undisturbed"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_to_stop_and_cannot_be_saved_says_so() {
+        let place = tempfile::tempdir().unwrap();
+        let (ended, _) = play(place.path(), "run", &["checkpoint-000001.ebb.new"], true);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("checkpoint-000001.ebb: ") && error.contains("the run stopped"), "{error}");
+        let (ended, _) = play(place.path(), "again", &[], true);
+        assert!(matches!(ended, Ok(Ended::Interrupted)), "{ended:?}");
+    }
+}

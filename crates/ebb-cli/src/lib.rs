@@ -13,6 +13,7 @@ mod guarding;
 mod invited;
 mod judge;
 mod output;
+mod private;
 mod progress;
 mod serving;
 mod tasks;

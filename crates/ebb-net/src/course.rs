@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ebb_round::{FleetError, Loader, Parcel, RoundNo, Saver, StateError};
 
+use crate::digest::Digest;
 use crate::journal::{Answered, Entry};
 use crate::pack;
 use crate::shared::Shared;
-use crate::store::Prune;
+use crate::store::{Prune, guarded};
 
 /// What is called once the journal was played to its end: clients can come.
 pub(crate) type Live = Box<dyn FnOnce() -> Result<(), String> + Send>;
@@ -73,7 +74,7 @@ impl Course {
             )));
         }
         let (mut past, mut gap) = (VecDeque::new(), None);
-        for (seq, bytes) in store.entries(from).map_err(|error| failed(error.to_string()))? {
+        for (seq, bytes) in guarded("reading", || store.entries(from)).map_err(|error| failed(error.to_string()))? {
             let wanted = from + past.len() as u64;
             if seq != wanted && gap.is_none() {
                 gap = Some(match (past.is_empty(), from) {
@@ -89,7 +90,7 @@ impl Course {
         }
         let mut recalled = BTreeMap::new();
         for &seq in before {
-            let bytes = store.entry(seq).map_err(|error| failed(error.to_string()))?;
+            let bytes = guarded("reading", || store.entry(seq)).map_err(|error| failed(error.to_string()))?;
             match bytes.as_deref().map(|bytes| read(seq, bytes)).transpose()? {
                 Some(Entry::Answered(answer)) => {
                     recalled.insert(seq, answer);
@@ -166,17 +167,19 @@ impl Course {
     pub(crate) fn answer(&self, seq: u64) -> Result<(Answered, Parcel), FleetError> {
         let failed = || FleetError::Failed { doing: "reading the journal".to_owned(), message: missing(seq) };
         let answer = self.lock().recalled.remove(&seq).ok_or_else(failed)?;
-        Ok((answer, self.delta(seq)?))
+        let delta = self.delta(seq, &answer)?;
+        Ok((answer, delta))
     }
 
     /// The vectors of an entry.
-    pub(crate) fn delta(&self, seq: u64) -> Result<Parcel, FleetError> {
+    pub(crate) fn delta(&self, seq: u64, answer: &Answered) -> Result<Parcel, FleetError> {
         let failed = |message: String| FleetError::Failed {
             doing: format!("reading entry {seq} of the journal"),
             message,
         };
-        let packed = self.shared.store.vectors(seq).map_err(|error| failed(error.to_string()))?;
-        let packed = packed.ok_or_else(|| failed(missing(seq)))?;
+        let read = guarded("reading", || self.shared.store.vectors(seq));
+        let packed = read.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed(missing(seq)))?;
+        check(&packed, answer).map_err(failed)?;
         let bounds = self.shared.look(|desk| desk.rules().bounds()).0;
         pack::unpack(&packed, bounds).map(|(parcel, _)| parcel).map_err(|error| failed(error.to_string()))
     }
@@ -188,7 +191,7 @@ impl Course {
             (state.live.take(), std::mem::take(&mut state.recalled))
         };
         for (seq, answer) in recalled {
-            let delta = self.delta(seq)?;
+            let delta = self.delta(seq, &answer)?;
             self.shared.at_desk(|desk, _| desk.put_waiting(seq, answer, delta));
         }
         let Some(live) = live else { return Ok(()) };
@@ -263,6 +266,20 @@ pub fn entry_of_saved(from: &mut Loader<'_>) -> Result<u64, StateError> {
     from.u64(ENTRY)
 }
 
+/// Whether vectors are still those that came with an answer.
+fn check(packed: &[u8], answer: &Answered) -> Result<(), String> {
+    let &Answered { client, base, digest, .. } = answer;
+    // Entries of earlier versions of this program do not say.
+    if digest.is_none_or(|wanted| Digest::of(packed) == wanted) {
+        return Ok(());
+    }
+    Err(format!(
+        "the vectors that client {} sent for round {base} are not those that came: the file or its disk is damaged; put back a whole \
+         copy of the folder, or ask that round anew with: ebbflow rollback FOLDER --to {base}",
+        client.number()
+    ))
+}
+
 /// What to do where an answer should be and is not.
 fn missing(seq: u64) -> String {
     format!(
@@ -292,6 +309,19 @@ fn ends_round(entry: &Entry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vectors_that_are_not_those_that_came_are_named_with_what_to_do() {
+        let entries = crate::journal::tests::all();
+        let answers = entries.iter().filter_map(|entry| match entry {
+            Entry::Answered(answer) => Some(answer),
+            _ => None,
+        });
+        let [with, without] = answers.collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!((check(b"vectors", with), check(b"vectorz", without)), (Ok(()), Ok(())));
+        let error = check(b"vectorz", with).unwrap_err();
+        assert!(error.contains("client 4 sent for round 9") && error.ends_with("ebbflow rollback FOLDER --to 9"));
+    }
 
     #[test]
     fn entries_are_named_in_a_few_words() {

@@ -273,7 +273,7 @@ impl Fleet for NetFleet {
             self.note_time(&arrived.answer);
             let update = match arrived.update {
                 Some(update) => Arc::try_unwrap(update).unwrap_or_else(|shared| Update::clone(&shared)),
-                None => arrived.answer.update(self.course.delta(seq)?),
+                None => arrived.answer.update(self.course.delta(seq, &arrived.answer)?),
             };
             sink.offer(arrived.answer.client, update)?;
         }

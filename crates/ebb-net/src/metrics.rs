@@ -74,7 +74,10 @@ fn reply(asked: &[u8], token: Option<&str>, shared: &Shared) -> (&'static str, S
         (Some("GET"), Some("/metrics")) if !token.is_none_or(|token| shows(asked, token)) => {
             ("401 Unauthorized", "show the server's token: Authorization: Bearer TOKEN\n".to_owned())
         }
-        (Some("GET"), Some("/metrics")) => ("200 OK", shared.look(|desk| text(desk, shared.pace.now_s())).0),
+        (Some("GET"), Some("/metrics")) => {
+            let store_bytes = shared.store.bytes();
+            ("200 OK", shared.look(|desk| text(desk, store_bytes, shared.pace.now_s())).0)
+        },
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
             Err(why) => ("503 Service Unavailable", why + "\n"),
@@ -96,7 +99,7 @@ fn shows(asked: &[u8], token: &str) -> bool {
 }
 
 /// All that is counted.
-fn text(desk: &Desk, now_s: f64) -> String {
+fn text(desk: &Desk, store_bytes: u64, now_s: f64) -> String {
     let (connected, members, answers) = desk.counts();
     let (round, fetched, sent) = desk.progress();
     let mut text = String::new();
@@ -121,6 +124,7 @@ fn text(desk: &Desk, now_s: f64) -> String {
     figure("answers_total", "counter", "Answers taken since the start", answers);
     figure("fetched_bytes_total", "counter", "Payload fetched by clients since the start", fetched);
     figure("sent_bytes_total", "counter", "Payload of answers taken since the start", sent);
+    figure("store_bytes", "gauge", "Size of the server's file of members and journal", store_bytes);
     let _ = writeln!(
         text,
         "# HELP ebbflow_refused_total Refusals since the start, by reason\n# TYPE ebbflow_refused_total counter"

@@ -25,8 +25,8 @@ use crate::desk::{Desk, Fetching, Line, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
 use crate::shared::{Outlet, RealPace, Shared};
-use crate::store::{Store, StoreError};
-use crate::tokens::{KEY, Key};
+use crate::store::{Store, StoreError, guarded};
+use crate::tokens::{KEY, Key, TokenKey};
 use crate::turns::{Turn, Turns};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
@@ -165,14 +165,12 @@ impl Served {
         rules: Rules,
         empty: Duration,
     ) -> Result<(Served, NetFleet), ServeError> {
-        let key_file = place.folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let limits = Limits::new(rules.most_clients as usize, place.descriptors);
-        let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
+        let shared = shared(&place.folder, rules, Some(runtime.handle().clone()))?;
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listening = |error| ServeError::Listen(place.listen, error);
         let listener = {
@@ -341,9 +339,7 @@ pub struct Recalled {
 impl Recalled {
     /// Opens the store of a server that does not run, and gives the fleet as it was.
     pub fn open(folder: &Path, rules: Rules) -> Result<(Recalled, NetFleet), ServeError> {
-        let key_file = folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
-        let shared = shared(folder, rules, key, None)?;
+        let shared = shared(folder, rules, None)?;
         let ends = Box::new(|| Err("the journal ends here".to_owned()));
         let course = Course::new(shared, true, ends).map_err(ServeError::Fleet)?;
         Ok((Recalled { course: course.clone() }, NetFleet::new(course, None)))
@@ -380,7 +376,10 @@ impl Drop for Served {
 }
 
 /// The desk of a server whose store lies in a folder.
-fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+fn shared(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+    let key_file = folder.join(KEY);
+    let is_new = !key_file.exists();
+    let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file.clone(), error))?;
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
@@ -388,13 +387,21 @@ fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Res
         let message = format!("the rollback was not ended; end it with: ebbflow rollback {} --to {round}", folder.display());
         return Err(failed(StoreError { doing: "using", message }));
     }
-    let members = Members::new(
-        store.members().map_err(failed)?,
-        store.token_uses().map_err(failed)?,
-        rules.most_clients,
-    );
-    let next = store.next_entry().map_err(failed)?;
-    let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
+    // What it draws by its key, it would draw otherwise by another one, and not as it is in the journal.
+    let number = key.number("known");
+    match store.known_key().map_err(failed)? {
+        Some(known) if known != number && !is_new => {
+            let message = "not the key that this server had so far: it is damaged, or of another folder; put back the one that was there, or \
+                           remove it if that is lost: then tokens are to be made anew, and answers that are under way are refused";
+            return Err(ServeError::File(key_file, io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
+        Some(known) if known == number => {}
+        _ => store.know_key(number).map_err(failed)?,
+    }
+    let read = || Ok((store.members()?, store.token_uses()?, store.next_entry()?, store.server()?));
+    let (members, token_uses, next, server) = guarded("reading", read).map_err(failed)?;
+    let members = Members::new(members, token_uses, rules.most_clients);
+    let desk = Desk::new(rules, key, server, members);
     Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
 }
 
@@ -425,15 +432,14 @@ pub(crate) fn reasons(error: &dyn std::error::Error) -> String {
 
 struct Service {
     shared: Arc<Shared>,
-    /// Where the key of tokens lies.
-    folder: PathBuf,
+    tokens: TokenKey,
     fetches: Turns,
     uploads: Turns,
 }
 
 impl Service {
     fn new(shared: Arc<Shared>, folder: PathBuf) -> Service {
-        Service { shared, folder, fetches: Turns::default(), uploads: Turns::default() }
+        Service { shared, tokens: TokenKey::new(folder), fetches: Turns::default(), uploads: Turns::default() }
     }
 }
 
@@ -469,15 +475,23 @@ impl Fleet for Service {
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
         // Looked at every time, so that tokens that were made void are so at once.
-        let key = Key::of_tokens(&self.folder).map_err(|error| {
+        let key = self.tokens.key().map_err(|error| {
             tracing::error!(%error, "cannot see which tokens are good");
             Status::unavailable("the server cannot read its key")
         })?;
         let (done, written) = oneshot::channel();
         let enrolled = self.shared.at_desk(|desk, _| {
             let (enrolled, writes) = desk.enrol(request.get_ref(), &key, unix_s)?;
-            // Whoever asked may be gone.
-            let then = Box::new(move |result| drop(done.send(result)));
+            let shared = Arc::downgrade(&self.shared);
+            let then = Box::new(move |result: Result<(), StoreError>| {
+                // Who is in memory and not on the disk would be told that it is a member when it asks again, and be none after a
+                // restart: as with all that cannot be written, the server stops.
+                if let (Err(error), Some(shared)) = (&result, shared.upgrade()) {
+                    shared.fail(error.clone());
+                }
+                // Whoever asked may be gone.
+                drop(done.send(result));
+            });
             // Before anybody else enrols, so that the disk sees uses of a token in their order.
             self.shared.writer.write(writes, then);
             Ok(enrolled)

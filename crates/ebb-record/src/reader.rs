@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, RecordError};
+use crate::error::{Doing, RecordError, begin_again};
 use crate::row::BadLine;
 use crate::wall::Wall;
 use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends, wall};
@@ -39,7 +39,12 @@ impl RunFolder {
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
         let header = HeaderFile::read(folder)?.into_header();
         let path = folder.join(SETTINGS);
-        let settings = fs::read_to_string(&path).doing("reading", &path)?;
+        let settings = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(RecordError::damaged(&path, "it is no text; put it back from a copy of the folder"));
+            }
+            read => read.doing("reading", &path)?,
+        };
         Ok(RunFolder { folder: folder.to_owned(), header, settings })
     }
 
@@ -56,6 +61,20 @@ impl RunFolder {
     /// The settings as resolved.
     pub fn settings(&self) -> &str {
         &self.settings
+    }
+
+    /// Whether the settings are those that the run began with.
+    pub fn check_settings(&self) -> Result<(), RecordError> {
+        let header = HeaderFile::read(&self.folder)?;
+        let path = self.folder.join(SETTINGS);
+        if header.began_with(&fs::read(&path).doing("reading", &path)?) {
+            return Ok(());
+        }
+        let message = format!(
+            "it, or its checksum in {RUN}, changed since the run began; put back the two from a copy of the folder, or {}",
+            begin_again(&self.folder)
+        );
+        Err(RecordError::damaged(&path, message))
     }
 
     /// The rows one after another, without holding all of them.

@@ -11,8 +11,8 @@ use ebb_round::{Acquaintance, Layout, Weights};
 
 use crate::checkpoint::{self, Kept, Stand};
 use crate::disk;
-use crate::error::{Doing, RecordError, begin_again};
-use crate::reader::{Header, HeaderFile, Rows};
+use crate::error::{Doing, RecordError};
+use crate::reader::{Header, Rows, RunFolder};
 use crate::rows_file::RowsFile;
 use crate::summary::{ClientWeights, Summary, Tally};
 use crate::wall::{Wall, WallFile};
@@ -236,7 +236,7 @@ impl RunWriter {
 
 /// The lock of a run that is not finished and has the settings that it began with.
 pub(crate) fn lock_unfinished(folder: &Path) -> Result<File, RecordError> {
-    let header = HeaderFile::read(folder)?;
+    let run = RunFolder::open(folder)?;
     // Taken before the look at the summary, which another writer may just be writing.
     let lock = disk::lock(folder, folder);
     let summary = folder.join(SUMMARY);
@@ -246,7 +246,7 @@ pub(crate) fn lock_unfinished(folder: &Path) -> Result<File, RecordError> {
         return Err(RecordError::Finished { folder: folder.to_owned() });
     }
     let lock = lock?;
-    check_settings(folder, &header)?;
+    run.check_settings()?;
     Ok(lock)
 }
 
@@ -315,19 +315,6 @@ fn put_in_place(building: &Path, folder: &Path, lock: File) -> Result<File, Reco
 fn is_taken(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
-}
-
-/// Refuses settings that are not those of the rounds so far.
-fn check_settings(folder: &Path, header: &HeaderFile) -> Result<(), RecordError> {
-    let path = folder.join(SETTINGS);
-    if header.began_with(&fs::read(&path).doing("reading", &path)?) {
-        return Ok(());
-    }
-    let message = format!(
-        "it, or its checksum in {RUN}, changed since the run began; put back the two from a copy of the folder, or {}",
-        begin_again(folder)
-    );
-    Err(RecordError::damaged(&path, message))
 }
 
 #[cfg(test)]

@@ -6,10 +6,19 @@ use ebb_record::{Rollback, is_served};
 use crate::CliError;
 use crate::args::RollbackArgs;
 use crate::assemble::journal_entry;
-use crate::output::{count, note, resume_command, say};
+use crate::output::{count, note, resume_command, say, this_command};
+use crate::private::somebody_elses;
 
 pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     let folder = &args.run;
+    // What is made in it must be readable for whoever goes on.
+    if let Some(owner) = somebody_elses(folder) {
+        return Err(CliError::Usage(format!(
+            "{}: it belongs to the user with the number {owner}; run this as that user: sudo -u '#{owner}' {}",
+            folder.display(),
+            this_command()
+        )));
+    }
     let back = Rollback::find(folder, args.to)?;
     back.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
     let (round, lost) = (back.next_round(), back.lost()?);

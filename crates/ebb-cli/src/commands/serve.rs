@@ -16,6 +16,7 @@ use crate::drive::{Ended, OnFailure, drive};
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
+use crate::private::{keep_to_oneself, open_to_others};
 use crate::progress::{Progress, on_interruption};
 use crate::serving::{JudgedBy, ServeTable};
 use crate::{CliError, PROGRAM};
@@ -25,6 +26,7 @@ const COME_BACK: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
+    keep_to_oneself();
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     if tree.has("grid") {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
@@ -33,6 +35,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
+    open_to_others(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
@@ -125,6 +128,7 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
         return Ok((RunWriter::create(folder, &run.header(), &run.resolved, start)?, None));
     }
     let record = ebb_record::RunFolder::open(folder)?;
+    record.check_settings()?;
     let settings = folder.join("settings.toml");
     let there =
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;

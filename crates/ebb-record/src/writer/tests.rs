@@ -7,7 +7,7 @@ use std::io::Write;
 use super::*;
 use crate::friends::tests::acquaintance;
 use crate::row::tests::row;
-use crate::{FRIENDS, LOCK, Rollback, RunFolder, SERVER_STORE};
+use crate::{FRIENDS, LOCK, Rollback, SERVER_STORE};
 
 fn header() -> Header {
     Header {
