@@ -86,7 +86,10 @@ impl RunTable {
     pub(crate) fn keep_every(&self) -> Option<NonZeroU32> {
         let times = self.keep_checkpoints?;
         // Beyond what can be counted there is no such round.
-        Some(NonZeroU32::new(self.checkpoint_every.get().saturating_mul(times.get())).unwrap_or(NonZeroU32::MAX))
+        Some(
+            NonZeroU32::new(self.checkpoint_every.get().saturating_mul(times.get()))
+                .unwrap_or(NonZeroU32::MAX),
+        )
     }
 }
 

@@ -215,9 +215,9 @@ mod tests {
                             kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nrate = 0.1\nsteps = 1\n";
 
     /// A run in a folder of this name, and its writer.
-    fn make(place: &Path, name: &str) -> (Assembled, RunWriter) {
+    fn make(place: &Path, name: &str, settings: &str) -> (Assembled, RunWriter) {
         let file = place.join("run.toml");
-        fs::write(&file, SETTINGS).unwrap();
+        fs::write(&file, settings).unwrap();
         let (tree, base) = read_settings(&file, &[], None).unwrap();
         let run = Assembled::new(&Registry::standard(), tree, &base, NonZeroUsize::MIN).unwrap();
         let writer = create(&run, &place.join(name)).unwrap();
@@ -252,8 +252,13 @@ mod tests {
         }
     }
 
-    fn play(place: &Path, name: &str, in_the_way: &[&str], stop: bool) -> (Result<Ended, CliError>, Onlooker) {
-        let (mut run, writer) = make(place, name);
+    fn play(
+        place: &Path,
+        name: &str,
+        in_the_way: &[&str],
+        stop: bool,
+    ) -> (Result<Ended, CliError>, Onlooker) {
+        let (mut run, writer) = make(place, name, SETTINGS);
         let folder = place.join(name);
         in_the_way.iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
         let mut onlooker = Onlooker { folder, checkpoints: Vec::new(), warnings: Vec::new() };
@@ -286,6 +291,26 @@ mod tests {
             let of = |run: &str| fs::read(place.path().join(run).join(&name)).unwrap();
             assert!(of("disturbed") == of("undisturbed"), "{name}");
         }
+    }
+
+    #[test]
+    fn a_run_that_diverges_keeps_the_checkpoints_of_before() {
+        let place = tempfile::tempdir().unwrap();
+        // Answers are finite as long as the model is; a server that goes a hundred times as far ends that.
+        let settings = SETTINGS.replace("rounds = 9", "rounds = 100").replace("rate = 0.1", "rate = 0.5")
+            + "[server]\nkind = \"fedavgm\"\nrate = 100.0\nmomentum = 0.0\n";
+        let (mut run, writer) = make(place.path(), "run", &settings);
+        let folder = place.path().join("run");
+        let mut onlooker = Onlooker { folder: folder.clone(), checkpoints: Vec::new(), warnings: Vec::new() };
+        let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut onlooker).unwrap();
+        let Ended::Stopped(Stopped::Diverged { round }) = ended else { panic!("{ended:?}") };
+        assert!((10..40).contains(&round), "{round}");
+        let last = onlooker.checkpoints.pop().unwrap();
+        assert!(last.len() > 2 && last.iter().all(|&after| after <= round), "{last:?}");
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!((Some(&writer.next_round()), writer.warnings().len()), (last.last(), 0));
+        run.load(&state.unwrap()).unwrap();
+        assert!(vectors::all_finite(&run.engine.model().model));
     }
 
     #[test]

@@ -84,7 +84,9 @@ impl CliError {
             CliError::Stopped { .. } => STOPPED,
             CliError::Usage(_) | CliError::Settings(_) => WRONG,
             CliError::Record(
-                RecordError::NotARun { .. } | RecordError::Exists { .. } | RecordError::NoSuchCheckpoint { .. },
+                RecordError::NotARun { .. }
+                | RecordError::Exists { .. }
+                | RecordError::NoSuchCheckpoint { .. },
             ) => WRONG,
             // A file or folder that was named and is not there.
             CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => WRONG,

@@ -74,14 +74,16 @@ impl Course {
             )));
         }
         let (mut past, mut gap) = (VecDeque::new(), None);
-        for (seq, bytes) in guarded("reading", || store.entries(from)).map_err(|error| failed(error.to_string()))? {
+        for (seq, bytes) in
+            guarded("reading", || store.entries(from)).map_err(|error| failed(error.to_string()))?
+        {
             let wanted = from + past.len() as u64;
             if seq != wanted && gap.is_none() {
                 gap = Some(match (past.is_empty(), from) {
                     (true, 0) => format!(
                         "the journal begins with entry {seq}, for older ones are thrown away once two checkpoints follow, and no \
-                         checkpoint of the folder can be used; put back a whole copy of the folder, or begin another run with another \
-                         --out"
+                         checkpoint of the folder can be used, as was said. If rounds.jsonl is what is damaged, put back a copy of that \
+                         one, whose first rows suffice; else put back a whole copy of the folder, or begin another run with another --out"
                     ),
                     _ => format!("entry {wanted} is missing; put back a whole copy of the folder"),
                 });
@@ -320,7 +322,9 @@ mod tests {
         let [with, without] = answers.collect::<Vec<_>>().try_into().unwrap();
         assert_eq!((check(b"vectors", with), check(b"vectorz", without)), (Ok(()), Ok(())));
         let error = check(b"vectorz", with).unwrap_err();
-        assert!(error.contains("client 4 sent for round 9") && error.ends_with("ebbflow rollback FOLDER --to 9"));
+        assert!(
+            error.contains("client 4 sent for round 9") && error.ends_with("ebbflow rollback FOLDER --to 9")
+        );
     }
 
     #[test]

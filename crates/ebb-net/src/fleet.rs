@@ -208,10 +208,11 @@ impl Fleet for NetFleet {
             return Ok((Probes::new(), Spent::default()));
         }
         let round = self.number;
-        let past = self.course.recall(round, &format!("probing clients in round {round}"), |entry| match entry {
-            Entry::Probed { round: of, probes, spent } if of == round => Some((probes, spent)),
-            _ => None,
-        })?;
+        let past =
+            self.course.recall(round, &format!("probing clients in round {round}"), |entry| match entry {
+                Entry::Probed { round: of, probes, spent } if of == round => Some((probes, spent)),
+                _ => None,
+            })?;
         let (probes, spent) = match past {
             Some(past) => past,
             None => {
@@ -336,10 +337,13 @@ impl ClientJudge {
         census: &Census,
     ) -> Result<Option<Score>, FleetError> {
         self.fleet.number = number;
-        let past = self.fleet.course.recall(number, &format!("judging round {number}"), |entry| match entry {
-            Entry::Judged { round, samples, loss, hits } if round == number => Some((samples, loss, hits)),
-            _ => None,
-        })?;
+        let past =
+            self.fleet.course.recall(number, &format!("judging round {number}"), |entry| match entry {
+                Entry::Judged { round, samples, loss, hits } if round == number => {
+                    Some((samples, loss, hits))
+                }
+                _ => None,
+            })?;
         let (samples, loss, hits) = match past {
             Some(past) => past,
             None => {

@@ -77,7 +77,7 @@ fn reply(asked: &[u8], token: Option<&str>, shared: &Shared) -> (&'static str, S
         (Some("GET"), Some("/metrics")) => {
             let store_bytes = shared.store.bytes();
             ("200 OK", shared.look(|desk| text(desk, store_bytes, shared.pace.now_s())).0)
-        },
+        }
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
             Err(why) => ("503 Service Unavailable", why + "\n"),

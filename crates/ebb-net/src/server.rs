@@ -384,7 +384,10 @@ fn shared(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Sh
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
     if let Some(round) = store.going_back_to().map_err(failed)? {
-        let message = format!("the rollback was not ended; end it with: ebbflow rollback {} --to {round}", folder.display());
+        let message = format!(
+            "the rollback was not ended; end it with: ebbflow rollback {} --to {round}",
+            folder.display()
+        );
         return Err(failed(StoreError { doing: "using", message }));
     }
     // What it draws by its key, it would draw otherwise by another one, and not as it is in the journal.
@@ -439,7 +442,12 @@ struct Service {
 
 impl Service {
     fn new(shared: Arc<Shared>, folder: PathBuf) -> Service {
-        Service { shared, tokens: TokenKey::new(folder), fetches: Turns::default(), uploads: Turns::default() }
+        Service {
+            shared,
+            tokens: TokenKey::new(folder),
+            fetches: Turns::default(),
+            uploads: Turns::default(),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
 
 mod held_up;
+mod kept;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

@@ -91,7 +91,9 @@ impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
 
 /// What is said of a file that is damaged.
 fn damaged(what: &str) -> String {
-    format!("the file is damaged ({what}); put back a whole copy of the folder, or begin another run with another --out")
+    format!(
+        "the file is damaged ({what}); put back a whole copy of the folder, or begin another run with another --out"
+    )
 }
 
 /// Does something with the file. What reads a damaged one may panic: that is an error like any other, and said as one.
@@ -111,9 +113,7 @@ pub(crate) fn guarded<T>(
     let before = GUARDED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(act));
     GUARDED.set(before);
-    done.unwrap_or_else(|_| {
-        Err(StoreError { doing, message: damaged("what is in it contradicts itself") })
-    })
+    done.unwrap_or_else(|_| Err(StoreError { doing, message: damaged("what is in it contradicts itself") }))
 }
 
 thread_local! {
@@ -759,7 +759,10 @@ mod tests {
         store.go_back(4, 2).unwrap();
         store.went_back().unwrap();
         assert_ne!(store.incarnation().unwrap(), first);
-        assert_eq!((store.going_back_to(), store.next_entry(), store.went_back_to()), (Ok(None), Ok(4), Ok(4)));
+        assert_eq!(
+            (store.going_back_to(), store.next_entry(), store.went_back_to()),
+            (Ok(None), Ok(4), Ok(4))
+        );
     }
 
     #[test]

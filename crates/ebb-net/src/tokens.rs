@@ -189,11 +189,11 @@ pub(crate) fn kept(secret: &[u8]) -> [u8; 32] {
 /// The key of tokens as a server has it: read again when one of its files changed.
 pub(crate) struct TokenKey {
     folder: PathBuf,
-    held: Mutex<Option<([Option<Stamp>; 2], Arc<Key>)>>,
+    held: Mutex<Option<(Stamps, Arc<Key>)>>,
 }
 
-/// What tells a file from the one that was there before.
-type Stamp = (u64, Option<SystemTime>);
+/// What tells each of the two files from the one that was there before: how long it is, and when it was written.
+type Stamps = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl TokenKey {
     pub(crate) fn new(folder: PathBuf) -> TokenKey {
@@ -208,7 +208,7 @@ impl TokenKey {
             Err(error) => Err(error),
         };
         // Looked at before they are read: what changes in between is seen the next time.
-        let stamps = [stamp(KEY)?, stamp(TOKEN_KEY)?];
+        let stamps: Stamps = [stamp(KEY)?, stamp(TOKEN_KEY)?];
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, key)) = held.as_ref().filter(|(seen, _)| *seen == stamps) {
             return Ok(Arc::clone(key));

@@ -111,7 +111,8 @@ pub(crate) fn remove_all(folder: &Path) {
 /// Removes what a process left that died while it wrote one; nothing depends on that.
 pub(crate) fn sweep(folder: &Path) {
     let names = names(folder).unwrap_or_default();
-    let torn = |name: &&String| name.strip_suffix(".new").is_some_and(|name| name == ONLY || number(name).is_some());
+    let torn =
+        |name: &&String| name.strip_suffix(".new").is_some_and(|name| name == ONLY || number(name).is_some());
     for name in names.iter().filter(torn) {
         let _ = fs::remove_file(folder.join(name));
     }
@@ -141,7 +142,9 @@ fn read(path: &Path) -> Result<(Stand, Vec<u8>), RecordError> {
     let version = word(8);
     if version > VERSION {
         // A newer format may have another head. But where all else fits this one, only the version is damaged.
-        let Some((head, state)) = bytes.split_first_chunk::<HEAD>() else { return damaged("it ends too early") };
+        let Some((head, state)) = bytes.split_first_chunk::<HEAD>() else {
+            return damaged("it ends too early");
+        };
         let mut head = *head;
         head[8..12].copy_from_slice(&VERSION.to_le_bytes());
         if word(HEAD - 4) == checksum(&head[..HEAD - 4], state) {

@@ -149,7 +149,11 @@ impl fmt::Display for RecordError {
                     [] => f.write_str("there is none that can be used; --to 0 goes back to the start"),
                     there => {
                         let there: Vec<_> = there.iter().map(u32::to_string).collect();
-                        write!(f, "there are those after {} rounds, and --to 0 goes back to the start", there.join(", "))
+                        write!(
+                            f,
+                            "there are those after {} rounds, and --to 0 goes back to the start",
+                            there.join(", ")
+                        )
                     }
                 }
             }

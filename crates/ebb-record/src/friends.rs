@@ -91,7 +91,9 @@ pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<FriendPair>, Reco
         Refused::Damaged(message) => {
             let remedy = match is_served(folder) {
                 true => "look at another round".to_owned(),
-                false => format!("look at another round, or repeat the run with: ebbflow run {}", folder.display()),
+                false => {
+                    format!("look at another round, or repeat the run with: ebbflow run {}", folder.display())
+                }
             };
             RecordError::damaged(&path, format!("{message}; {remedy}"))
         }

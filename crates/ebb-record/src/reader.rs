@@ -41,7 +41,10 @@ impl RunFolder {
         let path = folder.join(SETTINGS);
         let settings = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(RecordError::damaged(&path, "it is no text; put it back from a copy of the folder"));
+                return Err(RecordError::damaged(
+                    &path,
+                    "it is no text; put it back from a copy of the folder",
+                ));
             }
             read => read.doing("reading", &path)?,
         };
@@ -270,8 +273,10 @@ impl HeaderFile {
         };
         let stamp: Stamp = serde_json::from_slice(&bytes).map_err(damaged)?;
         if stamp.format != FORMAT {
-            let message =
-                format!("its format is \"{}\", not \"{FORMAT}\"; put it back from a copy of the folder", stamp.format);
+            let message = format!(
+                "its format is \"{}\", not \"{FORMAT}\"; put it back from a copy of the folder",
+                stamp.format
+            );
             return Err(RecordError::damaged(&path, message));
         }
         if stamp.version > VERSION {

@@ -9,7 +9,7 @@ use crate::rows_file::RowsFile;
 use crate::writer::{lock_unfinished, take_up};
 use crate::{WALL, friends, wall};
 
-/// A run that is about to go back. Nothing of it is changed until [`Rollback::finish`].
+/// A run that is about to go back. Nothing of it is cut until [`Rollback::finish`].
 #[derive(Debug)]
 pub struct Rollback {
     folder: PathBuf,
@@ -43,13 +43,14 @@ impl Rollback {
         if found.is_none() && to == 0 {
             found = Some((RowsFile::open(folder, Stand::START)?, None));
         }
-        let Some((rows, state)) = found else {
+        let Some((mut rows, state)) = found else {
             let mut there = Vec::new();
             for kept in all.iter().rev() {
                 there.extend(usable(kept)?.map(|_| kept.next_round));
             }
             return Err(RecordError::NoSuchCheckpoint { folder: folder.to_owned(), round: to, there });
         };
+        flaws.extend(rows.mended());
         Ok(Rollback { folder: folder.to_owned(), rows, state, warnings: flaws, _lock: lock })
     }
 
@@ -68,7 +69,7 @@ impl Rollback {
         self.state.as_deref()
     }
 
-    /// Which checkpoints were passed over, and why.
+    /// Which checkpoints were passed over, and why, and what was put right.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

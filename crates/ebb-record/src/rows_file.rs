@@ -1,5 +1,6 @@
 //! `rounds.jsonl` as it is added to. Rows that a run left beyond its checkpoint stay until their rounds are played again: then they
-//! are compared, and nothing is written where they are the same.
+//! are compared, and nothing is written where they are the same. One bit that flipped before that is found by the checksum of all of
+//! them, and put right.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -24,7 +25,12 @@ pub(crate) struct RowsFile {
     beyond: Option<BufReader<File>>,
     /// Whether what stands beyond is from a journal, which makes it again to the byte.
     served: bool,
+    /// What was put right, in words.
+    mended: Option<String>,
 }
+
+/// In rows of so many bytes a flipped bit is looked for, which takes some nanoseconds for each.
+const MOST_MENDED: u64 = 64 << 20;
 
 impl RowsFile {
     /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint counts on.
@@ -38,7 +44,15 @@ impl RowsFile {
             let message = format!("it has {found} bytes, and the checkpoint counts on {rows_len}");
             return Err(RecordError::damaged(&path, message));
         }
-        let (sum, end) = sum_of(&mut beyond, rows_len).doing("reading", &path)?;
+        let (mut sum, mut end) = sum_of(&mut beyond, rows_len).doing("reading", &path)?;
+        let mut mended = None;
+        if let Some(wanted) =
+            rows_sum.filter(|&wanted| wanted != sum.clone().finalize() && rows_len <= MOST_MENDED)
+        {
+            mended = mend(&path, rows_len, sum.clone().finalize() ^ wanted)?;
+            beyond.rewind().doing("reading", &path)?;
+            (sum, end) = sum_of(&mut beyond, rows_len).doing("reading", &path)?;
+        }
         if end.is_some_and(|end| end != b'\n') {
             let message = format!("no row ends at byte {rows_len}, where the checkpoint counts on it");
             return Err(RecordError::damaged(&path, message));
@@ -59,7 +73,13 @@ impl RowsFile {
             next_round,
             beyond: Some(beyond),
             served,
+            mended,
         })
+    }
+
+    /// What was put right when it was opened, in words.
+    pub(crate) fn mended(&mut self) -> Option<String> {
+        self.mended.take()
     }
 
     /// Where it stands now.
@@ -71,7 +91,8 @@ impl RowsFile {
     pub(crate) fn add(&mut self, line: &[u8], round: u32) -> Result<Option<String>, RecordError> {
         let old = self.next_beyond()?;
         if old != line {
-            let warning = if old.last() == Some(&b'\n') { Some(self.put_aside(&old, line, round)?) } else { None };
+            let warning =
+                if old.last() == Some(&b'\n') { Some(self.put_aside(&old, line, round)?) } else { None };
             if !old.is_empty() {
                 // Half a line is of a round that was not finished.
                 self.cut()?;
@@ -128,9 +149,9 @@ impl RowsFile {
         if self.served && !is_damage(old, line) {
             return Err(RecordError::OtherCourse { folder: self.folder.clone(), round });
         }
-        let kept = self.keep_copy(round)?.map_or_else(String::new, |kept| {
-            format!("; what stood there is kept in {}", kept.display())
-        });
+        let kept = self
+            .keep_copy(round)?
+            .map_or_else(String::new, |kept| format!("; what stood there is kept in {}", kept.display()));
         Ok(format!(
             "{}: the row of round {round} was recorded otherwise than it was made again now; the rows from there on are written anew{kept}",
             self.path.display()
@@ -191,6 +212,56 @@ impl RowsFile {
     }
 }
 
+/// Puts one flipped bit right among the first bytes, if by that their checksum, which is off by this, becomes what it was, and the
+/// bytes a row. What was done, in words.
+fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> {
+    let mut bytes = Vec::new();
+    File::open(path).and_then(|file| file.take(len).read_to_end(&mut bytes)).doing("reading", path)?;
+    let Some((at, bit)) = flipped(bytes.len(), off) else { return Ok(None) };
+    bytes[at] ^= 1 << bit;
+    let from = bytes[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let line = bytes[from..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let Ok(row) = Row::parse(line) else { return Ok(None) };
+    let mut file = File::options().write(true).open(path).doing("opening", path)?;
+    let written = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.write_all(&bytes[at..=at]));
+    written.and_then(|()| file.sync_all()).doing("writing", path)?;
+    Ok(Some(format!(
+        "{}: bit {bit} of byte {at}, in the row of round {}, was flipped, as the checksum of the rows tells; it is put right. Look \
+         at the disk",
+        path.display(),
+        row.round
+    )))
+}
+
+/// Which byte and bit of so many must have flipped for CRC-32 to be off by this. No two of less than half a gigabyte do the same.
+fn flipped(len: usize, off: u32) -> Option<(usize, u8)> {
+    // How far the sum is off when the bit is in the last byte, and then in each before it.
+    let mut offs: [u32; 8] = std::array::from_fn(|bit| STEPS[1 << bit]);
+    for at in (0..len).rev() {
+        if let Some(bit) = offs.iter().position(|&one| one == off) {
+            return Some((at, bit as u8));
+        }
+        offs = offs.map(|one| one >> 8 ^ STEPS[(one & 0xff) as usize]);
+    }
+    None
+}
+
+/// What a byte does to CRC-32.
+const STEPS: [u32; 256] = {
+    let mut steps = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut sum, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            sum = sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 };
+            bit += 1;
+        }
+        steps[byte] = sum;
+        byte += 1;
+    }
+    steps
+};
+
 /// The checksum of the first bytes, and the last of them.
 fn sum_of(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fast::Hasher, Option<u8>)> {
     let (mut sum, mut end, mut left) = (crc32fast::Hasher::new(), None, len);
@@ -212,4 +283,24 @@ fn sum_of(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fast::Hasher, O
 fn is_damage(old: &[u8], line: &[u8]) -> bool {
     let off = old.iter().zip(line).filter(|(old, new)| old != new).count();
     Row::parse(old.strip_suffix(b"\n").unwrap_or(old)).is_err() || (old.len() == line.len() && off == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_flipped_bit_is_found_by_the_checksum() {
+        let whole: Vec<u8> = (0..3000_u32).map(|at| (at * at % 251) as u8).collect();
+        let wanted = crc32fast::hash(&whole);
+        assert_eq!(flipped(whole.len(), 0), None);
+        for at in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
+            let (mut bytes, bit) = (whole.clone(), (at % 8) as u8);
+            bytes[at] ^= 1 << bit;
+            assert_eq!(flipped(bytes.len(), crc32fast::hash(&bytes) ^ wanted), Some((at, bit)));
+            // Two are none.
+            bytes[(at + 9) % 3000] ^= 1;
+            assert_eq!(flipped(bytes.len(), crc32fast::hash(&bytes) ^ wanted), None, "byte {at}");
+        }
+    }
 }

@@ -109,8 +109,10 @@ impl RunWriter {
         friends::sweep(folder)?;
         let mut writer = RunWriter::open(folder, rows, lock)?;
         let next_round = writer.next_round();
-        writer.friends_beyond = friends::rounds(folder)?.into_iter().filter(|&after| after > next_round).collect();
+        writer.friends_beyond =
+            friends::rounds(folder)?.into_iter().filter(|&after| after > next_round).collect();
         writer.warnings = flaws.iter().map(|flaw| format!("{flaw}; going on from {from}")).collect();
+        writer.warnings.extend(writer.rows.mended());
         Ok((writer, state))
     }
 

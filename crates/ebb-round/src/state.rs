@@ -354,7 +354,10 @@ mod tests {
         for cut in 0..bytes.len() {
             let mut loader = Loader::new(&bytes[..cut]);
             let engine = loader.section("engine", Loader::skip_rest);
-            assert!(engine.and_then(|()| loader.section("fleet", Loader::skip_rest)).is_err(), "cut at {cut}");
+            assert!(
+                engine.and_then(|()| loader.section("fleet", Loader::skip_rest)).is_err(),
+                "cut at {cut}"
+            );
         }
     }
 

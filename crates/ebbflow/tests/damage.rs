@@ -58,7 +58,15 @@ fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {
     common::succeed(&["revoke", text(&fleet.out), "--tokens"]);
     let all = files(&fleet.out);
     let names: Vec<_> = all.iter().map(|path| text(path.strip_prefix(&fleet.out).unwrap())).collect();
-    for name in ["friends/", "rounds.jsonl", "checkpoint-", "server.redb", "server.key", "tokens.key", "start.safetensors"] {
+    for name in [
+        "friends/",
+        "rounds.jsonl",
+        "checkpoint-",
+        "server.redb",
+        "server.key",
+        "tokens.key",
+        "start.safetensors",
+    ] {
         assert!(names.iter().any(|found| found.contains(name)), "{name} is not among {names:?}");
     }
     let n_flips = std::env::var("EBBFLOW_FLIPS").map_or(200, |text| text.parse().unwrap());

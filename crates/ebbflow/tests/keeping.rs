@@ -93,7 +93,9 @@ fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches
             Err((code, said)) => {
                 assert!(!goes_on && code == Some(1), "{name}: {said}");
                 assert!(said.contains("the journal begins with entry"), "{said}");
-                assert!(said.contains("put back a whole copy of the folder") && !said.contains("ebbflow run"));
+                assert!(
+                    said.contains("put back a whole copy of the folder") && !said.contains("ebbflow run")
+                );
             }
         }
         // Nothing was cut, whether it fits or not.
@@ -165,7 +167,8 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
         let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let below = below.flat_map(|path| if path.is_dir() { modes(&path) } else { vec![(path.clone(), mode(&path))] });
+        let below = below
+            .flat_map(|path| if path.is_dir() { modes(&path) } else { vec![(path.clone(), mode(&path))] });
         std::iter::once((folder.to_owned(), mode(folder))).chain(below).collect()
     }
 
@@ -191,7 +194,10 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     // A folder of an earlier version is pointed out.
     fs::set_permissions(&fleet.out, fs::Permissions::from_mode(0o755)).unwrap();
     let said = fleet.play(0);
-    assert!(said.contains("other users of this machine can look into it (mode 755") && said.contains("chmod -R go-rwx"));
+    assert!(
+        said.contains("other users of this machine can look into it (mode 755")
+            && said.contains("chmod -R go-rwx")
+    );
     // Simulations are no secret: they go by the user's own mask.
     let run = common::record(place.path(), "simulated", common::SMALL, &[]);
     let own = place.path().join("own");

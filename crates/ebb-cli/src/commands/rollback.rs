@@ -45,7 +45,9 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         say(&format!("what was recorded after it is kept in {}", kept.display()))?;
     }
     if served {
-        say("clients are asked anew, and what they were asked since then is void; ebbflow revoke shuts out who is to blame")?;
+        say(
+            "clients are asked anew, and what they were asked since then is void; ebbflow revoke shuts out who is to blame",
+        )?;
     }
     say(&format!("go on with: {}", resume_command(folder)))
 }

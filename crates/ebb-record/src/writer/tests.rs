@@ -10,13 +10,7 @@ use crate::row::tests::row;
 use crate::{FRIENDS, LOCK, Rollback, SERVER_STORE};
 
 fn header() -> Header {
-    Header {
-        program: "ebbflow 0.1.0".into(),
-        seed: 7,
-        kernels: "portable".into(),
-        recipe: None,
-        n_params: 2,
-    }
+    Header { program: "ebbflow 0.1.0".into(), seed: 7, kernels: "portable".into(), recipe: None, n_params: 2 }
 }
 
 fn layout() -> Layout {
@@ -332,8 +326,7 @@ fn a_damaged_checkpoint_is_an_error_that_touches_nothing() {
         let before = contents(&folder);
         let error = RunWriter::reopen(&folder).unwrap_err().to_string();
         assert!(error.contains("checkpoint-000002.ebb: damaged: "), "byte {at}: {error}");
-        let remedy =
-            format!("begin the run again from its record with `ebbflow run {}`", folder.display());
+        let remedy = format!("begin the run again from its record with `ebbflow run {}`", folder.display());
         assert!(error.ends_with(&remedy), "byte {at}: {error}");
         assert!(contents(&folder) == before, "byte {at}");
     }
@@ -508,31 +501,55 @@ fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_rows_is_noticed_and_mended_from_the_older_checkpoint() {
+fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
+    let place = tempfile::tempdir().unwrap();
+    let straight = place.path().join("straight");
+    let bytes = with_two_checkpoints(&straight);
+    let folder = place.path().join("flipped");
+    with_two_checkpoints(&folder);
+    let newest = bytes.split_inclusive(|&byte| byte == b'\n').take(4).map(<[u8]>::len).sum();
+    for at in (0..newest).step_by(97).chain([newest - 1]) {
+        flip(&folder.join(ROUNDS), at, 3);
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(state.as_deref(), Some(&b"after 4"[..]));
+        let [warning] = writer.warnings().try_into().unwrap();
+        assert!(warning.contains(&format!("bit 3 of byte {at}, in the row of round ")), "{warning}");
+        assert!(fs::read(folder.join(ROUNDS)).unwrap() == bytes, "byte {at}");
+    }
+}
+
+#[test]
+fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
     let ends: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] == b'\n').collect();
-    // A digit, a brace and the end of round 3, between the checkpoints, and of round 5, beyond both.
-    for (at, round) in [(ends[2] + 60, 3), (ends[2] + 1, 3), (ends[3], 3), (ends[4] + 60, 5), (ends[4] + 1, 5)] {
-        let folder = place.path().join(format!("flipped-{at}"));
+    // Two bytes of round 3, and its end, between the checkpoints; a digit and a brace of round 5, beyond both.
+    let damages = [
+        (vec![ends[2] + 1, ends[2] + 2], 3),
+        (vec![ends[3] - 1, ends[3]], 3),
+        (vec![ends[4] + 60], 5),
+        (vec![ends[4] + 1], 5),
+    ];
+    for (which, (damaged, round)) in damages.into_iter().enumerate() {
+        let folder = place.path().join(format!("damaged-{which}"));
         with_two_checkpoints(&folder);
         // Served or not makes no difference where it is plain that this is damage.
         fs::write(folder.join(SERVER_STORE), "").unwrap();
-        flip(&folder.join(ROUNDS), at, 2);
-        let flipped = fs::read(folder.join(ROUNDS)).unwrap();
+        damaged.iter().for_each(|&at| flip(&folder.join(ROUNDS), at, 2));
+        let before = fs::read(folder.join(ROUNDS)).unwrap();
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
         let from = if round == 3 { 2 } else { 4 };
-        assert_eq!(writer.next_round(), from, "byte {at}");
+        assert_eq!(writer.next_round(), from, "{which}");
         assert_eq!(state, Some(format!("after {from}").into_bytes()));
-        assert_eq!(writer.warnings().len(), usize::from(round == 3), "byte {at}");
+        assert_eq!(writer.warnings().len(), usize::from(round == 3), "{which}");
         go_on(&mut writer, from..6);
         let [warning] = writer.warnings().try_into().unwrap();
         let kept = folder.join(format!("rounds.jsonl.cut-at-{round:06}"));
         assert!(warning.contains(&format!("the row of round {round} was recorded otherwise")), "{warning}");
         assert!(warning.ends_with(&kept.display().to_string()), "{warning}");
-        assert!(flipped.ends_with(&fs::read(&kept).unwrap()), "byte {at}");
-        assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes, "byte {at}");
+        assert!(before.ends_with(&fs::read(&kept).unwrap()), "{which}");
+        assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes, "{which}");
     }
 }
 
@@ -573,7 +590,10 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
     drop(writer);
     fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
     let error = RunWriter::reopen(&folder).unwrap_err().to_string();
-    assert!(!error.contains("ebbflow run") && error.contains("put back a whole copy of the folder"), "{error}");
+    assert!(
+        !error.contains("ebbflow run") && error.contains("put back a whole copy of the folder"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -582,7 +602,10 @@ fn a_run_goes_back_to_a_checkpoint_and_keeps_what_came_after_beside() {
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
     let error = Rollback::find(&folder, 1).unwrap_err().to_string();
-    assert!(error.contains("no checkpoint is from round 1 or before; there are those after 2, 4 rounds"), "{error}");
+    assert!(
+        error.contains("no checkpoint is from round 1 or before; there are those after 2, 4 rounds"),
+        "{error}"
+    );
     let back = Rollback::find(&folder, 3).unwrap();
     assert_eq!((back.next_round(), back.lost().unwrap(), back.state()), (2, 4, Some(&b"after 2"[..])));
     assert!(matches!(RunWriter::reopen(&folder), Err(RecordError::Locked { .. })));

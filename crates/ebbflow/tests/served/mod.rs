@@ -128,7 +128,8 @@ impl Fleet {
         let first = place.join("first.toml");
         std::fs::write(&first, settings(1, "")).unwrap();
         let start = place.join("start");
-        let made = Command::new(PROGRAM).args(["run", text(&first), "--quiet", "--out", text(&start)]).output();
+        let made =
+            Command::new(PROGRAM).args(["run", text(&first), "--quiet", "--out", text(&start)]).output();
         assert!(made.unwrap().status.success());
         std::fs::write(&file, settings(1_000_000, "start_from = \"start/model.safetensors\"\n")).unwrap();
         let homes = [0, 1, 2].map(|at| place.join(format!("home-{at}")));
