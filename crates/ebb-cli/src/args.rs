@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Go on with a run that was interrupted
     Resume(Resume),
+    /// Put a run, simulated or served, back to an earlier checkpoint
+    Rollback(RollbackArgs),
     /// Show a run or a grid: tables and a plot
     Show(Show),
     /// Write a report on runs and grids: one HTML file that opens anywhere, and its plots
@@ -181,6 +183,9 @@ pub(crate) struct Token {
     /// Let clients choose their numbers by --number, for trials
     #[arg(long)]
     pub(crate) numbers: bool,
+    /// Write it into this file, which only you can read, instead of to the output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -333,6 +338,15 @@ pub(crate) struct Resume {
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) how: How,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RollbackArgs {
+    /// Folder of the run, which no process may have
+    pub(crate) run: PathBuf,
+    /// Go back to the latest checkpoint after at most so many rounds; 0 is the start
+    #[arg(long, value_name = "ROUND")]
+    pub(crate) to: u32,
 }
 
 #[derive(Debug, ClapArgs)]

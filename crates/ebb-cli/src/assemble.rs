@@ -63,6 +63,9 @@ pub struct RunTable {
     /// Every how many rounds a checkpoint is written.
     #[serde(default = "ten")]
     pub checkpoint_every: NonZeroU32,
+    /// Every how many such checkpoints one is kept until the run ends; else only the last two are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_checkpoints: Option<NonZeroU32>,
     /// A model to start from, as safetensors, relative to the file of these settings.
     pub start_from: Option<PathBuf>,
     /// What cohorts are drawn by: the seed, unless it is said.
@@ -80,6 +83,18 @@ fn first_seed() -> u32 {
 
 fn ten() -> NonZeroU32 {
     NonZeroU32::new(10).expect("ten is not zero")
+}
+
+impl RunTable {
+    /// After a multiple of how many rounds checkpoints are kept until the run ends, if any are.
+    pub(crate) fn keep_every(&self) -> Option<NonZeroU32> {
+        let times = self.keep_checkpoints?;
+        // Beyond what can be counted there is no such round.
+        Some(
+            NonZeroU32::new(self.checkpoint_every.get().saturating_mul(times.get()))
+                .unwrap_or(NonZeroU32::MAX),
+        )
+    }
 }
 
 /// The `[stop]` table: whatever comes first ends the run before its last round.
@@ -470,6 +485,16 @@ impl<F: State> Assembled<F> {
         }
         if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
     }
+}
+
+/// The entry of a server's journal that a saved state goes on from.
+pub(crate) fn journal_entry(state: &[u8]) -> Result<u64, StateError> {
+    let mut loader = Loader::new(state);
+    loader.section("engine", Loader::skip_rest)?;
+    loader.section("fleet", |from| {
+        let entry = ebb_net::entry_of_saved(from)?;
+        from.skip_rest().map(|()| entry)
+    })
 }
 
 /// Refuses more rounds than a world has.

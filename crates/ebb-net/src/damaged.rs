@@ -453,7 +453,7 @@ fn read_token(bytes: &[u8]) -> bool {
 }
 
 fn entries() -> Vec<Vec<u8>> {
-    journal::tests::all().iter().map(Entry::bytes).collect()
+    journal::tests::all().iter().map(Entry::bytes).chain(journal::tests::all_unsummed()).collect()
 }
 
 fn read_entry(bytes: &[u8]) -> bool {

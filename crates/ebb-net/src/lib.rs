@@ -22,6 +22,7 @@ mod metrics;
 pub mod pack;
 #[cfg(test)]
 mod played;
+mod rollback;
 mod secure;
 mod server;
 mod shared;
@@ -40,9 +41,11 @@ mod turns;
 )]
 mod wire;
 
+pub use course::entry_of_saved;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
+pub use rollback::JournalBack;
 pub use secure::Tls;
 pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, server_id};
 pub use shared::STOPPED;

@@ -92,7 +92,8 @@ fn reply(
             ("401 Unauthorized", "show the server's token: Authorization: Bearer TOKEN\n".to_owned())
         }
         (Some("GET"), Some("/metrics")) => {
-            let counted = shared.look(|desk| text(desk, shared.pace.now_s())).0;
+            let store_bytes = shared.store.bytes();
+            let counted = shared.look(|desk| text(desk, store_bytes, shared.pace.now_s())).0;
             let lasts = secure.map(Secure::lasts).unwrap_or_default();
             ("200 OK", counted + &lasting(&lasts, shared.pace.unix_s()))
         }
@@ -117,7 +118,7 @@ fn shows(asked: &[u8], token: &str) -> bool {
 }
 
 /// All that is counted.
-fn text(desk: &Desk, now_s: f64) -> String {
+fn text(desk: &Desk, store_bytes: u64, now_s: f64) -> String {
     let (connected, members, answers) = desk.counts();
     let (round, fetched, sent) = desk.progress();
     let mut text = String::new();
@@ -147,6 +148,7 @@ fn text(desk: &Desk, now_s: f64) -> String {
     figure("memory_in_flight_bytes", "gauge", "Of it for answers on their way or not written yet", in_flight);
     figure("memory_kept_bytes", "gauge", "Of it for answers that the open round keeps", kept);
     figure("memory_peak_bytes", "gauge", "The most of it that was taken since the start", peak);
+    figure("store_bytes", "gauge", "Size of the server's file of members and journal", store_bytes);
     let _ = writeln!(
         text,
         "# HELP ebbflow_refused_total Refusals since the start, by reason\n# TYPE ebbflow_refused_total counter"

@@ -26,8 +26,8 @@ use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
 use crate::secure::{Secure, Tls};
 use crate::shared::{Outlet, RealPace, Shared};
-use crate::store::{Store, StoreError};
-use crate::tokens::{KEY, Key, hex};
+use crate::store::{Store, StoreError, guarded};
+use crate::tokens::{KEY, Key, TokenKey, hex};
 use crate::turns::{Turn, Turns};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
@@ -159,8 +159,6 @@ impl Served {
         rules: Rules,
         empty: Duration,
     ) -> Result<(Served, NetFleet), ServeError> {
-        let key_file = place.folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
         let readers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_READERS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -170,7 +168,7 @@ impl Served {
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let limits = Limits::new(rules.most_clients as usize, place.descriptors);
         let secure = place.tls.map(Secure::open).transpose().map_err(ServeError::Tls)?;
-        let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
+        let shared = shared(&place.folder, rules, Some(runtime.handle().clone()))?;
         if let Some(secure) = &secure {
             runtime.spawn(warn_daily(Arc::clone(secure), Arc::downgrade(&shared)));
         }
@@ -268,6 +266,11 @@ impl Served {
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
     }
 
+    /// The record beside the journal ends after so many rounds: as long as the journal did not make them again, nobody is listened to.
+    pub fn expect(&self, recorded: u32) {
+        self.course.expect(recorded);
+    }
+
     /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
     pub fn go_live(&self) -> Result<(), FleetError> {
         self.course.go_live()
@@ -338,9 +341,7 @@ pub struct Recalled {
 impl Recalled {
     /// Opens the store of a server that does not run, and gives the fleet as it was.
     pub fn open(folder: &Path, rules: Rules) -> Result<(Recalled, NetFleet), ServeError> {
-        let key_file = folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
-        let shared = shared(folder, rules, key, None)?;
+        let shared = shared(folder, rules, None)?;
         let ends = Box::new(|| Err("the journal ends here".to_owned()));
         let course = Course::new(shared, true, ends).map_err(ServeError::Fleet)?;
         Ok((Recalled { course: course.clone() }, NetFleet::new(course, None)))
@@ -397,17 +398,35 @@ pub fn server_id(folder: &Path) -> Result<Option<String>, ServeError> {
 }
 
 /// The desk of a server whose store lies in a folder.
-fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+fn shared(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+    let key_file = folder.join(KEY);
+    let is_new = !key_file.exists();
+    let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file.clone(), error))?;
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
-    let members = Members::new(
-        store.members().map_err(failed)?,
-        store.token_uses().map_err(failed)?,
-        rules.most_clients,
-    );
-    let next = store.next_entry().map_err(failed)?;
-    let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
+    if let Some(round) = store.going_back_to().map_err(failed)? {
+        let message = format!(
+            "the rollback was not ended; end it with: ebbflow rollback {} --to {round}",
+            folder.display()
+        );
+        return Err(failed(StoreError { doing: "using", message }));
+    }
+    // What it draws by its key, it would draw otherwise by another one, and not as it is in the journal.
+    let number = key.number("known");
+    match store.known_key().map_err(failed)? {
+        Some(known) if known != number && !is_new => {
+            let message = "not the key that this server had so far: it is damaged, or of another folder; put back the one that was there, or \
+                           remove it if that is lost: then tokens are to be made anew, and answers that are under way are refused";
+            return Err(ServeError::File(key_file, io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
+        Some(known) if known == number => {}
+        _ => store.know_key(number).map_err(failed)?,
+    }
+    let read = || Ok((store.members()?, store.token_uses()?, store.next_entry()?, store.server()?));
+    let (members, token_uses, next, server) = guarded("reading", read).map_err(failed)?;
+    let members = Members::new(members, token_uses, rules.most_clients);
+    let desk = Desk::new(rules, key, server, members);
     Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
 }
 
@@ -438,15 +457,19 @@ pub(crate) fn reasons(error: &dyn std::error::Error) -> String {
 
 struct Service {
     shared: Arc<Shared>,
-    /// Where the key of tokens lies.
-    folder: PathBuf,
+    tokens: TokenKey,
     fetches: Turns,
     uploads: Turns,
 }
 
 impl Service {
     fn new(shared: Arc<Shared>, folder: PathBuf) -> Service {
-        Service { shared, folder, fetches: Turns::default(), uploads: Turns::default() }
+        Service {
+            shared,
+            tokens: TokenKey::new(folder),
+            fetches: Turns::default(),
+            uploads: Turns::default(),
+        }
     }
 }
 
@@ -482,7 +505,7 @@ impl Fleet for Service {
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
         // Looked at every time, so that tokens that were made void are so at once.
-        let key = Key::of_tokens(&self.folder).map_err(|error| {
+        let key = self.tokens.key().map_err(|error| {
             tracing::error!(%error, "cannot see which tokens are good");
             Status::unavailable("the server cannot read its key")
         })?;
@@ -490,8 +513,16 @@ impl Fleet for Service {
         let (done, written) = oneshot::channel();
         let enrolled = self.shared.at_desk(|desk, _| {
             let (enrolled, writes) = desk.enrol_shown(request.get_ref(), &key, unix_s, shown)?;
-            // Whoever asked may be gone.
-            let then = Box::new(move |result| drop(done.send(result)));
+            let shared = Arc::downgrade(&self.shared);
+            let then = Box::new(move |result: Result<(), StoreError>| {
+                // Who is in memory and not on the disk would be told that it is a member when it asks again, and be none after a
+                // restart: as with all that cannot be written, the server stops.
+                if let (Err(error), Some(shared)) = (&result, shared.upgrade()) {
+                    shared.fail(error.clone());
+                }
+                // Whoever asked may be gone.
+                drop(done.send(result));
+            });
             // Before anybody else enrols, so that the disk sees uses of a token in their order.
             self.shared.writer.write(writes, then);
             Ok(enrolled)

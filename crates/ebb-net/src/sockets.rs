@@ -2,6 +2,7 @@
 
 mod held_up;
 mod hostile_server;
+mod kept;
 mod secured;
 mod slips;
 

@@ -18,6 +18,7 @@ use crate::guarding::Protection;
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
+use crate::private::{keep_to_oneself, open_to_others};
 use crate::progress::{Progress, on_interruption};
 use crate::serving::{JudgedBy, ServeTable};
 use crate::{CliError, PROGRAM};
@@ -27,6 +28,7 @@ const COME_BACK: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
+    keep_to_oneself();
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     if tree.has("grid") {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
@@ -38,6 +40,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let metrics_token = table.metrics_token(&base)?;
     // Before anything is made in a folder that is not its own.
     table.check_id(&folder)?;
+    open_to_others(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
@@ -66,6 +69,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         served.farewell_within(COME_BACK);
         return Ok(());
     };
+    served.expect(writer.recorded()?);
     let again = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
@@ -79,6 +83,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     }
     on_interruption(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
+    progress.log();
     // The journal holds everything at any time, so nothing is to be finished first.
     let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
@@ -142,6 +147,7 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
         return Ok((RunWriter::create(folder, &run.header(), &run.resolved, start)?, None));
     }
     let record = ebb_record::RunFolder::open(folder)?;
+    record.check_settings()?;
     let settings = folder.join("settings.toml");
     let there =
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
@@ -163,7 +169,9 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
             ours.kernels
         )));
     }
-    Ok(RunWriter::reopen(folder)?)
+    let (mut writer, state) = RunWriter::reopen(folder)?;
+    writer.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok((writer, state))
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
