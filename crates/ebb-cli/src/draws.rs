@@ -7,13 +7,18 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use ebb_net::tokens::{Key, keep_private};
+use ebb_net::Digest;
+use ebb_net::tokens::{Key, keep_private, unguessable};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
 
 /// The file of the key, readable by its owner only.
 const FILE: &str = "selection.key";
+
+/// How many bytes it has, and how many follow that check them.
+const KEY: usize = 32;
+const CHECK: usize = 8;
 
 /// What the key is asked for.
 const PURPOSE: &str = "selection";
@@ -37,12 +42,13 @@ impl DrawKey {
     pub(crate) fn read(folder: &Path) -> Result<Option<DrawKey>, CliError> {
         let file = folder.join(FILE);
         match fs::read(&file) {
-            Ok(bytes) if bytes.len() == 32 => Ok(Some(DrawKey(bytes))),
-            Ok(bytes) => Err(CliError::Usage(format!(
-                "{}: {} bytes instead of the 32 of a key; put back the file that was there: without it, cohorts would be drawn otherwise",
-                file.display(),
-                bytes.len()
-            ))),
+            Ok(bytes) => match bytes.split_at_checked(KEY) {
+                Some((key, check)) if check == check_of(key) => Ok(Some(DrawKey(key.to_owned()))),
+                _ => Err(CliError::Usage(format!(
+                    "{}: damaged, so cohorts would be drawn otherwise; put back the file that was there, from a copy of the folder",
+                    file.display()
+                ))),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(CliError::file("reading", &file, error)),
         }
@@ -60,20 +66,27 @@ impl DrawKey {
                 file.display()
             )));
         }
-        Key::open(&file).map_err(|error| CliError::file("writing", &file, error))?;
-        DrawKey::read(folder)?.ok_or_else(|| CliError::file("reading", &file, io::ErrorKind::NotFound.into()))
+        let key = DrawKey(unguessable::<KEY>().to_vec());
+        key.copy_to(folder)?;
+        Ok(key)
     }
 
     /// Puts a copy into another run's folder, which draws the same.
     pub(crate) fn copy_to(&self, folder: &Path) -> Result<(), CliError> {
         let file = folder.join(FILE);
-        keep_private(&file, &self.0).map_err(|error| CliError::file("writing", &file, error))
+        let bytes = [self.0.as_slice(), &check_of(&self.0)].concat();
+        keep_private(&file, &bytes).map_err(|error| CliError::file("writing", &file, error))
     }
 
     /// The seed that it stands for.
     pub(crate) fn seed(&self) -> u64 {
         Key::new(&self.0).number(PURPOSE)
     }
+}
+
+/// What shows that no bit of a key has changed.
+fn check_of(key: &[u8]) -> [u8; CHECK] {
+    *Digest::of(key).bytes().first_chunk().expect("a digest is longer")
 }
 
 #[cfg(test)]
@@ -92,8 +105,14 @@ mod tests {
         assert_ne!(DrawKey::open(other.path(), true).unwrap().seed(), key.seed());
         key.copy_to(other.path()).unwrap();
         assert_eq!(DrawKey::open(other.path(), false).unwrap().seed(), key.seed());
-        fs::write(other.path().join(FILE), "short").unwrap();
-        let short = DrawKey::read(other.path()).err().unwrap().to_string();
-        assert!(short.contains("5 bytes instead of the 32"), "{short}");
+        let file = other.path().join(FILE);
+        let whole = fs::read(&file).unwrap();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&file, damaged).unwrap();
+            let error = DrawKey::read(other.path()).err().unwrap().to_string();
+            assert!(error.contains("selection.key: damaged"), "byte {at}: {error}");
+        }
     }
 }

@@ -426,6 +426,7 @@ fn shared(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Sh
     let read = || Ok((store.members()?, store.token_uses()?, store.next_entry()?, store.server()?));
     let (members, token_uses, next, server) = guarded("reading", read).map_err(failed)?;
     let members = Members::new(members, token_uses, rules.most_clients);
+    let key = key.of_incarnation(&store.incarnation().map_err(failed)?);
     let desk = Desk::new(rules, key, server, members);
     Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
 }

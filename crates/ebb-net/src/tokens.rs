@@ -131,10 +131,13 @@ impl Key {
         self.code("ticket", &bytes)
     }
 
-    /// The key of one incarnation of a server: what an earlier one gave out is void.
+    /// The key of one incarnation of a server: what an earlier one gave out is void. The first, all zeros, has the key itself.
     #[must_use]
-    pub fn of_incarnation(&self, incarnation: u64) -> Key {
-        Key(hmac::Key::new(hmac::HMAC_SHA256, &self.full_code("incarnation", &incarnation.to_le_bytes())))
+    pub fn of_incarnation(self, incarnation: &[u8; 16]) -> Key {
+        match incarnation {
+            first if *first == [0; 16] => self,
+            other => Key(hmac::Key::new(hmac::HMAC_SHA256, &self.full_code("incarnation", other))),
+        }
     }
 
     /// A number that only the key tells.
@@ -321,9 +324,11 @@ mod tests {
         assert_ne!(ticket(1, 2), ticket(2, 1));
         assert_ne!(ticket(1, 2), ticket(1, 3));
         assert_ne!(ticket(1, 2), key.ticket(ClientId::new(1), 2, &other));
-        let of = |incarnation| key.of_incarnation(incarnation).ticket(ClientId::new(1), 2, &one);
+        let of = |number| Key::new(&[1; 32]).of_incarnation(&[number; 16]).ticket(ClientId::new(1), 2, &one);
+        assert_eq!(of(0), ticket(1, 2));
         assert_eq!(of(3), of(3));
         assert_ne!(of(3), of(4));
+        assert_ne!(of(3), of(0));
     }
 
     #[test]
