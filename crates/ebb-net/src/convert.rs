@@ -1,4 +1,4 @@
-//! Wire types to the round's vocabulary and back; nothing else knows both.
+//! Wire types to the round's vocabulary and back; only a client's checks of what its server says know both, too.
 
 use std::num::NonZeroU32;
 

@@ -170,8 +170,8 @@ fn lasting(lasts: &[Lasts], unix_s: u64) -> String {
         );
         let _ = writeln!(text, "# TYPE {name} gauge");
     }
-    for Lasts { of, until_s, .. } in lasts {
-        let _ = writeln!(text, "{name}{{of=\"{of}\"}} {}", until_s.saturating_sub_unsigned(unix_s));
+    for one in lasts {
+        let _ = writeln!(text, "{name}{{of=\"{}\"}} {}", one.of, one.left_s(unix_s));
     }
     text
 }

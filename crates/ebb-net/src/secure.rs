@@ -66,6 +66,18 @@ pub(crate) struct Lasts {
     pub(crate) until_s: i64,
 }
 
+impl Lasts {
+    /// In seconds; below 0 once it has expired.
+    pub(crate) fn left_s(&self, unix_s: u64) -> i64 {
+        self.until_s.saturating_sub_unsigned(unix_s)
+    }
+
+    /// How long it lasts, if that is not long.
+    fn ends_soon(&self, unix_s: u64) -> Option<i64> {
+        Some(self.left_s(unix_s)).filter(|&left_s| left_s < WARN_S)
+    }
+}
+
 impl Secure {
     /// Reads them for the first time: then they must do.
     pub(crate) fn open(files: Tls) -> Result<Arc<Secure>, String> {
@@ -86,15 +98,18 @@ impl Secure {
 
     /// Warns of those that end soon.
     pub(crate) fn warn(&self, unix_s: u64) {
-        for Lasts { of, file, until_s } in self.lasts() {
-            let (file, left_s) = (file.display().to_string(), until_s.saturating_sub_unsigned(unix_s));
-            let remedy = "make new ones: ebbflow certs renew; they are read without a restart";
-            match left_s {
-                ..=0 => tracing::error!(of, file, remedy, "a certificate has expired: no client can come in"),
-                1..WARN_S => {
-                    tracing::warn!(of, file, days = left_s / DAY_S, remedy, "a certificate ends soon");
+        let remedy = "make new ones: ebbflow certs renew; they are read without a restart";
+        for lasts in self.lasts() {
+            let (of, file) = (lasts.of, lasts.file.display().to_string());
+            match lasts.ends_soon(unix_s) {
+                Some(1..) => {
+                    let days = lasts.left_s(unix_s) / DAY_S;
+                    tracing::warn!(of, file, days, remedy, "a certificate ends soon");
                 }
-                _ => {}
+                Some(_) => {
+                    tracing::error!(of, file, remedy, "a certificate has expired: no client can come in");
+                }
+                None => {}
             }
         }
     }
@@ -272,5 +287,60 @@ impl AsyncWrite for Carried {
             Carried::Plain(taken) => Pin::new(taken).poll_shutdown(cx),
             Carried::Secured(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// Files of a server whose certificate ends in 2027, and of clients whose ends in 2026.
+    fn files(folder: &Path) -> Tls {
+        let ends = |name: &str, year| {
+            let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+            params.not_after = date_time_ymd(year, 1, 1);
+            let key = KeyPair::generate().unwrap();
+            let file = folder.join(name);
+            fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+            fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+            file
+        };
+        let clients = Some(ends("ca.pem", 2026));
+        Tls { certificate: ends("server.pem", 2027), key: folder.join("server.key"), clients }
+    }
+
+    #[test]
+    fn it_is_known_until_when_certificates_last_and_which_end_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let lasts = Secure::open(files(folder.path())).unwrap().lasts();
+        // The first of January of 2026 and of 2027.
+        assert_eq!(lasts.iter().map(|one| one.until_s).collect::<Vec<_>>(), [1_767_225_600, 1_798_761_600]);
+        assert_eq!(lasts.iter().map(|one| one.of).collect::<Vec<_>>(), ["clients", "server"]);
+        let soon = |unix_s| lasts.iter().map(|one| one.ends_soon(unix_s)).collect::<Vec<_>>();
+        assert_eq!(soon(1_767_225_600 - WARN_S as u64), [None, None]);
+        assert_eq!(soon(1_767_225_600 - WARN_S as u64 + 1), [Some(WARN_S - 1), None]);
+        assert_eq!(soon(1_798_761_600), [Some(1_767_225_600 - 1_798_761_600), Some(0)]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = files(folder.path());
+        let check = |tls: Tls, named: &Path| {
+            let why = Secure::open(tls).err().expect("it cannot be used");
+            assert!(why.contains(&named.display().to_string()), "{why}");
+        };
+        let empty = folder.path().join("empty.pem");
+        fs::write(&empty, "").unwrap();
+        for file in [&empty, &folder.path().join("nowhere.pem")] {
+            check(Tls { certificate: file.clone(), ..tls.clone() }, file);
+            check(Tls { key: file.clone(), ..tls.clone() }, file);
+            check(Tls { clients: Some(file.clone()), ..tls.clone() }, file);
+        }
+        // The key of another certificate.
+        fs::write(&tls.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        check(tls.clone(), &tls.certificate);
     }
 }
