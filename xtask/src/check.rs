@@ -11,9 +11,15 @@ struct Step {
 
 const STEPS: [Step; 4] = [
     Step { arguments: &["fmt", "--all", "--check"], variable: None },
-    Step { arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], variable: None },
+    Step {
+        arguments: &["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        variable: None,
+    },
     Step { arguments: &["test", "--workspace"], variable: None },
-    Step { arguments: &["doc", "--workspace", "--no-deps"], variable: Some(("RUSTDOCFLAGS", "-Dwarnings")) },
+    Step {
+        arguments: &["doc", "--locked", "--workspace", "--no-deps"],
+        variable: Some(("RUSTDOCFLAGS", "-Dwarnings")),
+    },
 ];
 
 pub(crate) fn run() -> Result<(), Box<dyn Error>> {
@@ -45,6 +51,6 @@ mod tests {
     #[test]
     fn a_step_is_named_as_it_could_be_typed() {
         assert_eq!(STEPS[0].name(), "cargo fmt --all --check");
-        assert_eq!(STEPS[3].name(), "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps");
+        assert_eq!(STEPS[3].name(), "RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps");
     }
 }

@@ -37,7 +37,7 @@ impl Of {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for of in Of::value_variants().iter().filter(|&&of| args.of.is_none_or(|wanted| wanted == of)) {
         let mut test = cargo();
-        test.args(["test", "--release"]).args(of.test()).args(["--", "--nocapture"]);
+        test.args(["test", "--release", "--locked"]).args(of.test()).args(["--", "--nocapture"]);
         if !test.env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?.success() {
             return Err("the readers were not all tried, or one did harm: see above".into());
         }

@@ -33,7 +33,7 @@ enum Command {
     /// Write what a study found beside what was published
     Results(results::Args),
     /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
-    Valgrind,
+    Valgrind(valgrind::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Results(args) => results::run(&args),
-        Command::Valgrind => valgrind::run(),
+        Command::Valgrind(args) => valgrind::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

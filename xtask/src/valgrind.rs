@@ -11,9 +11,16 @@ use crate::cargo;
 const RUNNER: &str =
     r#"target."cfg(unix)".runner = ["valgrind", "-q", "--error-exitcode=1", "--redzone-size=4096"]"#;
 
-/// Kernels are compiled as they ship; xtask, which has no library, lends its features, so that nothing is built once more.
-const TESTS: &[&str] =
-    &["test", "--release", "-p", "ebb-train", "-p", "xtask", "--lib", "--config", RUNNER, "--"];
+/// What to try.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only the smallest tests, in the build that `cargo test --workspace` makes; the rest is tried as it ships
+    #[arg(long)]
+    quick: bool,
+}
+
+/// xtask, which has no library, lends its features, so that nothing is built once more.
+const TESTS: &[&str] = &["test", "--locked", "-p", "ebb-train", "-p", "xtask", "--lib", "--config", RUNNER];
 
 /// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
 /// shapes are among those of the named networks. The named networks take as long as all the rest, so they go beside them.
@@ -34,21 +41,32 @@ const WHICH: [&[&str]; 2] = [
 
 const NAMED: &str = "every_named_network";
 
-pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+/// Those that end within seconds: each kernel by itself, and networks of one layer.
+const QUICK: [&[&str]; 1] = [&[
+    "--test-threads=1",
+    "kernels::",
+    "net::reference::layers_on_their_own",
+    "net::reference::squared_error",
+    "net::reference::steps_go_where_the_gradients_say",
+]];
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     found.map_err(|error| format!("valgrind cannot be started: {error}; install it"))?;
     let path = widest_emulated();
     println!("the tests of the kernels under valgrind, up to the {path} path");
-    let built = cargo().args(TESTS).arg("--list").stdout(Stdio::null()).status()?;
+    let (which, profile): (&[&[&str]], &[&str]) =
+        if args.quick { (&QUICK, &["--"]) } else { (&WHICH, &["--release", "--"]) };
+    let built = cargo().args(TESTS).args(profile).arg("--list").stdout(Stdio::null()).status()?;
     if !built.success() {
         return Err(format!("the tests cannot be built or listed ({built})").into());
     }
     let run = |which: &&[&str]| {
         let mut test = cargo();
-        test.args(TESTS).args(*which).env("EBBFLOW_KERNELS", path);
+        test.args(TESTS).args(profile).args(*which).env("EBBFLOW_KERNELS", path);
         test.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
     };
-    let running: Vec<_> = WHICH.iter().map(run).collect::<Result<_, _>>()?;
+    let running: Vec<_> = which.iter().map(run).collect::<Result<_, _>>()?;
     let mut failed = Vec::new();
     for test in running {
         let done = test.wait_with_output()?;

@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Go on with a run that was interrupted
     Resume(Resume),
+    /// Put a run, simulated or served, back to an earlier checkpoint
+    Rollback(RollbackArgs),
     /// Show a run or a grid: tables and a plot
     Show(Show),
     /// Write a report on runs and grids: one HTML file that opens anywhere, and its plots
@@ -155,6 +157,12 @@ pub(crate) struct Join {
     /// End that program, and start it anew for the next job, when it has not replied for so long [default: 3600]
     #[arg(long, value_name = "SECONDS", requires = "exec", value_parser = seconds)]
     pub(crate) worker_timeout: Option<Duration>,
+    /// Decline jobs that need more memory by an estimate: 8 times the model and the vectors beside it, what is fetched, 8 bytes a step
+    #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = bytes)]
+    pub(crate) most_memory: u64,
+    /// Stop a job that takes longer, and send what was done by then [default: as long as the server lets it]
+    #[arg(long = "most-job-s", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) most_job: Option<Duration>,
     /// Take part until stopped by Ctrl-C, and then leave the run for good
     #[arg(long)]
     pub(crate) leave_for_good: bool,
@@ -175,6 +183,9 @@ pub(crate) struct Token {
     /// Let clients choose their numbers by --number, for trials
     #[arg(long)]
     pub(crate) numbers: bool,
+    /// Write it into this file, which only you can read, instead of to the output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -255,13 +266,41 @@ pub(crate) struct Worker {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Certs {
-    /// Folder for the certificates and keys
-    pub(crate) folder: PathBuf,
+    #[command(subcommand)]
+    pub(crate) command: Option<CertsCommand>,
+    /// Folder for the certificates and keys of the server and its clients
+    #[arg(required = true)]
+    pub(crate) folder: Option<PathBuf>,
     /// Names and addresses by which clients know the server
     #[arg(long = "name", value_name = "NAME", default_values_t = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()])]
     pub(crate) names: Vec<String>,
     /// Also make certificates for so many clients, for mutual TLS
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) clients: u32,
+    /// Folder for the authority and its key [default: FOLDER-authority]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertsCommand {
+    /// Make new certificates of the same authority with the same keys, before those that are there expire
+    Renew(Renew),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Renew {
+    /// Folder that ebbflow certs made
+    pub(crate) folder: PathBuf,
+    /// Folder of the authority and its key [default: FOLDER-authority]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Other names and addresses by which clients know the server [default: those that it has]
+    #[arg(long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Make certificates for those of so many clients that have none
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) clients: u32,
 }
@@ -299,6 +338,15 @@ pub(crate) struct Resume {
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) how: How,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RollbackArgs {
+    /// Folder of the run, which no process may have
+    pub(crate) run: PathBuf,
+    /// Go back to the latest checkpoint after at most so many rounds; 0 is the start
+    #[arg(long, value_name = "ROUND")]
+    pub(crate) to: u32,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -613,8 +661,40 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.filter(|time| !time.is_zero()).ok_or_else(|| "give seconds, more than 0".to_owned())
 }
 
+/// A size: bytes, or so many KiB, MiB, GiB, TiB.
+fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (count, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "" | "B" => Some(0),
+        "KiB" => Some(10),
+        "MiB" => Some(20),
+        "GiB" => Some(30),
+        "TiB" => Some(40),
+        _ => None,
+    };
+    let bytes = shift.and_then(|shift| count.parse::<u64>().ok()?.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "give bytes, or a size such as 512MiB or 4GiB".to_owned())
+}
+
 impl Colours {
     pub(crate) fn theme(&self) -> Theme {
         if self.dark { Theme::Dark } else { Theme::Light }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        let all = [("1", 1), ("4096 B", 4096), ("512MiB", 512 << 20), ("4 GiB", 4 << 30), ("1TiB", 1 << 40)];
+        for (text, expected) in all {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "0", "-1", "1GB", "GiB", "1.5GiB", "18446744073709551616", "99999999TiB", "é"] {
+            assert!(bytes(text).unwrap_err().contains("512MiB"), "{text}");
+        }
     }
 }

@@ -16,7 +16,8 @@ use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
 use serde::{Deserialize, Serialize};
 
-use crate::guarding::{Guarding, protect};
+use crate::draws::{DrawKey, DrawsBy};
+use crate::guarding::{Guarding, Protection, protect};
 use crate::judge::Judge;
 use crate::serving::ServeTable;
 use crate::{CliError, PROGRAM};
@@ -47,6 +48,7 @@ pub struct Assembled<F = SimFleet> {
     pub notes: Vec<String>,
     recipe: Option<String>,
     start: Option<Vec<f32>>,
+    draw_key: Option<DrawKey>,
 }
 
 /// The `[run]` table.
@@ -61,8 +63,13 @@ pub struct RunTable {
     /// Every how many rounds a checkpoint is written.
     #[serde(default = "ten")]
     pub checkpoint_every: NonZeroU32,
+    /// Every how many such checkpoints one is kept until the run ends; else only the last two are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_checkpoints: Option<NonZeroU32>,
     /// A model to start from, as safetensors, relative to the file of these settings.
     pub start_from: Option<PathBuf>,
+    /// What cohorts are drawn by: the seed, unless it is said.
+    pub draws_by: Option<DrawsBy>,
 }
 
 /// Everything that may stand at the top of a configuration: `recipe`, and the tables.
@@ -76,6 +83,18 @@ fn first_seed() -> u32 {
 
 fn ten() -> NonZeroU32 {
     NonZeroU32::new(10).expect("ten is not zero")
+}
+
+impl RunTable {
+    /// After a multiple of how many rounds checkpoints are kept until the run ends, if any are.
+    pub(crate) fn keep_every(&self) -> Option<NonZeroU32> {
+        let times = self.keep_checkpoints?;
+        // Beyond what can be counted there is no such round.
+        Some(
+            NonZeroU32::new(self.checkpoint_every.get().saturating_mul(times.get()))
+                .unwrap_or(NonZeroU32::MAX),
+        )
+    }
 }
 
 /// The `[stop]` table: whatever comes first ends the run before its last round.
@@ -210,6 +229,10 @@ struct Around<W> {
     oracles: bool,
 }
 
+/// Why a simulation cannot draw by a key.
+const NO_KEY: &str = "the key of a served run is selection.key in its folder, and there is none beside these settings; put it there, or \
+                      write draws_by = \"seed\"";
+
 impl Assembled {
     /// Builds everything the settings name, for clients in simulation. Paths in them are relative to `folder`.
     pub fn new(
@@ -218,6 +241,7 @@ impl Assembled {
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<Self, CliError> {
+        let draws_place = tree.error("run.draws_by", NO_KEY);
         let (run, world, local) = build(registry, tree, folder, threads, |tree, task, facts| {
             let world_facts = Facts { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
             let world = World::build(&tree.table("world", world_facts), task)?;
@@ -233,7 +257,11 @@ impl Assembled {
         })?;
         let backend = Box::new(Threads::new(threads));
         let fleet = SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run.seed));
-        Ok(run.with_fleet(fleet))
+        let mut run = run.with_fleet(fleet);
+        if run.run.draws_by == Some(DrawsBy::Key) {
+            run.draw_by(DrawKey::read(folder)?.ok_or(draws_place)?);
+        }
+        Ok(run)
     }
 }
 
@@ -244,9 +272,12 @@ impl Assembled<()> {
         mut tree: Tree,
         folder: &Path,
         threads: NonZeroUsize,
+        protection: Protection,
     ) -> Result<(Self, ServeTable), CliError> {
         tree.serve();
-        protect(&mut tree);
+        if protection == Protection::ByDefault {
+            protect(&mut tree);
+        }
         let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
             let evaluate = tree.table("evaluate", facts);
             // A flag that is false asks for nothing; sets are no flag.
@@ -322,7 +353,7 @@ fn build<W>(
     let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
     let sends_more = roles.local.remembers() || trained < task.layout().len();
     let clip = clip(&tree, facts, sends_more)?;
-    let Guarding { limits: guard, most_void } = Guarding::read(&tree, facts)?;
+    let Guarding { limits: guard, most_void, stated_quantile } = Guarding::read(&tree, facts)?;
 
     let mut resolved = tree.resolved();
     let notes = without_effect(&resolved, facts.n_rounds, oracles);
@@ -349,6 +380,7 @@ fn build<W>(
         oracle: evaluation.oracle_absent,
         clip,
         guard,
+        stated_quantile,
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
     let assembled = Assembled {
@@ -363,6 +395,7 @@ fn build<W>(
         notes,
         recipe: top.recipe,
         start,
+        draw_key: None,
     };
     Ok((assembled, what, local))
 }
@@ -382,8 +415,33 @@ impl<F> Assembled<F> {
             notes,
             recipe,
             start,
+            draw_key,
         } = self;
-        Assembled { engine, fleet, evaluator, task, run, stop, most_void, resolved, notes, recipe, start }
+        Assembled {
+            engine,
+            fleet,
+            evaluator,
+            task,
+            run,
+            stop,
+            most_void,
+            resolved,
+            notes,
+            recipe,
+            start,
+            draw_key,
+        }
+    }
+
+    /// Draws cohorts by a key instead of the seed.
+    pub(crate) fn draw_by(&mut self, key: DrawKey) {
+        self.engine.draw_from(key.seed());
+        self.draw_key = Some(key);
+    }
+
+    /// The key that cohorts are drawn by, if it is not the seed.
+    pub(crate) fn draw_key(&self) -> Option<&DrawKey> {
+        self.draw_key.as_ref()
     }
 
     /// The facts that head the record.
@@ -427,6 +485,16 @@ impl<F: State> Assembled<F> {
         }
         if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
     }
+}
+
+/// The entry of a server's journal that a saved state goes on from.
+pub(crate) fn journal_entry(state: &[u8]) -> Result<u64, StateError> {
+    let mut loader = Loader::new(state);
+    loader.section("engine", Loader::skip_rest)?;
+    loader.section("fleet", |from| {
+        let entry = ebb_net::entry_of_saved(from)?;
+        from.skip_rest().map(|()| entry)
+    })
 }
 
 /// Refuses more rounds than a world has.

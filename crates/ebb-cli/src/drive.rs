@@ -1,13 +1,14 @@
 //! Drives a run from round to round: records, checkpoints, and stops when it should.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
 use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
+use crate::output::note;
 
 /// Models up to this size are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
@@ -20,6 +21,9 @@ const DIVERGED: &str = "diverged";
 
 /// The ending of a run of which too many rounds in a row were void.
 const VOID: &str = "void";
+
+/// So many rounds in a row from which nothing finite came back stop a run: the model is where no client can train.
+const MOST_NOT_FINITE: u32 = 5;
 
 /// How a run ended, for now.
 #[derive(Debug)]
@@ -40,6 +44,13 @@ pub enum Stopped {
         /// The round after which it was not.
         round: RoundNo,
     },
+    /// For some rounds, nothing came back but numbers that are not finite. The last checkpoint is from before that.
+    NothingFinite {
+        /// How many in a row.
+        rounds: u32,
+        /// The last of them.
+        last: RoundNo,
+    },
     /// Too many rounds in a row were void. The checkpoint holds the model of before them.
     Void {
         /// How many.
@@ -54,8 +65,6 @@ pub enum Stopped {
 pub enum OnFailure {
     /// The run stops: it is not finished.
     Stop,
-    /// The same. A checkpoint that cannot be written is tried again for a while: the journal holds the run meanwhile.
-    StopServed,
     /// That is its result, as in a grid: it is finished.
     Finish,
 }
@@ -64,6 +73,11 @@ pub enum OnFailure {
 pub trait Watch {
     /// A round was recorded, as this line of JSON.
     fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError>;
+
+    /// Something is not as it should be, and the run goes on.
+    fn warn(&mut self, message: &str) {
+        note(&format!("warning: {message}"));
+    }
 }
 
 /// Runs all rounds that are left.
@@ -80,15 +94,19 @@ pub fn drive<F: Fleet>(
         source: Box::new(CliError::Record(error)),
     };
     run.engine.lend(Box::new(FileShelf::new(&folder)));
+    writer.keep_every(run.run.keep_every());
     let mut ending = "rounds";
-    let mut void_rounds = 0;
+    let (mut void_rounds, mut not_finite_rounds) = (0, 0);
+    // Whether a checkpoint was due that could not be written.
+    let mut owed = false;
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let (row, reached) = play(run)?;
         let line = writer.append(&row).map_err(broken)?;
+        writer.warnings().iter().for_each(|warning| watch.warn(warning));
         writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
-        if reached == Some(DIVERGED) && on_failure != OnFailure::Finish {
+        if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
             return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
         }
         void_rounds = if row.void.is_some() { void_rounds + 1 } else { 0 };
@@ -101,20 +119,38 @@ pub fn drive<F: Fleet>(
             writer.checkpoint(&run.save()).map_err(broken)?;
             return Ok(Ended::Stopped(Stopped::Void { rounds: void_rounds, last: row.round }));
         }
+        not_finite_rounds = if row.nothing_finite() { not_finite_rounds + 1 } else { 0 };
+        if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
+            return Ok(Ended::Stopped(Stopped::NothingFinite { rounds: not_finite_rounds, last: row.round }));
+        }
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
         let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
         // Not where it is merely interrupted: that must not show once it is finished.
         if !last && due && could_meet(run) <= MOST_PAIRS {
-            keep_friends(run, &mut writer).map_err(broken)?;
+            // The writer tries it again before the checkpoint, and says why if it fails.
+            let _ = keep_friends(run, &mut writer);
         }
-        if !last && (interrupted || due) {
-            let state = run.save();
-            match on_failure {
-                OnFailure::StopServed => retried(|| writer.checkpoint(&state), std::thread::sleep),
-                OnFailure::Stop | OnFailure::Finish => writer.checkpoint(&state),
+        // A model where no client can train is not what anybody wants to go on from.
+        let goes_well = not_finite_rounds == 0;
+        if !last && (interrupted || goes_well && (due || owed)) {
+            // The model is finite here: a run that diverged does not come so far.
+            let kept = writer.checkpoint(&run.save());
+            match &kept {
+                Ok(()) => {
+                    run.fleet.kept();
+                    if std::mem::take(&mut owed) {
+                        watch.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
+                    }
+                }
+                Err(error) if !std::mem::replace(&mut owed, true) => watch.warn(&format!(
+                    "{error}; the last checkpoint is whole, the run goes on, and it is tried again after every round"
+                )),
+                Err(_) => {}
             }
-            .map_err(broken)?;
+            if interrupted {
+                kept.map_err(broken)?;
+            }
         }
         if !last && interrupted {
             watched?;
@@ -130,24 +166,6 @@ pub fn drive<F: Fleet>(
     let model = &run.engine.model().model;
     let summary = writer.finish(ending, run.layout(), model, target, run.engine.weights()).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
-}
-
-/// A disk that is full, or descriptors that are all taken, have so many times to be mended: about a minute in all.
-const RETRIES: u32 = 7;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-
-/// Writes a checkpoint, if need be after pauses that grow.
-fn retried(
-    mut write: impl FnMut() -> Result<(), RecordError>,
-    mut pause: impl FnMut(Duration),
-) -> Result<(), RecordError> {
-    for attempt in 0..RETRIES {
-        let Err(error) = write() else { return Ok(()) };
-        let wait = FIRST_PAUSE * 2_u32.pow(attempt);
-        tracing::warn!(%error, again_within_s = wait.as_secs_f64(), "a checkpoint could not be written");
-        pause(wait);
-    }
-    write()
 }
 
 /// Plays the next round: its row, and why the run ends with it, if it does.
@@ -199,24 +217,127 @@ fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'stat
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+    use std::num::NonZeroUsize;
+    use std::path::{Path, PathBuf};
 
-    fn full() -> Result<(), RecordError> {
-        let source = std::io::Error::other("no space left");
-        Err(RecordError::Io { doing: "writing", path: "checkpoint.ebb".into(), source })
+    use ebb_methods::Registry;
+
+    use super::*;
+    use crate::assemble::read_settings;
+    use crate::commands::run::create;
+
+    const SETTINGS: &str = "recipe = \"dropout\"\n[run]\nrounds = 9\ncheckpoint_every = 2\nkeep_checkpoints = 2\n[data]\n\
+                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nrate = 0.1\nsteps = 1\n";
+
+    /// A run in a folder of this name, and its writer.
+    fn make(place: &Path, name: &str, settings: &str) -> (Assembled, RunWriter) {
+        let file = place.join("run.toml");
+        fs::write(&file, settings).unwrap();
+        let (tree, base) = read_settings(&file, &[], None).unwrap();
+        let run = Assembled::new(&Registry::standard(), tree, &base, NonZeroUsize::MIN).unwrap();
+        let writer = create(&run, &place.join(name)).unwrap();
+        (run, writer)
+    }
+
+    /// What a folder holds, but for the clock.
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect();
+        names.retain(|name| name != "wall.jsonl");
+        names.sort();
+        names
+    }
+
+    /// Somebody who notes which checkpoints there are when a round is recorded, and what was warned of.
+    struct Onlooker {
+        folder: PathBuf,
+        checkpoints: Vec<Vec<u32>>,
+        warnings: Vec<String>,
+    }
+
+    impl Watch for Onlooker {
+        fn round(&mut self, _: &Row, _: &str) -> Result<(), CliError> {
+            let number = |name: String| name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?.parse().ok();
+            self.checkpoints.push(names(&self.folder).into_iter().filter_map(number).collect());
+            Ok(())
+        }
+
+        fn warn(&mut self, message: &str) {
+            self.warnings.push(message.to_owned());
+        }
+    }
+
+    fn play(
+        place: &Path,
+        name: &str,
+        in_the_way: &[&str],
+        stop: bool,
+    ) -> (Result<Ended, CliError>, Onlooker) {
+        let (mut run, writer) = make(place, name, SETTINGS);
+        let folder = place.join(name);
+        in_the_way.iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
+        let mut onlooker = Onlooker { folder, checkpoints: Vec::new(), warnings: Vec::new() };
+        let ended = drive(&mut run, writer, &AtomicBool::new(stop), OnFailure::Stop, &mut onlooker);
+        (ended, onlooker)
     }
 
     #[test]
-    fn a_checkpoint_that_cannot_be_written_is_tried_again_for_about_a_minute() {
-        let (mut tries, mut pauses) = (0, Vec::new());
-        let third = || {
-            tries += 1;
-            if tries < 3 { full() } else { Ok(()) }
-        };
-        retried(third, |pause| pauses.push(pause)).unwrap();
-        assert_eq!((tries, pauses), (3, vec![FIRST_PAUSE, 2 * FIRST_PAUSE]));
-        let mut waited = Duration::ZERO;
-        retried(full, |pause| waited += pause).unwrap_err();
-        assert_eq!(waited, Duration::from_millis(63_500));
+    fn a_checkpoint_that_cannot_be_written_is_tried_again_and_the_run_goes_on() {
+        let place = tempfile::tempdir().unwrap();
+        let (ended, undisturbed) = play(place.path(), "undisturbed", &[], false);
+        assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
+        // Of rounds 2, 4, 6 and 8 the last two, and for good every second: 4 and 8.
+        let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2, 4], &[2, 4], &[4, 6], &[4, 6], &[4, 6, 8]];
+        assert_eq!(undisturbed.checkpoints, expected);
+        assert_eq!(undisturbed.warnings, [""; 0]);
+
+        let in_the_way = ["checkpoint-000004.ebb.new", "checkpoint-000005.ebb.new"];
+        let (ended, disturbed) = play(place.path(), "disturbed", &in_the_way, false);
+        assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
+        let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2], &[2], &[2, 6], &[2, 6], &[6, 8]];
+        assert_eq!(disturbed.checkpoints, expected);
+        let [failed, mended] = disturbed.warnings.try_into().unwrap();
+        assert!(failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run goes on"), "{failed}");
+        assert!(mended.contains("after 6 rounds could be written again"), "{mended}");
+        let folder = place.path().join("disturbed");
+        in_the_way.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
+        assert_eq!(names(&folder), names(&place.path().join("undisturbed")));
+        for name in names(&folder) {
+            let of = |run: &str| fs::read(place.path().join(run).join(&name)).unwrap();
+            assert!(of("disturbed") == of("undisturbed"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_diverges_keeps_the_checkpoints_of_before() {
+        let place = tempfile::tempdir().unwrap();
+        // The model grows by 1e20 a round, to 1.5e19 after two: a loss beyond that would be refused before the model is infinite.
+        let settings = SETTINGS
+            .replace("checkpoint_every = 2", "checkpoint_every = 1")
+            .replace("centres = [[1.0], [3.0]]", "centres = [[0.0], [0.0]]\nstart = [1.5e-21]")
+            .replace("rate = 0.1", "rate = 0.5")
+            + "[server]\nkind = \"fedavgm\"\nrate = 2e20\nmomentum = 0.0\n";
+        let (mut run, writer) = make(place.path(), "run", &settings);
+        let folder = place.path().join("run");
+        let mut onlooker = Onlooker { folder: folder.clone(), checkpoints: Vec::new(), warnings: Vec::new() };
+        let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut onlooker).unwrap();
+        let Ended::Stopped(Stopped::Diverged { round }) = ended else { panic!("{ended:?}") };
+        let last = onlooker.checkpoints.pop().unwrap();
+        assert_eq!((round, last.as_slice()), (2, &[1, 2][..]));
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!((Some(&writer.next_round()), writer.warnings().len()), (last.last(), 0));
+        run.load(&state.unwrap()).unwrap();
+        assert!(vectors::all_finite(&run.engine.model().model));
+    }
+
+    #[test]
+    fn a_run_that_is_to_stop_and_cannot_be_saved_says_so() {
+        let place = tempfile::tempdir().unwrap();
+        let (ended, _) = play(place.path(), "run", &["checkpoint-000001.ebb.new"], true);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("checkpoint-000001.ebb: ") && error.contains("the run stopped"), "{error}");
+        let (ended, _) = play(place.path(), "again", &[], true);
+        assert!(matches!(ended, Ok(Ended::Interrupted)), "{ended:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ebb_plot::PlotError;
-use ebb_record::RecordError;
+use ebb_record::{RecordError, is_served};
 use ebb_report::ReportError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
@@ -83,7 +83,11 @@ impl CliError {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
             CliError::Stopped { .. } => STOPPED,
             CliError::Usage(_) | CliError::Settings(_) => WRONG,
-            CliError::Record(RecordError::NotARun { .. } | RecordError::Exists { .. }) => WRONG,
+            CliError::Record(
+                RecordError::NotARun { .. }
+                | RecordError::Exists { .. }
+                | RecordError::NoSuchCheckpoint { .. },
+            ) => WRONG,
             // A file or folder that was named and is not there.
             CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => WRONG,
             _ => 1,
@@ -107,6 +111,13 @@ impl fmt::Display for CliError {
                 resume_command(folder)
             ),
             CliError::Fleet(error) => write!(f, "the fleet failed: {error}"),
+            CliError::State { folder, source } if is_served(folder) => write!(
+                f,
+                "{}: the checkpoint cannot be gone on from: {source}. Nothing was changed; put back a whole copy of the folder, or go \
+                 back to an earlier round with: ebbflow rollback {} --to ROUND",
+                folder.display(),
+                folder.display()
+            ),
             CliError::State { folder, source } => write!(
                 f,
                 "{}: the checkpoint does not fit these settings: {source}; \
@@ -122,6 +133,12 @@ impl fmt::Display for CliError {
                 f,
                 "{}: stopped: the model is not finite after round {round}. Its record ends there, and its last checkpoint is from \
                  before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
+                folder.display()
+            ),
+            CliError::Stopped { folder, why: Stopped::NothingFinite { rounds, last }, .. } => write!(
+                f,
+                "{}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its last \
+                 checkpoint is from before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
                 folder.display()
             ),
             CliError::Stopped { folder, why: Stopped::Void { rounds, last }, resume } => write!(

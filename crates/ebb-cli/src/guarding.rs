@@ -17,6 +17,7 @@ pub(crate) struct GuardTable {
     times: Option<Positive>,
     accuracy_drop: Option<Chance>,
     most_void: Option<NonZeroU32>,
+    stated_quantile: Option<Chance>,
 }
 
 /// The same as it is written.
@@ -32,24 +33,29 @@ struct Written {
     accuracy_drop: Option<Chance>,
     /// After so many void rounds in a row the run stops.
     most_void: Option<NonZeroU32>,
+    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the round's own.
+    stated_quantile: Option<Chance>,
 }
 
 impl TryFrom<Written> for GuardTable {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<GuardTable, &'static str> {
-        let Written { off, times, accuracy_drop, most_void } = written;
+        let Written { off, times, accuracy_drop, most_void, stated_quantile } = written;
         if off {
-            if times.is_some() || accuracy_drop.is_some() || most_void.is_some() {
+            let others =
+                [times.is_some(), accuracy_drop.is_some(), most_void.is_some(), stated_quantile.is_some()];
+            if others.contains(&true) {
                 return Err("off = true leaves nothing to the other keys; leave out them or it");
             }
-            return Ok(GuardTable { off, times, accuracy_drop, most_void });
+            return Ok(GuardTable { off, times, accuracy_drop, most_void, stated_quantile });
         }
         Ok(GuardTable {
             off,
             times: times.or(Positive::new(TIMES)),
             accuracy_drop: accuracy_drop.or(Chance::new(ACCURACY_DROP)),
             most_void: most_void.or(NonZeroU32::new(MOST_VOID)),
+            stated_quantile: stated_quantile.or(Chance::new(STATED_QUANTILE)),
         })
     }
 }
@@ -63,11 +69,19 @@ const ACCURACY_DROP: f64 = 0.75;
 /// So many void rounds in a row stop a run.
 const MOST_VOID: u32 = 5;
 
-/// When a round is void, and after how many in a row the run stops.
+/// Losses above this quantile of a round's losses count as it, and so do times below its counterpart.
+const STATED_QUANTILE: f64 = 0.75;
+
+/// A client counts for at most so many times the samples that clients usually have. Honest fleets are skewed: of a hundred
+/// clients of SYNTHETIC the largest has some eighty times the median.
+const MOST_SAMPLES_TIMES: f64 = 100.0;
+
+/// When a round is void, after how many in a row the run stops, and what clients are believed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guarding {
     pub(crate) limits: Option<Limits>,
     pub(crate) most_void: Option<NonZeroU32>,
+    pub(crate) stated_quantile: Option<f64>,
 }
 
 impl Guarding {
@@ -81,13 +95,33 @@ impl Guarding {
             times: table.times.map(Positive::get),
             accuracy_drop: table.accuracy_drop.map(Chance::get),
         };
-        Ok(Guarding { limits: (!table.off).then_some(limits), most_void: table.most_void })
+        let stated_quantile = table.stated_quantile.map(Chance::get);
+        Ok(Guarding { limits: (!table.off).then_some(limits), most_void: table.most_void, stated_quantile })
     }
 }
 
-/// What protects a served run unless its settings say otherwise: a guard, and a bound on the length of updates.
+/// Whether the settings of a served run are completed by what protects it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// Where they say nothing else.
+    ByDefault,
+    /// They stay as they are: the run was begun with them.
+    AsWritten,
+}
+
+/// What protects a served run unless its settings say otherwise: a guard, bounds on the length of updates and on stated
+/// samples, and cohorts that nobody can compute ahead.
 pub(crate) fn protect(tree: &mut Tree) {
     let by_default = || Place::Flag("the defaults of a served run".to_owned());
+    if !["most_samples", "most_samples_times", "any_samples"]
+        .iter()
+        .any(|key| tree.has(&format!("serve.{key}")))
+    {
+        tree.put("serve.most_samples_times", MOST_SAMPLES_TIMES, by_default());
+    }
+    if !tree.has("run.draws_by") {
+        tree.put("run.draws_by", "key", by_default());
+    }
     if !tree.has("guard") {
         tree.put("guard.times", TIMES, by_default());
     }

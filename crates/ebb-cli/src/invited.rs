@@ -26,8 +26,34 @@ pub(crate) fn said(resolved: &str) -> String {
 pub(crate) fn heeded(said: &str) -> Result<Tree, CliError> {
     let said: toml::Table =
         said.parse().map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
-    let heeded = toml::to_string(&for_everybody(said)).expect("tables of TOML can be written");
+    let heeded = for_everybody(said);
+    for (name, value) in &heeded {
+        if let Some((key, number)) = too_large(name, value) {
+            return Err(CliError::Usage(format!(
+                "the server's settings say {key} = {number}, and no client takes more than {MOST} there; look at the server, or whether \
+                 this is the right one"
+            )));
+        }
+    }
+    let heeded = toml::to_string(&heeded).expect("tables of TOML can be written");
     Ok(Tree::parse(&heeded, "the server's settings")?)
+}
+
+/// Numbers of a server's settings are no larger: of clients, samples or neurons, for all of which a client takes memory.
+const MOST: i64 = 1 << 24;
+
+/// The first whole number that is too large, but for seeds, and its key.
+fn too_large(key: &str, value: &toml::Value) -> Option<(String, i64)> {
+    match value {
+        toml::Value::Integer(number) if *number > MOST && !key.ends_with(".seed") => {
+            Some((key.to_owned(), *number))
+        }
+        toml::Value::Array(values) => values.iter().find_map(|value| too_large(key, value)),
+        toml::Value::Table(table) => {
+            table.iter().find_map(|(name, value)| too_large(&format!("{key}.{}", name.escape_debug()), value))
+        }
+        _ => None,
+    }
 }
 
 /// The settings without those that only the owner of a machine may make there.
@@ -80,6 +106,20 @@ mod tests {
         let harmless = "[data]\nfile = \"adult/adult.data.gz\"\ntest_file = \"./adult.test.gz\"\n";
         assert_eq!(said(harmless), harmless);
         assert_eq!(said("[data]\nfile = 7\n"), "[data]\n");
+    }
+
+    #[test]
+    fn numbers_that_no_memory_holds_are_not_heeded() {
+        let check = |settings: &str| heeded(settings).map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(check("[data]\nclients = 16777216\nseed = 4000000000\n[local]\nsteps = 5"), Ok(()));
+        for (settings, named) in [
+            ("[data]\nclients = 16777217", "data.clients = 16777217"),
+            ("[model]\nlayers = [10, 99999999999]", "model.layers = 99999999999"),
+            ("[data.split]\nsamples = 17000000", "data.split.samples = 17000000"),
+        ] {
+            let error = check(settings).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
     }
 
     #[test]

@@ -2,10 +2,13 @@
 //!
 //! [`main`] takes the registry, so that a program with methods of its own has the whole command line.
 
+#![forbid(unsafe_code)]
+
 mod args;
 pub mod assemble;
 mod chart;
 mod commands;
+pub mod draws;
 pub mod drive;
 mod error;
 mod grid;
@@ -13,6 +16,7 @@ mod guarding;
 mod invited;
 mod judge;
 mod output;
+mod private;
 mod progress;
 mod serving;
 mod tasks;
@@ -50,6 +54,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Run(run) => commands::run::run(registry, run),
         Command::Compare(compare) => commands::compare::run(registry, compare),
         Command::Resume(resume) => commands::resume::run(registry, resume),
+        Command::Rollback(rollback) => commands::rollback::run(rollback),
         Command::Show(show) => commands::show::run(show),
         Command::Report(report) => commands::report::run(report),
         Command::Reproduce(reproduce) => commands::reproduce::run(registry, reproduce),

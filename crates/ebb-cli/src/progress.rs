@@ -21,6 +21,8 @@ pub(crate) struct Progress {
     began: Instant,
     accuracy: Option<f64>,
     loss: Option<f64>,
+    /// Whether warnings are logged.
+    logs: bool,
 }
 
 enum Style {
@@ -43,7 +45,12 @@ impl Progress {
         } else {
             Style::Lines
         };
-        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None }
+        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None, logs: false }
+    }
+
+    /// Warnings go where a server logs what it does.
+    pub(crate) fn log(&mut self) {
+        self.logs = true;
     }
 
     /// How good the model is, how fast rounds go, and how long the rest will take.
@@ -79,6 +86,15 @@ impl Watch for Progress {
             }
         }
         Ok(())
+    }
+
+    fn warn(&mut self, message: &str) {
+        let line = format!("warning: {message}");
+        match &self.style {
+            _ if self.logs => tracing::warn!("{message}"),
+            Style::Bar(bar) => bar.suspend(|| note(&line)),
+            _ => note(&line),
+        }
     }
 }
 

@@ -41,11 +41,18 @@ pub(crate) struct ServeTable {
     least_up: NonZeroUsize,
     #[serde(default = "five_seconds")]
     heartbeat_s: Positive,
+    /// The server that this must be, as it says when it starts; any, without.
+    id: Option<String>,
     /// How many clients can enrol.
     #[serde(default = "many")]
     most_clients: NonZeroU32,
     /// How many samples a client may say that it has; any number, without.
     most_samples: Option<NonZeroU32>,
+    /// A client counts for at most so many times the median of the samples that the clients state.
+    most_samples_times: Option<Positive>,
+    /// Clients are believed any number of samples.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    any_samples: bool,
     /// Answers to the open round are held in memory up to so many bytes; the others wait in the journal.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
@@ -148,6 +155,16 @@ impl ServeTable {
         if table.patience_s.is_some_and(|patience| patience.get() < table.deadline_s.get()) {
             return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
         }
+        if table.any_samples && (table.most_samples.is_some() || table.most_samples_times.is_some()) {
+            let message = "any_samples = true leaves nothing to most_samples and most_samples_times; leave out them or it";
+            return Err(settings.error("any_samples", message));
+        }
+        let is_id =
+            |id: &String| id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if table.id.as_ref().is_some_and(|id| !is_id(id)) {
+            let message = "not what a server says when it starts (server ...): 32 of the digits 0 to 9 and a to f; copy it from there";
+            return Err(settings.error("id", message));
+        }
         if table.tls.is_none() && !table.plain && !table.listen.ip().is_loopback() {
             let message = "everybody on the way could read and change what is sent; give [serve.tls] certificate and key (ebbflow certs \
                            makes them), or write plain = true if something else protects it";
@@ -199,6 +216,7 @@ impl ServeTable {
             heartbeat_s: self.heartbeat_s.get(),
             most_clients: self.most_clients.get(),
             most_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
+            most_samples_times: self.most_samples_times.map(Positive::get),
             memory_bytes: self.memory_bytes,
             // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
             // judge, for one that cannot may train.
@@ -248,15 +266,37 @@ impl ServeTable {
         Ok(Some(token.to_owned()))
     }
 
-    /// The certificate, from files relative to a folder.
+    /// The certificate: files relative to a folder, which can be read.
     pub(crate) fn tls(&self, folder: &Path) -> Result<Option<Tls>, CliError> {
         let Some(TlsTable { certificate, key, clients }) = &self.tls else { return Ok(None) };
-        let read = |file: &PathBuf| {
+        let there = |file: &PathBuf| {
             let file = folder.join(file);
-            std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))
+            std::fs::File::open(&file).map_err(|error| CliError::file("reading", &file, error))?;
+            Ok::<_, CliError>(file)
         };
-        let clients = clients.as_ref().map(read).transpose()?;
-        Ok(Some(Tls { certificate: read(certificate)?, key: read(key)?, clients }))
+        let clients = clients.as_ref().map(there).transpose()?;
+        Ok(Some(Tls { certificate: there(certificate)?, key: there(key)?, clients }))
+    }
+
+    /// Whether a folder is that of the server that this must be. A server on another, or on an empty one where a disk is not mounted,
+    /// would be taken for the one that its clients belong to, and refuse them all.
+    pub(crate) fn check_id(&self, folder: &Path) -> Result<(), CliError> {
+        let Some(wanted) = &self.id else { return Ok(()) };
+        let found = ebb_net::server_id(folder).map_err(|error| CliError::Unavailable(error.to_string()))?;
+        if found.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        let folder = folder.display();
+        Err(CliError::Usage(match found {
+            Some(found) => format!(
+                "{folder}: the folder of server {found}, but serve.id = \"{wanted}\"; give the folder of that one by --out, or, if clients \
+                 are to enrol anew with this one, write serve.id = \"{found}\""
+            ),
+            None => format!(
+                "{folder}: no server has been here, but serve.id = \"{wanted}\"; give the folder of that one by --out (is its disk \
+                 mounted?), or, to begin with new clients, leave serve.id out"
+            ),
+        }))
     }
 }
 
@@ -267,5 +307,37 @@ impl Pack {
             As::F16 => Number::F16,
         };
         Packing { number, zstd: self.zstd }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_net::{STORE, Store, server_id};
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_must_be_another_is_not_started_and_nothing_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (right, wrong, empty) =
+            (folder.path().join("right"), folder.path().join("wrong"), folder.path().join("empty"));
+        for folder in [&right, &wrong] {
+            std::fs::create_dir(folder).unwrap();
+            drop(Store::open(&folder.join(STORE)).unwrap());
+        }
+        let [id, other] = [&right, &wrong].map(|folder| server_id(folder).unwrap().unwrap());
+        let table: ServeTable = toml::from_str(&format!("id = \"{id}\"")).unwrap();
+        let said = |folder: &Path| table.check_id(folder).map_err(|error| (error.code(), error.to_string()));
+        assert_eq!(said(&right), Ok(()));
+        let (code, message) = said(&wrong).unwrap_err();
+        assert!(code == 2 && message.contains(&format!("serve.id = \"{other}\"")), "{message}");
+        let (code, message) = said(&empty).unwrap_err();
+        assert!(
+            code == 2 && message.contains("leave serve.id out") && message.contains("--out"),
+            "{message}"
+        );
+        assert!(!empty.exists());
+        let any: ServeTable = toml::from_str("").unwrap();
+        assert!([&right, &wrong, &empty].iter().all(|folder| any.check_id(folder).is_ok()));
     }
 }

@@ -79,6 +79,7 @@ impl Untrained {
             oracle: false,
             clip: Default::default(),
             guard: None,
+            stated_quantile: None,
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
         let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);

@@ -1,6 +1,8 @@
 //! Clients that are programs of their own, in any language: a worker process gets jobs as lines of JSON and models as
 //! safetensors files, and answers in the same way.
 
+#![forbid(unsafe_code)]
+
 mod external;
 pub mod protocol;
 mod vectors;

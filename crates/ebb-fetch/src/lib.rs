@@ -8,6 +8,8 @@
 //! against its digest, brought safely to disk and then renamed. What was there before is never overwritten unless
 //! the caller says so.
 
+#![forbid(unsafe_code)]
+
 mod archive;
 mod cifar;
 mod deliver;

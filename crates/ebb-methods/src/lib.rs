@@ -3,6 +3,8 @@
 //! A method is a file with an `ENTRY` and one line in [`Registry::standard`]; a published name is a
 //! combination of methods, a line in [`mod@recipes`]. Methods do no I/O and read no clock.
 
+#![forbid(unsafe_code)]
+
 pub mod aggregate;
 mod answers;
 pub mod local;

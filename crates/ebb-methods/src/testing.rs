@@ -223,7 +223,10 @@ pub(crate) fn report_losses(
     let fresh: Vec<_> = losses.iter().map(answer).collect();
     let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
     let returns = Returns { fresh, ..Returns::default() };
-    selector.observe(&world.round(number), &Report { cohort: &cohort, returns: &returns });
+    selector.observe(
+        &world.round(number),
+        &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+    );
 }
 
 /// A selector built from the same settings that takes up where another is.

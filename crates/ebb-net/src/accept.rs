@@ -16,6 +16,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::secure::{Carried, Secure};
+
 /// How long a connection may last on which nobody is in: time for the TLS handshake, that of HTTP/2, enrolling and a hello.
 pub(crate) const EMPTY: Duration = Duration::from_secs(20);
 
@@ -69,12 +71,14 @@ impl Limits {
 /// Time for an honest client to be let in.
 const GIVES_WAY: Duration = Duration::from_secs(2);
 
-/// Connections as they come, within the limits; each ends once nobody was in for so long.
+/// Connections as they come, within the limits; each ends once nobody was in for so long. With certificates they come once their
+/// handshake is over.
 pub(crate) fn accept(
     listener: TcpListener,
     limits: Limits,
     empty: Duration,
-) -> ReceiverStream<io::Result<Taken>> {
+    secure: Option<Arc<Secure>>,
+) -> ReceiverStream<io::Result<Carried>> {
     let (to, from) = mpsc::channel(MOST_WAITING);
     tokio::spawn(async move {
         let lobby = Lobby::new(limits);
@@ -94,7 +98,13 @@ pub(crate) fn accept(
                     };
                     // Small messages must not wait for larger ones; where that cannot be had, it is only slower.
                     let _ = stream.set_nodelay(true);
-                    let _ = to.send(Ok(Taken::new(stream, door, permit, empty))).await;
+                    let taken = Taken::new(stream, door.clone(), permit, empty);
+                    match &secure {
+                        None => drop(to.send(Ok(Carried::Plain(taken))).await),
+                        Some(secure) => {
+                            drop(tokio::spawn(Arc::clone(secure).shake(taken, door, to.clone())));
+                        }
+                    }
                 }
                 Err(error) => {
                     // Where descriptors are short, it is so for a while: one line a minute will do.
@@ -224,6 +234,8 @@ struct In {
     came: usize,
     /// Its number among those that wait.
     waits_as: Option<u64>,
+    /// The digest of the key in the certificate that was shown, where certificates are asked for.
+    shown: Option<[u8; 32]>,
     /// Whether a stream on it waits for a hello.
     greeting: bool,
     /// It is to end, now.
@@ -234,8 +246,16 @@ struct In {
 
 impl In {
     fn new() -> In {
-        let since = Instant::now();
-        In { count: 0, since, came: 0, waits_as: None, greeting: false, closed: false, waker: None }
+        In {
+            count: 0,
+            since: Instant::now(),
+            came: 0,
+            waits_as: None,
+            shown: None,
+            greeting: false,
+            closed: false,
+            waker: None,
+        }
     }
 }
 
@@ -250,6 +270,16 @@ impl Door {
             self.0.lobby.lock().remove(number);
         }
         Inside(self.clone())
+    }
+
+    /// A certificate with this key was shown.
+    pub(crate) fn show(&self, key: [u8; 32]) {
+        self.lock().shown = Some(key);
+    }
+
+    /// The digest of the key in the certificate that was shown; nothing, where none is asked for.
+    pub(crate) fn shown(&self) -> Option<[u8; 32]> {
+        self.lock().shown
     }
 
     /// A stream waits for a hello until this is dropped; nothing, if another one does already.

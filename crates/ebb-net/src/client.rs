@@ -1,10 +1,13 @@
 //! A client: joins a server, trains what it is told, and comes back by itself whenever it is cut off.
 
+pub(crate) mod checks;
 mod endpoint;
 mod errand;
 mod home;
+mod limits;
 mod session;
 mod task;
+mod transfer;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -24,6 +27,7 @@ use endpoint::endpoint;
 use home::Home;
 #[cfg(test)]
 pub(crate) use home::{try_file, whole_files};
+pub use limits::{Limits, MEMORY_BYTES};
 use session::{Member, Visit};
 pub use task::TaskTrainer;
 
@@ -67,6 +71,8 @@ pub struct AtWork {
     began: Instant,
     steps: AtomicU32,
     stopped: AtomicBool,
+    /// Whether it took longer than the client gives.
+    overran: AtomicBool,
     /// Whoever waits for that.
     waits: (Mutex<()>, Condvar),
     /// Whether the trainer has returned.
@@ -79,6 +85,7 @@ impl Default for AtWork {
             began: Instant::now(),
             steps: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
+            overran: AtomicBool::new(false),
             waits: (Mutex::new(()), Condvar::new()),
             over: AtomicBool::new(false),
         }
@@ -117,6 +124,15 @@ impl AtWork {
 
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Release);
+    }
+
+    /// It takes longer than the client gives.
+    pub(crate) fn overrun(&self) {
+        self.overran.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_overrun(&self) -> bool {
+        self.overran.load(Ordering::Acquire)
     }
 
     pub(crate) fn steps(&self) -> u32 {
@@ -166,6 +182,8 @@ pub struct Joining {
     pub name: Option<String>,
     /// A certificate of the client's own and its key, as PEM, where the server asks for one.
     pub identity: Option<(String, String)>,
+    /// What the client gives at most.
+    pub limits: Limits,
 }
 
 /// Why a client gives up.
@@ -221,18 +239,29 @@ pub enum Until {
     Leaves,
 }
 
-/// The shortest and the longest wait before the next attempt.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
+/// How long to wait before the next attempt: the shortest after a cut, twice as long each time, up to the longest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pauses {
+    pub(crate) shortest: Duration,
+    pub(crate) longest: Duration,
+}
+
+const PAUSES: Pauses = Pauses { shortest: Duration::from_millis(100), longest: Duration::from_secs(30) };
 
 /// Whoever is thrown out sooner than this waits longer each time.
 const STAYED: Duration = Duration::from_secs(2);
 
 /// Joins a server and stays until the run is over, whatever happens to the connection.
-pub async fn join(
+pub async fn join(joining: Joining, make: Make, until: watch::Receiver<Until>) -> Result<Left, JoinError> {
+    join_pausing(joining, make, until, PAUSES).await
+}
+
+/// The same, with pauses of another length.
+pub(crate) async fn join_pausing(
     joining: Joining,
     make: Make,
     mut until: watch::Receiver<Until>,
+    pauses: Pauses,
 ) -> Result<Left, JoinError> {
     let endpoint = endpoint(&joining)?;
     let home = Home::open(joining.folder.clone())?;
@@ -242,7 +271,8 @@ pub async fn join(
         return Err(JoinError::Unusable(message.to_owned()));
     }
     let mut member = Member::new(joining, home, make);
-    let mut wait = SHORTEST;
+    let mut wait = pauses.shortest;
+    let mut complaints = Complaints::default();
     loop {
         let began = Instant::now();
         let mut within = until.clone();
@@ -256,17 +286,50 @@ pub async fn join(
             Visit::Hopeless(error) => return Err(error),
             Visit::Lost { why, was_in } => {
                 if was_in && began.elapsed() > STAYED {
-                    wait = SHORTEST;
+                    wait = pauses.shortest;
+                }
+                if was_in {
+                    complaints = Complaints::default();
                 }
                 tracing::info!(url = member.url(), why, again_within_s = wait.as_secs_f64(), "not connected");
             }
+            Visit::TurnedAway { why } => {
+                wait = pauses.longest;
+                let (url, again_within_s) = (member.url(), wait.as_secs_f64());
+                if complaints.is_due(&why) {
+                    tracing::warn!(url, why, again_within_s, "turned away; this client goes on asking");
+                } else {
+                    tracing::debug!(url, why, again_within_s, "turned away again");
+                }
+            }
         }
         let pause = jittered(wait);
-        wait = (wait * 2).min(LONGEST);
+        wait = (wait * 2).min(pauses.longest);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = told(&mut until, Duration::ZERO) => return Ok(Left::Stopped),
         }
+    }
+}
+
+/// What was complained of: a client that is turned away for days says so once, and then about once in an hour.
+#[derive(Debug, Default)]
+struct Complaints {
+    last: String,
+    times: u32,
+}
+
+/// One complaint in so many is made again.
+const RARELY: u32 = 120;
+
+impl Complaints {
+    /// Whether to say it: the first time, and then rarely.
+    fn is_due(&mut self, why: &str) -> bool {
+        if self.last != why {
+            *self = Complaints { last: why.to_owned(), times: 0 };
+        }
+        self.times += 1;
+        self.times % RARELY == 1
     }
 }
 
@@ -301,6 +364,16 @@ mod tests {
         at_work.stop();
         assert!(waiting.join().unwrap());
         assert!(at_work.wait(Duration::from_secs(3600)), "also those that come later");
+    }
+
+    #[test]
+    fn the_same_complaint_is_made_once_and_then_rarely() {
+        let mut complaints = Complaints::default();
+        let due = (0..=2 * RARELY).filter(|_| complaints.is_due("unknown")).count();
+        assert_eq!(due, 3);
+        assert!(
+            complaints.is_due("version") && complaints.is_due("unknown") && !complaints.is_due("unknown")
+        );
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Wire types to the round's vocabulary and back; nothing else knows both.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
 
-use ebb_round::{Amount, Job, Layout, Parcel, Piece, Work};
+use ebb_round::{Amount, Layout, Piece, Work};
 
 use crate::desk::Abilities;
 use crate::pack::{Number, Packing};
@@ -30,12 +29,13 @@ pub(crate) fn packing(packing: Packing) -> wire::Packing {
     wire::Packing { number: number.into(), zstd: packing.zstd }
 }
 
-pub(crate) fn read_packing(said: Option<&wire::Packing>) -> Packing {
-    let number = match said.map(wire::Packing::number) {
-        Some(wire::Number::F16) => Number::F16,
-        _ => Number::F32,
+/// `None` if there is no such number.
+pub(crate) fn read_packing(said: wire::Packing) -> Option<Packing> {
+    let number = match wire::Number::try_from(said.number).ok()? {
+        wire::Number::F32 => Number::F32,
+        wire::Number::F16 => Number::F16,
     };
-    Packing { number, zstd: said.is_some_and(|said| said.zstd) }
+    Some(Packing { number, zstd: said.zstd })
 }
 
 pub(crate) fn say_layout(layout: &Layout) -> Vec<wire::Tensor> {
@@ -72,23 +72,13 @@ pub(crate) fn say_work(work: Work) -> wire::Work {
 }
 
 /// `None` if it makes no sense: no work, or a batch of nothing.
-fn work(said: &wire::Work) -> Option<Work> {
+pub(crate) fn work(said: &wire::Work) -> Option<Work> {
     let amount = match said.amount? {
         wire::work::Amount::Steps(steps) => Amount::Steps(NonZeroU32::new(steps)?),
         wire::work::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
     };
     let batch = said.batch.map_or(Some(None), |batch| NonZeroU32::new(batch).map(Some))?;
     Some(Work { amount, batch })
-}
-
-/// The job, with its model; `None` if it makes no sense.
-pub(crate) fn job(said: &wire::Job, global: Arc<Parcel>) -> Option<Job> {
-    Some(Job { round: said.round, global, rate: said.rate, work: work(said.work.as_ref()?)? })
-}
-
-/// The job that a probe asks about.
-pub(crate) fn probed(said: &wire::Probe, global: Arc<Parcel>) -> Option<Job> {
-    Some(Job { round: said.round, global, rate: 0.0, work: work(said.work.as_ref()?)? })
 }
 
 #[cfg(test)]

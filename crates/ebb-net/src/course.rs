@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ebb_round::{FleetError, Loader, Parcel, Saver, StateError};
+use ebb_round::{FleetError, Loader, Parcel, RoundNo, Saver, StateError};
 
+use crate::digest::Digest;
 use crate::journal::{Answered, Entry};
 use crate::pack;
 use crate::shared::Shared;
-use crate::store::Prune;
+use crate::store::{Prune, guarded};
 
 /// What is called once the journal was played to its end: clients can come.
 pub(crate) type Live = Box<dyn FnOnce() -> Result<(), String> + Send>;
@@ -33,10 +34,16 @@ struct State {
     /// The number of the entry after the end of the last round. All answers before it are known to the desk: the disk reports
     /// in the order of entries.
     from: u64,
-    /// What the last two checkpoints need: from which entry on, and which before it.
+    /// What the state needs that was saved last: from which entry on, and which before it.
+    saved: Option<(u64, Vec<u64>)>,
+    /// What the last checkpoint needs that is safely on the disk.
     needed: Option<(u64, Vec<u64>)>,
-    /// What neither of them needs, until it is thrown away.
+    /// What neither that one nor the one before needs, until it is thrown away.
     rubbish: Option<Prune>,
+    /// What is wrong with the entries that are to be played, if they do not follow on another.
+    gap: Option<String>,
+    /// After how many rounds the record ends beside the journal.
+    recorded: RoundNo,
     live: Option<Live>,
 }
 
@@ -54,36 +61,72 @@ impl Course {
         let store = &self.shared.store;
         let failed =
             |message: String| FleetError::Failed { doing: "reading the journal".to_owned(), message };
-        let read = |bytes: &[u8]| Entry::read(bytes).map_err(|error| failed(error.to_string()));
-        let mut past = VecDeque::new();
-        for (seq, bytes) in store.entries(from).map_err(|error| failed(error.to_string()))? {
-            past.push_back((seq, read(&bytes)?));
+        let read = |seq: u64, bytes: &[u8]| {
+            Entry::read(bytes).map_err(|error| {
+                failed(format!("entry {seq} is damaged ({error}); put back a whole copy of the folder"))
+            })
+        };
+        let next = self.shared.writer.next();
+        if from > next {
+            return Err(failed(format!(
+                "the checkpoint goes on from entry {from}, and the journal ends before entry {next}: they are not of one time; put back \
+                 both from one copy of the folder"
+            )));
+        }
+        let (mut past, mut gap) = (VecDeque::new(), None);
+        for (seq, bytes) in
+            guarded("reading", || store.entries(from)).map_err(|error| failed(error.to_string()))?
+        {
+            let wanted = from + past.len() as u64;
+            if seq != wanted && gap.is_none() {
+                gap = Some(match (past.is_empty(), from) {
+                    (true, 0) => format!(
+                        "the journal begins with entry {seq}, for older ones are thrown away once two checkpoints follow, and no \
+                         checkpoint of the folder can be used, as was said. If rounds.jsonl is what is damaged, put back a copy of that \
+                         one, whose first rows suffice; else put back a whole copy of the folder, or begin another run with another --out"
+                    ),
+                    _ => format!("entry {wanted} is missing; put back a whole copy of the folder"),
+                });
+            }
+            past.push_back((seq, read(seq, &bytes)?));
         }
         let mut recalled = BTreeMap::new();
         for &seq in before {
-            let bytes = store.entry(seq).map_err(|error| failed(error.to_string()))?;
-            match bytes.as_deref().map(read).transpose()? {
+            let bytes = guarded("reading", || store.entry(seq)).map_err(|error| failed(error.to_string()))?;
+            match bytes.as_deref().map(|bytes| read(seq, bytes)).transpose()? {
                 Some(Entry::Answered(answer)) => {
                     recalled.insert(seq, answer);
                 }
+                // Further back than the journal reaches, where a rollback led: that answer is one that never came.
+                None if store.went_back_to().map_err(|error| failed(error.to_string()))? == from => {}
                 _ => return Err(failed(missing(seq))),
             }
         }
         let mut state = self.lock();
         state.past = past;
+        state.gap = gap;
         state.recalled = recalled;
         state.from = from;
         state.open_s = None;
         Ok(())
     }
 
-    /// The next entry that is no answer, as `wanted` reads it; `None` once the journal was played to its end.
+    /// The record beside the journal ends after so many rounds: the journal is to make them all again before anybody is asked.
+    pub(crate) fn expect(&self, recorded: RoundNo) {
+        self.lock().recorded = recorded;
+    }
+
+    /// The next entry that is no answer, as `wanted` reads it for a round; `None` once the journal was played to its end.
     pub(crate) fn recall<T>(
         &self,
+        round: RoundNo,
         doing: &str,
         wanted: impl FnOnce(Entry) -> Option<T>,
     ) -> Result<Option<T>, FleetError> {
         let mut state = self.lock();
+        if let Some(gap) = &state.gap {
+            return Err(FleetError::Failed { doing: doing.to_owned(), message: gap.clone() });
+        }
         while let Some((seq, entry)) = state.past.pop_front() {
             match entry {
                 Entry::Answered(answer) => {
@@ -106,7 +149,18 @@ impl Course {
                 }
             }
         }
+        let recorded = state.recorded;
         drop(state);
+        if round < recorded {
+            return Err(FleetError::Failed {
+                doing: doing.to_owned(),
+                message: format!(
+                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: they are not of one time. \
+                     Nothing was changed, and no client was asked. Put back both from one copy of the folder, or go back to where the \
+                     journal ends with: ebbflow rollback FOLDER --to {round}"
+                ),
+            });
+        }
         self.go_live()?;
         Ok(None)
     }
@@ -115,17 +169,19 @@ impl Course {
     pub(crate) fn answer(&self, seq: u64) -> Result<(Answered, Parcel), FleetError> {
         let failed = || FleetError::Failed { doing: "reading the journal".to_owned(), message: missing(seq) };
         let answer = self.lock().recalled.remove(&seq).ok_or_else(failed)?;
-        Ok((answer, self.delta(seq)?))
+        let delta = self.delta(seq, &answer)?;
+        Ok((answer, delta))
     }
 
     /// The vectors of an entry.
-    pub(crate) fn delta(&self, seq: u64) -> Result<Parcel, FleetError> {
+    pub(crate) fn delta(&self, seq: u64, answer: &Answered) -> Result<Parcel, FleetError> {
         let failed = |message: String| FleetError::Failed {
             doing: format!("reading entry {seq} of the journal"),
             message,
         };
-        let packed = self.shared.store.vectors(seq).map_err(|error| failed(error.to_string()))?;
-        let packed = packed.ok_or_else(|| failed(missing(seq)))?;
+        let read = guarded("reading", || self.shared.store.vectors(seq));
+        let packed = read.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed(missing(seq)))?;
+        check(&packed, answer).map_err(failed)?;
         let bounds = self.shared.look(|desk| desk.rules().bounds()).0;
         pack::unpack(&packed, bounds).map(|(parcel, _)| parcel).map_err(|error| failed(error.to_string()))
     }
@@ -137,7 +193,7 @@ impl Course {
             (state.live.take(), std::mem::take(&mut state.recalled))
         };
         for (seq, answer) in recalled {
-            let delta = self.delta(seq)?;
+            let delta = self.delta(seq, &answer)?;
             self.shared.at_desk(|desk, _| desk.put_waiting(seq, answer, delta));
         }
         let Some(live) = live else { return Ok(()) };
@@ -164,7 +220,7 @@ impl Course {
         Ok(())
     }
 
-    /// What a checkpoint needs to know; what only the checkpoint before the last needed can be thrown away.
+    /// What a checkpoint needs to know.
     pub(crate) fn save(&self, to: &mut Saver) {
         let mut state = self.lock();
         let waiting = self.shared.look(|desk| desk.waiting()).0;
@@ -173,10 +229,16 @@ impl Course {
             .chain(state.recalled.keys().copied())
             .filter(|&seq| seq < state.from)
             .collect();
-        to.u64("entry", state.from);
+        to.u64(ENTRY, state.from);
         to.u64s("before", &before);
-        let needed = (state.from, before);
-        let last = state.needed.replace(needed);
+        state.saved = Some((state.from, before));
+    }
+
+    /// The checkpoint that was saved last is safely on the disk: what only the one before the last needed can be thrown away.
+    pub(crate) fn kept(&self) {
+        let mut state = self.lock();
+        let Some(saved) = state.saved.take() else { return };
+        let last = state.needed.replace(saved);
         if let Some((below, but)) = last.filter(|_| !self.keep) {
             state.rubbish = Some(Prune { below, but });
         }
@@ -189,13 +251,35 @@ impl Course {
     }
 
     pub(crate) fn load(&self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        let (entry, before) = (from.u64("entry")?, from.u64s("before")?);
-        self.rewind(entry, &before).map_err(|error| from.error("entry", error.to_string()))
+        let (entry, before) = (from.u64(ENTRY)?, from.u64s("before")?);
+        self.rewind(entry, &before).map_err(|error| from.error(ENTRY, error.to_string()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The field of a saved fleet that says from which entry on it plays the journal.
+const ENTRY: &str = "entry";
+
+/// The entry from which on a saved fleet plays the journal: its first field.
+pub fn entry_of_saved(from: &mut Loader<'_>) -> Result<u64, StateError> {
+    from.u64(ENTRY)
+}
+
+/// Whether vectors are still those that came with an answer.
+fn check(packed: &[u8], answer: &Answered) -> Result<(), String> {
+    let &Answered { client, base, digest, .. } = answer;
+    // Entries of earlier versions of this program do not say.
+    if digest.is_none_or(|wanted| Digest::of(packed) == wanted) {
+        return Ok(());
+    }
+    Err(format!(
+        "the vectors that client {} sent for round {base} are not those that came: the file or its disk is damaged; put back a whole \
+         copy of the folder, or ask that round anew with: ebbflow rollback FOLDER --to {base}",
+        client.number()
+    ))
 }
 
 /// What to do where an answer should be and is not.
@@ -227,6 +311,21 @@ fn ends_round(entry: &Entry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vectors_that_are_not_those_that_came_are_named_with_what_to_do() {
+        let entries = crate::journal::tests::all();
+        let answers = entries.iter().filter_map(|entry| match entry {
+            Entry::Answered(answer) => Some(answer),
+            _ => None,
+        });
+        let [with, without] = answers.collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!((check(b"vectors", with), check(b"vectorz", without)), (Ok(()), Ok(())));
+        let error = check(b"vectorz", with).unwrap_err();
+        assert!(
+            error.contains("client 4 sent for round 9") && error.ends_with("ebbflow rollback FOLDER --to 9")
+        );
+    }
 
     #[test]
     fn entries_are_named_in_a_few_words() {

@@ -7,20 +7,19 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use ebb_round::{ClientId, Loader, Parcel, Saver, Stream};
 use prost::Message;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
-use crate::client;
+use crate::client::{self, checks};
 use crate::desk::{Saved, conversations};
 use crate::journal::{self, Entry};
 use crate::members::Member;
 use crate::pack::{Bounds, Number, Packing, pack, unpack};
 use crate::tokens::{Key, Terms};
-use crate::{convert, wire};
+use crate::wire;
 
 thread_local! {
     /// Bytes that this thread holds, and the most it held since it was last asked.
@@ -280,20 +279,45 @@ fn said_by_servers() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Whether something that a server said passes a client's checks; then this holds of it. What does not pass says why, in one line.
+fn is_sound<T>(checked: Result<T, checks::Unsound>, holds: impl FnOnce(&T)) -> bool {
+    match checked {
+        Ok(checked) => holds(&checked),
+        Err(unsound) => {
+            assert!(!unsound.to_string().chars().any(char::is_control), "{unsound}");
+            return false;
+        }
+    }
+    true
+}
+
 fn read_from_server(bytes: &[u8]) -> bool {
     use wire::from_server::Message as Say;
     let Some((kind, bytes)) = bytes.split_first() else { return false };
+    let layout = crate::flat(1000);
+    let is_one_line = |text: &str| assert!(!text.chars().any(char::is_control), "{text}");
     match kind % 4 {
         0 => match is_message::<wire::FromServer>(bytes).and_then(|said| said.message) {
-            Some(Say::Job(job)) => convert::job(&job, Arc::default()).is_some(),
-            Some(Say::Probe(probe)) => convert::probed(&probe, Arc::default()).is_some(),
-            Some(Say::Welcome(welcome)) => {
-                convert::read_packing(welcome.packing.as_ref());
+            Some(Say::Welcome(welcome)) => is_sound(checks::welcome(3, welcome), |welcome| {
+                assert!((0.01..=3600.0).contains(&welcome.beat.as_secs_f64()));
+                assert!(!welcome.invitation.layout.is_empty());
+            }),
+            Some(Say::Job(job)) => is_sound(checks::job(&job, &layout), |job| {
+                assert!(job.rate.is_finite() && job.rate >= 0.0 && job.work.steps(10).get() > 0);
+                assert!(job.model.bytes > 0 && job.model.bytes < 40_000 + job.ticket.len() as u64 * 1000);
+            }),
+            Some(Say::Probe(probe)) => is_sound(checks::probe(&probe, &layout), |_| {}),
+            Some(Say::Evaluate(judge)) => is_sound(checks::evaluate(&judge, &layout), |_| {}),
+            Some(Say::Refused(refused)) => {
+                let checks::Refused { reason, message, .. } = checks::refused(&refused);
+                is_one_line(&reason);
+                is_one_line(&message);
                 true
             }
             said => said.is_some(),
         },
-        1 => is_message::<wire::Enrolled>(bytes).is_some(),
+        1 => is_message::<wire::Enrolled>(bytes)
+            .is_some_and(|said| is_sound(checks::enrolled(said), |(client, _)| assert!(*client < 1 << 24))),
         2 => is_message::<wire::Chunk>(bytes).is_some(),
         _ => is_message::<wire::HeldReply>(bytes).is_some(),
     }
@@ -429,7 +453,7 @@ fn read_token(bytes: &[u8]) -> bool {
 }
 
 fn entries() -> Vec<Vec<u8>> {
-    journal::tests::all().iter().map(Entry::bytes).collect()
+    journal::tests::all().iter().map(Entry::bytes).chain(journal::tests::all_unsummed()).collect()
 }
 
 fn read_entry(bytes: &[u8]) -> bool {
@@ -440,9 +464,15 @@ fn read_entry(bytes: &[u8]) -> bool {
 }
 
 fn members() -> Vec<Vec<u8>> {
+    let (client, certificate) = (ClientId::new(3), Some([8; 32]));
     let member =
-        Member { client: ClientId::new(3), secret: [7; 32], samples: Some(40), left: false, revoked: false };
-    vec![member.bytes(), Member { samples: None, left: true, revoked: true, ..member }.bytes()]
+        Member { client, secret: [7; 32], samples: Some(40), left: false, revoked: false, certificate };
+    let unbound = Member { certificate: None, ..member.clone() };
+    vec![
+        unbound.bytes(),
+        member.bytes(),
+        Member { samples: None, left: true, revoked: true, ..member }.bytes(),
+    ]
 }
 
 fn checkpoints() -> Vec<Vec<u8>> {

@@ -4,6 +4,7 @@
 mod budget;
 mod downloads;
 mod rounds;
+mod stated;
 mod survey;
 mod uploads;
 
@@ -96,6 +97,8 @@ pub struct Rules {
     pub most_clients: u32,
     /// How many samples a client may say that it has.
     pub most_samples: u32,
+    /// A client counts for at most so many times the median of what the members state; for all that it states, without.
+    pub most_samples_times: Option<f64>,
     /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open round. Clients wait for
     /// room, and what is not kept is read from the journal.
     pub memory_bytes: u64,
@@ -314,14 +317,27 @@ impl Desk {
         }
     }
 
-    /// Makes a client a member, if this key made its token. The member is to be written down before it is told.
+    /// Makes a client a member that showed no certificate.
+    #[cfg(test)]
     pub(crate) fn enrol(
         &mut self,
         request: &wire::EnrolRequest,
         key: &Key,
         unix_s: u64,
     ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
-        let outcome = self.try_enrol(request, key, unix_s);
+        self.enrol_shown(request, key, unix_s, None)
+    }
+
+    /// Makes a client a member, if this key made its token. The member is to be written down before it is told. It is bound to the key
+    /// of the certificate that it showed, if it was asked for one.
+    pub(crate) fn enrol_shown(
+        &mut self,
+        request: &wire::EnrolRequest,
+        key: &Key,
+        unix_s: u64,
+        shown: Option<[u8; 32]>,
+    ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
+        let outcome = self.try_enrol(request, key, unix_s, shown);
         if let Err((reason, message)) = &outcome {
             self.refuse(reason, None, message);
         }
@@ -333,6 +349,7 @@ impl Desk {
         request: &wire::EnrolRequest,
         key: &Key,
         unix_s: u64,
+        shown: Option<[u8; 32]>,
     ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
         let Some(terms) = key.terms(&request.token) else {
             let message = "this token was not made by this server's key, or was taken back; ask for one made by: ebbflow token";
@@ -354,13 +371,28 @@ impl Desk {
         let number = member.client.number();
         let enrolled = wire::Enrolled { client: number, server: Bytes::copy_from_slice(&self.server) };
         let Some(uses) = uses else { return Ok((enrolled, Vec::new())) };
+        let member =
+            self.members.change(member.client, |member| member.certificate = shown).unwrap_or(member);
         tracing::info!(client = number, "enrolled");
         Ok((enrolled, vec![Write::Member(member), Write::TokenUses(terms.id, uses)]))
     }
 
-    /// A client opened its stream with this. It is let in, or refused and hung up on; returns which.
+    /// A client that showed no certificate opened its stream with this.
+    #[cfg(test)]
     pub(crate) fn hello(&mut self, line: Line, hello: &wire::Hello, now_s: f64) -> bool {
-        match self.admit(hello).and_then(|client| self.visit(client, now_s)) {
+        self.hello_shown(line, hello, None, now_s)
+    }
+
+    /// A client opened its stream with this, and showed a certificate with a key of this digest if it was asked for one. It is let
+    /// in, or refused and hung up on; returns which.
+    pub(crate) fn hello_shown(
+        &mut self,
+        line: Line,
+        hello: &wire::Hello,
+        shown: Option<[u8; 32]>,
+        now_s: f64,
+    ) -> bool {
+        match self.admit(hello, shown).and_then(|client| self.visit(client, now_s)) {
             Err((reason, message, last)) => {
                 let client =
                     self.members.get(ClientId::new(hello.client as usize)).map(|member| member.client);
@@ -375,29 +407,48 @@ impl Desk {
                 self.effects.push(Effect::Say(line, Say::Bye(wire::Bye { reason, r#final: true })));
                 self.effects.push(Effect::Hang(line));
             }
-            Ok(client) => self.welcome(line, client, hello, now_s),
+            Ok(client) => {
+                if shown.is_some() {
+                    // One that enrolled before certificates were asked for is bound to what it shows first.
+                    let bound = self.members.change(client, |member| member.certificate = shown);
+                    self.effects.extend(bound.map(|member| Effect::Write(vec![Write::Member(member)])));
+                }
+                self.welcome(line, client, hello, now_s);
+            }
         }
         self.sessions.contains_key(&line)
     }
 
-    fn admit(&self, hello: &wire::Hello) -> Result<ClientId, (Reason, String, bool)> {
+    /// What another start of the right server would mend is not final: a client that gives up takes a hand to bring it back.
+    fn admit(
+        &self,
+        hello: &wire::Hello,
+        shown: Option<[u8; 32]>,
+    ) -> Result<ClientId, (Reason, String, bool)> {
         if hello.newest < VERSION || hello.oldest > VERSION {
             let message = format!(
                 "this server speaks version {VERSION} of the protocol, the client versions {} to {}; install the same release on both",
                 hello.oldest, hello.newest
             );
-            return Err(("version", message, true));
+            return Err(("version", message, false));
         }
         if hello.server.as_ref() != self.server {
-            let message = "this client is another server's; join with another --home and a token of this one";
-            return Err(("unknown", message.to_owned(), true));
+            let message = "this client is another server's: start that one here again, or join with another --home and a token of this one";
+            return Err(("unknown", message.to_owned(), false));
         }
         let Some(member) = self.members.proven(hello.client, &hello.secret) else {
             let message = "nobody enrolled with this number and secret; join with another --home and a token";
-            return Err(("unknown", message.to_owned(), true));
+            return Err(("unknown", message.to_owned(), false));
         };
         if member.revoked {
             return Err(("revoked", "this client may not come any more".to_owned(), true));
+        }
+        if let (Some(shown), Some(bound)) = (shown, member.certificate)
+            && !same(&shown, &bound)
+        {
+            let message = "this client showed another certificate before: give that one, or one renewed with its key (--cert, --key); where \
+                           the key is lost, the operator revokes this number, and the client enrols anew with another --home and a token";
+            return Err(("certificate", message.to_owned(), false));
         }
         if let Some(line) = self.by_client.get(&member.client)
             && !same(&self.sessions[line].key, &hello.session)
@@ -701,7 +752,8 @@ impl Desk {
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
         let came = self.members.iter().filter(|member| member.is_in());
-        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples)));
+        let most = self.most_believed();
+        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples.min(most))));
         let session = |client: &ClientId| &self.sessions[&self.by_client[client]];
         let up = self.by_client.keys().copied().filter(|client| is_in(*client) && session(client).ready);
         let up: Vec<_> = up.collect();
@@ -719,9 +771,11 @@ impl Desk {
         if free < self.rules.least_up && self.overdue == round {
             tracing::warn!(round, free, "begins without those that are still at an earlier job");
         }
+        let came: Vec<_> = came.filter(|(client, samples)| known(*client) != Some(*samples)).collect();
+        self.warn_of_disbelief(&came);
         Some(Roll {
             round,
-            came: came.filter(|(client, samples)| known(*client) != Some(*samples)).collect(),
+            came,
             left: census.enrolled().iter().map(ClientId::new).filter(|&client| !is_in(client)).collect(),
             up,
             busy,

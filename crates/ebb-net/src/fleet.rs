@@ -167,7 +167,7 @@ impl Fleet for NetFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
         self.number = number;
         let doing = format!("taking the roll of round {number}");
-        let past = self.course.recall(&doing, |entry| match entry {
+        let past = self.course.recall(number, &doing, |entry| match entry {
             Entry::Roll(roll) if roll.round == number => Some(roll),
             _ => None,
         })?;
@@ -208,10 +208,11 @@ impl Fleet for NetFleet {
             return Ok((Probes::new(), Spent::default()));
         }
         let round = self.number;
-        let past = self.course.recall(&format!("probing clients in round {round}"), |entry| match entry {
-            Entry::Probed { round: of, probes, spent } if of == round => Some((probes, spent)),
-            _ => None,
-        })?;
+        let past =
+            self.course.recall(round, &format!("probing clients in round {round}"), |entry| match entry {
+                Entry::Probed { round: of, probes, spent } if of == round => Some((probes, spent)),
+                _ => None,
+            })?;
         let (probes, spent) = match past {
             Some(past) => past,
             None => {
@@ -231,7 +232,7 @@ impl Fleet for NetFleet {
         self.took_s.clear();
         let shared = Arc::clone(&self.course.shared);
         shared.at_desk(|desk, _| desk.note_asked(round, orders));
-        let past = self.course.recall(&format!("training round {round}"), |entry| match entry {
+        let past = self.course.recall(round, &format!("training round {round}"), |entry| match entry {
             Entry::Closed { round: of, took, spent } if of == round => Some((took, spent)),
             _ => None,
         })?;
@@ -273,11 +274,15 @@ impl Fleet for NetFleet {
             self.note_time(&arrived.answer);
             let update = match arrived.update {
                 Some(update) => Arc::try_unwrap(update).unwrap_or_else(|shared| Update::clone(&shared)),
-                None => arrived.answer.update(self.course.delta(seq)?),
+                None => arrived.answer.update(self.course.delta(seq, &arrived.answer)?),
             };
             sink.offer(arrived.answer.client, update)?;
         }
         Ok(spent)
+    }
+
+    fn kept(&mut self) {
+        self.course.kept();
     }
 
     fn account(&self) -> Account {
@@ -332,10 +337,13 @@ impl ClientJudge {
         census: &Census,
     ) -> Result<Option<Score>, FleetError> {
         self.fleet.number = number;
-        let past = self.fleet.course.recall(&format!("judging round {number}"), |entry| match entry {
-            Entry::Judged { round, samples, loss, hits } if round == number => Some((samples, loss, hits)),
-            _ => None,
-        })?;
+        let past =
+            self.fleet.course.recall(number, &format!("judging round {number}"), |entry| match entry {
+                Entry::Judged { round, samples, loss, hits } if round == number => {
+                    Some((samples, loss, hits))
+                }
+                _ => None,
+            })?;
         let (samples, loss, hits) = match past {
             Some(past) => past,
             None => {

@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Loader, Measured, Parcel, RoundNo, Saver, Spent, StateError, Update};
 
+use crate::digest::Digest;
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Entry {
@@ -50,6 +52,8 @@ pub(crate) struct Answered {
     pub(crate) took_s: Option<f64>,
     /// What its vectors took on the wire.
     pub(crate) payload: u64,
+    /// What its vectors came with; not there in entries of earlier versions of this program.
+    pub(crate) digest: Option<Digest>,
 }
 
 impl Answered {
@@ -60,7 +64,15 @@ impl Answered {
 }
 
 impl Entry {
+    /// With a checksum before it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
+        let body = self.body();
+        let mut to = Saver::new();
+        to.u64(SUM, sum(&body));
+        [to.finish(), body].concat()
+    }
+
+    fn body(&self) -> Vec<u8> {
         let mut to = Saver::new();
         match self {
             Entry::Roll(roll) => {
@@ -100,6 +112,7 @@ impl Entry {
                 to.u64("has_accuracy", u64::from(answer.accuracy.is_some()));
                 to.f64s("took_s", answer.took_s.as_slice());
                 to.u64("payload", answer.payload);
+                to.bytes("digest", answer.digest.as_ref().map_or(&[][..], |digest| digest.bytes()));
             }
             Entry::Closed { round, took, spent } => {
                 to.bytes("kind", b"closed");
@@ -124,6 +137,15 @@ impl Entry {
 
     pub(crate) fn read(bytes: &[u8]) -> Result<Entry, StateError> {
         let mut from = Loader::new(bytes);
+        // Entries of earlier versions of this program have none.
+        let summed = match from.u64(SUM) {
+            Err(_) => {
+                from = Loader::new(bytes);
+                false
+            }
+            Ok(wanted) if bytes.get(SUM_BYTES..).is_some_and(|body| sum(body) == wanted) => true,
+            Ok(_) => return Err(from.error(SUM, "does not match what follows")),
+        };
         let from = &mut from;
         let entry = match from.bytes("kind")? {
             b"roll" => {
@@ -171,6 +193,7 @@ impl Entry {
                 let accuracy = (from.u64("has_accuracy")? == 1).then_some(accuracy);
                 let took_s = from.f64s("took_s")?.first().copied();
                 let payload = from.u64("payload")?;
+                let digest = if summed { Digest::read(from.bytes("digest")?) } else { None };
                 Entry::Answered(Answered {
                     client,
                     base,
@@ -183,6 +206,7 @@ impl Entry {
                     accuracy,
                     took_s,
                     payload,
+                    digest,
                 })
             }
             b"closed" => Entry::Closed {
@@ -203,6 +227,15 @@ impl Entry {
         };
         if from.at_end() { Ok(entry) } else { Err(from.error("kind", "something follows the entry")) }
     }
+}
+
+/// The field of the checksum, and what it takes.
+const SUM: &str = "sum";
+const SUM_BYTES: usize = 1 + 1 + SUM.len() + 8;
+
+/// A checksum of an entry: the first bytes of its digest.
+fn sum(body: &[u8]) -> u64 {
+    u64::from_le_bytes(Digest::of(body).bytes()[..8].try_into().expect("a digest has 32 bytes"))
 }
 
 fn clients<'c>(to: &mut Saver, name: &str, clients: impl IntoIterator<Item = &'c ClientId>) {
@@ -249,6 +282,7 @@ pub(crate) mod tests {
             accuracy: Some(0.5),
             took_s: Some(0.25),
             payload: 12,
+            digest: Some(Digest::of(b"vectors")),
         };
         vec![
             Entry::Roll(Roll {
@@ -261,12 +295,51 @@ pub(crate) mod tests {
             Entry::Probed { round: 3, probes: vec![(client(1), measured)], spent },
             Entry::Opened { round: 3 },
             Entry::Answered(Answered { loss: 0.25, ..answer.clone() }),
-            Entry::Answered(Answered { loss: 0.25, accuracy: None, took_s: None, ..answer }),
+            Entry::Answered(Answered { loss: 0.25, accuracy: None, took_s: None, digest: None, ..answer }),
             Entry::Closed { round: 3, took: vec![5, 2], spent },
             Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: Some(40.0) },
             Entry::Judged { round: 3, samples: 100.0, loss: 2.5, hits: None },
             Entry::Passed { round: 3, elapsed_s: 0.5 },
         ]
+    }
+
+    /// The same as earlier versions of this program wrote them: without checksums, and answers without digests.
+    pub(crate) fn all_unsummed() -> Vec<Vec<u8>> {
+        let digest = {
+            let mut to = Saver::new();
+            to.bytes("digest", &[]);
+            to.finish()
+        };
+        let unsummed = |entry: &Entry| {
+            let Entry::Answered(answer) = entry else { return entry.body() };
+            let mut bytes = Entry::Answered(Answered { digest: None, ..answer.clone() }).body();
+            bytes.truncate(bytes.len() - digest.len());
+            bytes
+        };
+        all().iter().map(unsummed).collect()
+    }
+
+    #[test]
+    fn entries_of_earlier_versions_are_read() {
+        for (entry, bytes) in all().into_iter().zip(all_unsummed()) {
+            let wanted = match entry {
+                Entry::Answered(answer) => Entry::Answered(Answered { digest: None, ..answer }),
+                other => other,
+            };
+            assert_eq!(Entry::read(&bytes), Ok(wanted));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_an_error() {
+        for entry in all() {
+            let whole = entry.bytes();
+            for at in 0..whole.len() {
+                let mut bytes = whole.clone();
+                bytes[at] ^= 1 << (at % 8);
+                assert!(Entry::read(&bytes).is_err(), "{entry:?}, byte {at}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! again after a restart. Small messages go over one long-lived stream a client; vectors travel beside it, by the digest of
 //! their content.
 
+// The allocator with which tests count memory is unsafe by its trait.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 mod accept;
 pub mod client;
 mod convert;
@@ -19,6 +22,8 @@ mod metrics;
 pub mod pack;
 #[cfg(test)]
 mod played;
+mod rollback;
+mod secure;
 mod server;
 mod shared;
 #[cfg(test)]
@@ -36,10 +41,13 @@ mod turns;
 )]
 mod wire;
 
+pub use course::entry_of_saved;
 pub use desk::{Abilities, AfterDeadline, Rules};
 pub use digest::Digest;
 pub use fleet::{ClientJudge, NetFleet};
-pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, Tls};
+pub use rollback::JournalBack;
+pub use secure::Tls;
+pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, server_id};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};
 pub use tokens::KEY;

@@ -18,6 +18,8 @@ pub(crate) struct Member {
     pub(crate) left: bool,
     /// It may not come any more.
     pub(crate) revoked: bool,
+    /// The digest of the key in its certificate: with another it does not come in. None until it showed one.
+    pub(crate) certificate: Option<[u8; 32]>,
 }
 
 impl Member {
@@ -34,6 +36,10 @@ impl Member {
         to.u64("samples", u64::from(self.samples.unwrap_or(0)));
         to.u64("left", u64::from(self.left));
         to.u64("revoked", u64::from(self.revoked));
+        // Members of earlier versions, and of servers that ask for no certificates, have none.
+        if let Some(certificate) = &self.certificate {
+            to.bytes("certificate", certificate);
+        }
         to.finish()
     }
 
@@ -44,7 +50,13 @@ impl Member {
         let known = from.u64("known")? == 1;
         let samples = Some(from.u32("samples")?).filter(|_| known);
         let (left, revoked) = (from.u64("left")? == 1, from.u64("revoked")? == 1);
-        Ok(Member { client, secret, samples, left, revoked })
+        let certificate = match from.at_end() {
+            true => None,
+            false => Some(from.bytes("certificate")?),
+        };
+        let certificate = certificate.map(<[u8; 32]>::try_from).transpose();
+        let certificate = certificate.map_err(|_| from.error("certificate", "not 32 bytes"))?;
+        Ok(Member { client, secret, samples, left, revoked, certificate })
     }
 }
 
@@ -129,7 +141,7 @@ impl Members {
             return Err(NotEnrolled::Full);
         }
         let client = ClientId::new(number as usize);
-        let member = Member { client, secret, samples: None, left: false, revoked: false };
+        let member = Member { client, secret, samples: None, left: false, revoked: false, certificate: None };
         self.by_secret.insert(secret, number);
         self.of.insert(number, member.clone());
         self.token_uses.insert(terms.id, uses + 1);
@@ -232,6 +244,9 @@ mod tests {
         let changed = members.change(client, |member| member.samples = Some(40)).unwrap();
         assert_eq!(Member::read(&changed.bytes()).unwrap(), changed);
         assert!(changed.is_in());
+        let bound = Member { certificate: Some([7; 32]), ..changed.clone() };
+        assert_eq!(Member::read(&bound.bytes()).unwrap(), bound);
+        assert!(bound.bytes().starts_with(&changed.bytes()), "one of an earlier version is read as it was");
         let again = Members::new(vec![changed], vec![([1; 8], 2)], 10);
         assert!(again.proven(3, &[1; 32]).is_some());
         assert_eq!(again.token_uses[&[1; 8]], 2);

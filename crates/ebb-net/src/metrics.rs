@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::desk::Desk;
+use crate::secure::{Lasts, Secure};
 use crate::shared::Shared;
 use crate::tokens::same;
 
@@ -24,7 +25,12 @@ const MOST_ASKED: usize = 4096;
 const MOST_ASKING: usize = 64;
 
 /// Answers questions, until the program ends. Figures are for those who show the token, if there is one.
-pub(crate) async fn answer(listener: TcpListener, token: Option<Arc<str>>, shared: Arc<Shared>) {
+pub(crate) async fn answer(
+    listener: TcpListener,
+    token: Option<Arc<str>>,
+    shared: Arc<Shared>,
+    secure: Option<Arc<Secure>>,
+) {
     let mut asking: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -33,10 +39,11 @@ pub(crate) async fn answer(listener: TcpListener, token: Option<Arc<str>>, share
                 if asking.len() >= MOST_ASKING {
                     asking.pop_front().into_iter().for_each(|oldest| oldest.abort());
                 }
-                let (shared, token) = (Arc::clone(&shared), token.clone());
+                let (shared, token, secure) = (Arc::clone(&shared), token.clone(), secure.clone());
                 let answered = tokio::spawn(async move {
                     // Whoever does not ask in time is not answered.
-                    let _ = timeout(PATIENCE, one(stream, token.as_deref(), &shared)).await;
+                    let _ =
+                        timeout(PATIENCE, one(stream, token.as_deref(), &shared, secure.as_deref())).await;
                 });
                 asking.push_back(answered.abort_handle());
             }
@@ -48,7 +55,12 @@ pub(crate) async fn answer(listener: TcpListener, token: Option<Arc<str>>, share
     }
 }
 
-async fn one(mut stream: TcpStream, token: Option<&str>, shared: &Shared) -> std::io::Result<()> {
+async fn one(
+    mut stream: TcpStream,
+    token: Option<&str>,
+    shared: &Shared,
+    secure: Option<&Secure>,
+) -> std::io::Result<()> {
     let mut asked = Vec::new();
     let mut buffer = [0; 512];
     while !asked.windows(4).any(|end| end == b"\r\n\r\n") && asked.len() < MOST_ASKED {
@@ -57,7 +69,7 @@ async fn one(mut stream: TcpStream, token: Option<&str>, shared: &Shared) -> std
             count => asked.extend_from_slice(&buffer[..count]),
         }
     }
-    let (status, body) = reply(&asked, token, shared);
+    let (status, body) = reply(&asked, token, shared, secure);
     let head = format!(
         "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
@@ -67,14 +79,24 @@ async fn one(mut stream: TcpStream, token: Option<&str>, shared: &Shared) -> std
     stream.shutdown().await
 }
 
-fn reply(asked: &[u8], token: Option<&str>, shared: &Shared) -> (&'static str, String) {
+fn reply(
+    asked: &[u8],
+    token: Option<&str>,
+    shared: &Shared,
+    secure: Option<&Secure>,
+) -> (&'static str, String) {
     let line = asked.split(|&byte| byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());
     let mut words = line.unwrap_or_default().split(' ');
     match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics")) if !token.is_none_or(|token| shows(asked, token)) => {
             ("401 Unauthorized", "show the server's token: Authorization: Bearer TOKEN\n".to_owned())
         }
-        (Some("GET"), Some("/metrics")) => ("200 OK", shared.look(|desk| text(desk, shared.pace.now_s())).0),
+        (Some("GET"), Some("/metrics")) => {
+            let store_bytes = shared.store.bytes();
+            let counted = shared.look(|desk| text(desk, store_bytes, shared.pace.now_s())).0;
+            let lasts = secure.map(Secure::lasts).unwrap_or_default();
+            ("200 OK", counted + &lasting(&lasts, shared.pace.unix_s()))
+        }
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
             Err(why) => ("503 Service Unavailable", why + "\n"),
@@ -96,7 +118,7 @@ fn shows(asked: &[u8], token: &str) -> bool {
 }
 
 /// All that is counted.
-fn text(desk: &Desk, now_s: f64) -> String {
+fn text(desk: &Desk, store_bytes: u64, now_s: f64) -> String {
     let (connected, members, answers) = desk.counts();
     let (round, fetched, sent) = desk.progress();
     let mut text = String::new();
@@ -126,6 +148,7 @@ fn text(desk: &Desk, now_s: f64) -> String {
     figure("memory_in_flight_bytes", "gauge", "Of it for answers on their way or not written yet", in_flight);
     figure("memory_kept_bytes", "gauge", "Of it for answers that the open round keeps", kept);
     figure("memory_peak_bytes", "gauge", "The most of it that was taken since the start", peak);
+    figure("store_bytes", "gauge", "Size of the server's file of members and journal", store_bytes);
     let _ = writeln!(
         text,
         "# HELP ebbflow_refused_total Refusals since the start, by reason\n# TYPE ebbflow_refused_total counter"
@@ -136,9 +159,35 @@ fn text(desk: &Desk, now_s: f64) -> String {
     text
 }
 
+/// How long certificates last: below 0 once they have expired.
+fn lasting(lasts: &[Lasts], unix_s: u64) -> String {
+    let mut text = String::new();
+    let name = "ebbflow_certificate_expires_in_seconds";
+    if !lasts.is_empty() {
+        let _ = writeln!(
+            text,
+            "# HELP {name} Until a certificate of the server or of its clients' authority expires"
+        );
+        let _ = writeln!(text, "# TYPE {name} gauge");
+    }
+    for Lasts { of, until_s, .. } in lasts {
+        let _ = writeln!(text, "{name}{{of=\"{of}\"}} {}", until_s.saturating_sub_unsigned(unix_s));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_long_certificates_last_is_counted_down_and_beyond_their_end() {
+        let lasts = |of, until_s| Lasts { of, file: "a.pem".into(), until_s };
+        let text = lasting(&[lasts("clients", 5000), lasts("server", 900)], 1000);
+        assert!(text.contains("\nebbflow_certificate_expires_in_seconds{of=\"clients\"} 4000\n"), "{text}");
+        assert!(text.ends_with("\nebbflow_certificate_expires_in_seconds{of=\"server\"} -100\n"), "{text}");
+        assert_eq!(lasting(&[], 1000), "");
+    }
 
     #[test]
     fn the_token_is_shown_in_one_header_and_nowhere_else() {

@@ -179,6 +179,12 @@ pub fn unpack(bytes: &[u8], bounds: Bounds) -> Result<(Parcel, u64), Unpackable>
     Ok((parcel, payload))
 }
 
+/// How many vectors lie beside the model, as the head says.
+pub(crate) fn sides(bytes: &[u8]) -> Option<usize> {
+    // Behind the magic, how numbers are written, and whether they are compressed.
+    bytes.get(MAGIC.len() + 2).copied().map(usize::from)
+}
+
 /// What is lost when a parcel is packed: to be added to the next one, so that nothing is lost in the long run.
 pub fn lost(parcel: &Parcel, packing: Packing) -> Parcel {
     let left = |values: &Vec<f32>| match packing.number {

@@ -20,6 +20,7 @@ use ebb_sim::{SimFleet, World};
 use ebb_train::backend::{Assignment, Threads, train_while};
 use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
 
+use crate::client::checks;
 use crate::course::Course;
 use crate::desk::{Abilities, AfterDeadline, Desk, Line, Rules};
 use crate::digest::Digest;
@@ -305,7 +306,8 @@ impl Theatre {
 
     fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
         let global = self.fetch(shared, client, said.global.as_ref());
-        let job = Arc::new(convert::job(said, global).unwrap());
+        let checks::Job { round, rate, work, .. } = checks::job(said, self.task.layout()).unwrap();
+        let job = Arc::new(Job { round, global, rate, work });
         let acts = SCRIPT[said.round as usize];
         let act = acts.iter().find(|(one, _)| *one == client).map_or(Whole, |(_, act)| *act);
         let asked = job.work.steps(self.task.samples(ClientId::new(client)));
@@ -440,6 +442,7 @@ fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
         heartbeat_s: 1e6,
         most_clients: 100,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         uses: Abilities::default(),

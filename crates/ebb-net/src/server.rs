@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::accept::{Door, EMPTY, Greeting, Inside, Limits, accept};
@@ -24,9 +24,10 @@ use crate::course::Course;
 use crate::desk::{Desk, Fetching, Line, NO_ROOM, Rules};
 use crate::fleet::{ClientJudge, NetFleet};
 use crate::members::Members;
+use crate::secure::{Secure, Tls};
 use crate::shared::{Outlet, RealPace, Shared};
-use crate::store::{Store, StoreError};
-use crate::tokens::{KEY, Key};
+use crate::store::{Store, StoreError, guarded};
+use crate::tokens::{KEY, Key, TokenKey, hex};
 use crate::turns::{Turn, Turns};
 use crate::wire::fleet_server::{Fleet, FleetServer};
 use crate::wire::from_client::Message as Said;
@@ -65,17 +66,6 @@ const RESETS: usize = 64;
 
 /// The headers of a request are no longer than this.
 const MOST_HEADERS: u32 = 8 << 10;
-
-/// The certificate of a server, and whom it lets in.
-#[derive(Clone)]
-pub struct Tls {
-    /// The certificate and those it is signed by, as PEM.
-    pub certificate: String,
-    /// Its private key, as PEM.
-    pub key: String,
-    /// If given, clients must show a certificate that is signed by this one.
-    pub clients: Option<String>,
-}
 
 /// Where a server lies and listens.
 pub struct Place {
@@ -138,6 +128,7 @@ pub struct Served {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
     address: SocketAddr,
+    id: String,
     metrics: Option<SocketAddr>,
     most_connections: usize,
     course: Course,
@@ -168,8 +159,6 @@ impl Served {
         rules: Rules,
         empty: Duration,
     ) -> Result<(Served, NetFleet), ServeError> {
-        let key_file = place.folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
         let readers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MOST_READERS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -178,7 +167,11 @@ impl Served {
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
         let limits = Limits::new(rules.most_clients as usize, place.descriptors);
-        let shared = shared(&place.folder, rules, key, Some(runtime.handle().clone()))?;
+        let secure = place.tls.map(Secure::open).transpose().map_err(ServeError::Tls)?;
+        let shared = shared(&place.folder, rules, Some(runtime.handle().clone()))?;
+        if let Some(secure) = &secure {
+            runtime.spawn(warn_daily(Arc::clone(secure), Arc::downgrade(&shared)));
+        }
         // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
         let listening = |error| ServeError::Listen(place.listen, error);
         let listener = {
@@ -194,10 +187,12 @@ impl Served {
                 let listener = listen(address).map_err(listening)?;
                 let at = listener.local_addr().map_err(listening)?;
                 let token = place.metrics_token.as_deref().map(Arc::from);
-                runtime.spawn(crate::metrics::answer(listener, token, Arc::clone(&shared)));
+                runtime.spawn(crate::metrics::answer(listener, token, Arc::clone(&shared), secure.clone()));
                 Some(at)
             }
         };
+        let id = shared.store.server().map_err(|error| ServeError::Store(place.folder.join(STORE), error))?;
+        let id = hex(&id);
         let mut server = Server::builder()
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(10)))
@@ -208,13 +203,6 @@ impl Served {
             .http2_max_local_error_reset_streams(Some(RESETS))
             .http2_max_pending_accept_reset_streams(Some(RESETS))
             .http2_max_header_list_size(MOST_HEADERS);
-        if let Some(tls) = &place.tls {
-            let mut config = ServerTlsConfig::new().identity(Identity::from_pem(&tls.certificate, &tls.key));
-            if let Some(clients) = &tls.clients {
-                config = config.client_ca_root(Certificate::from_pem(clients));
-            }
-            server = server.tls_config(config).map_err(|error| ServeError::Tls(reasons(&error)))?;
-        }
         let service = FleetServer::new(Service::new(Arc::clone(&shared), place.folder.clone()))
             .max_decoding_message_size(MOST_MESSAGE)
             .max_encoding_message_size(MOST_SAID);
@@ -230,7 +218,7 @@ impl Served {
                     // Whoever could tell is gone: so is the server.
                     let _ = ends.wait_for(|end| *end).await;
                 };
-                let incoming = accept(listener, limits, empty);
+                let incoming = accept(listener, limits, empty, secure);
                 let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
                 if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
                     shared.fail(StoreError { doing: "listening for", message: reasons(&error) });
@@ -244,12 +232,17 @@ impl Served {
         let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
         let most_connections = limits.most;
         let runtime = Some(runtime);
-        Ok((Served { shared, runtime, address, metrics, most_connections, course, revoked, end }, fleet))
+        Ok((Served { shared, runtime, address, id, metrics, most_connections, course, revoked, end }, fleet))
     }
 
     /// Where it listens, with the port it was given if it asked for any.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What tells it from other servers: clients belong to the one that they enrolled with.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// Where its figures are to be had.
@@ -264,12 +257,18 @@ impl Served {
 
     /// Lets clients judge the model, every so many of the run's rounds.
     pub fn judge(&self, every: NonZeroU32, n_rounds: u32) -> ClientJudge {
-        if self.shared.look(|desk| desk.rules().most_samples).0 == u32::MAX {
+        let unbounded = |rules: &Rules| rules.most_samples == u32::MAX && rules.most_samples_times.is_none();
+        if self.shared.look(|desk| unbounded(desk.rules())).0 {
             tracing::warn!(
-                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples"
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples or serve.most_samples_times"
             );
         }
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
+    }
+
+    /// The record beside the journal ends after so many rounds: as long as the journal did not make them again, nobody is listened to.
+    pub fn expect(&self, recorded: u32) {
+        self.course.expect(recorded);
     }
 
     /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
@@ -342,9 +341,7 @@ pub struct Recalled {
 impl Recalled {
     /// Opens the store of a server that does not run, and gives the fleet as it was.
     pub fn open(folder: &Path, rules: Rules) -> Result<(Recalled, NetFleet), ServeError> {
-        let key_file = folder.join(KEY);
-        let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file, error))?;
-        let shared = shared(folder, rules, key, None)?;
+        let shared = shared(folder, rules, None)?;
         let ends = Box::new(|| Err("the journal ends here".to_owned()));
         let course = Course::new(shared, true, ends).map_err(ServeError::Fleet)?;
         Ok((Recalled { course: course.clone() }, NetFleet::new(course, None)))
@@ -380,18 +377,56 @@ impl Drop for Served {
     }
 }
 
+/// Warns of certificates that end soon: now, and then every day.
+async fn warn_daily(secure: Arc<Secure>, shared: Weak<Shared>) {
+    let mut days = tokio::time::interval(Duration::from_secs(86_400));
+    loop {
+        days.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        secure.warn(shared.pace.unix_s());
+    }
+}
+
+/// What tells the server whose store lies in a folder from others; nothing, if no server has been there.
+pub fn server_id(folder: &Path) -> Result<Option<String>, ServeError> {
+    let file = folder.join(STORE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let id = Store::open(&file).and_then(|store| store.server());
+    id.map(|id| Some(hex(&id))).map_err(|error| ServeError::Store(file, error))
+}
+
 /// The desk of a server whose store lies in a folder.
-fn shared(folder: &Path, rules: Rules, key: Key, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+fn shared(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
+    let key_file = folder.join(KEY);
+    let is_new = !key_file.exists();
+    let key = Key::open(&key_file).map_err(|error| ServeError::File(key_file.clone(), error))?;
     let file = folder.join(STORE);
     let failed = |error| ServeError::Store(file.clone(), error);
     let store = Arc::new(Store::open(&file).map_err(failed)?);
-    let members = Members::new(
-        store.members().map_err(failed)?,
-        store.token_uses().map_err(failed)?,
-        rules.most_clients,
-    );
-    let next = store.next_entry().map_err(failed)?;
-    let desk = Desk::new(rules, key, store.server().map_err(failed)?, members);
+    if let Some(round) = store.going_back_to().map_err(failed)? {
+        let message = format!(
+            "the rollback was not ended; end it with: ebbflow rollback {} --to {round}",
+            folder.display()
+        );
+        return Err(failed(StoreError { doing: "using", message }));
+    }
+    // What it draws by its key, it would draw otherwise by another one, and not as it is in the journal.
+    let number = key.number("known");
+    match store.known_key().map_err(failed)? {
+        Some(known) if known != number && !is_new => {
+            let message = "not the key that this server had so far: it is damaged, or of another folder; put back the one that was there, or \
+                           remove it if that is lost: then tokens are to be made anew, and answers that are under way are refused";
+            return Err(ServeError::File(key_file, io::Error::new(io::ErrorKind::InvalidData, message)));
+        }
+        Some(known) if known == number => {}
+        _ => store.know_key(number).map_err(failed)?,
+    }
+    let read = || Ok((store.members()?, store.token_uses()?, store.next_entry()?, store.server()?));
+    let (members, token_uses, next, server) = guarded("reading", read).map_err(failed)?;
+    let members = Members::new(members, token_uses, rules.most_clients);
+    let desk = Desk::new(rules, key, server, members);
     Ok(Shared::new(desk, store, next, Box::new(RealPace::new(runtime))))
 }
 
@@ -422,15 +457,19 @@ pub(crate) fn reasons(error: &dyn std::error::Error) -> String {
 
 struct Service {
     shared: Arc<Shared>,
-    /// Where the key of tokens lies.
-    folder: PathBuf,
+    tokens: TokenKey,
     fetches: Turns,
     uploads: Turns,
 }
 
 impl Service {
     fn new(shared: Arc<Shared>, folder: PathBuf) -> Service {
-        Service { shared, folder, fetches: Turns::default(), uploads: Turns::default() }
+        Service {
+            shared,
+            tokens: TokenKey::new(folder),
+            fetches: Turns::default(),
+            uploads: Turns::default(),
+        }
     }
 }
 
@@ -466,15 +505,24 @@ impl Fleet for Service {
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.pace.unix_s();
         // Looked at every time, so that tokens that were made void are so at once.
-        let key = Key::of_tokens(&self.folder).map_err(|error| {
+        let key = self.tokens.key().map_err(|error| {
             tracing::error!(%error, "cannot see which tokens are good");
             Status::unavailable("the server cannot read its key")
         })?;
+        let shown = door(&request).and_then(|door| door.shown());
         let (done, written) = oneshot::channel();
         let enrolled = self.shared.at_desk(|desk, _| {
-            let (enrolled, writes) = desk.enrol(request.get_ref(), &key, unix_s)?;
-            // Whoever asked may be gone.
-            let then = Box::new(move |result| drop(done.send(result)));
+            let (enrolled, writes) = desk.enrol_shown(request.get_ref(), &key, unix_s, shown)?;
+            let shared = Arc::downgrade(&self.shared);
+            let then = Box::new(move |result: Result<(), StoreError>| {
+                // Who is in memory and not on the disk would be told that it is a member when it asks again, and be none after a
+                // restart: as with all that cannot be written, the server stops.
+                if let (Err(error), Some(shared)) = (&result, shared.upgrade()) {
+                    shared.fail(error.clone());
+                }
+                // Whoever asked may be gone.
+                drop(done.send(result));
+            });
             // Before anybody else enrols, so that the disk sees uses of a token in their order.
             self.shared.writer.write(writes, then);
             Ok(enrolled)
@@ -690,7 +738,8 @@ async fn attend(
                 .at_desk(|desk, _| desk.refuse("silent", None, "a stream on which nothing was said"));
         }
     };
-    if !shared.at_desk(|desk, now_s| desk.hello(line, &first, now_s)) {
+    let shown = door.as_ref().and_then(Door::shown);
+    if !shared.at_desk(|desk, now_s| desk.hello_shown(line, &first, shown, now_s)) {
         return;
     }
     let _inside = enter(door.as_ref());

@@ -1,6 +1,10 @@
 //! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
 
 mod held_up;
+mod hostile_server;
+mod kept;
+mod secured;
+mod slips;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -19,17 +23,19 @@ use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::accept::EMPTY;
-use crate::client::{self, AtWork, JoinError, Joining, Left, Make, Trainer, Until};
+use crate::client::{self, AtWork, JoinError, Joining, Left, Make, Pauses, Trainer, Until};
 use crate::desk::{Abilities, AfterDeadline, Rules};
 use crate::digest::Digest;
 use crate::fleet::NetFleet;
 use crate::pack::{Packing, pack};
-use crate::server::{Place, Served, Tls};
+use crate::secure::Tls;
+use crate::server::{Place, Served};
 use crate::tokens::{KEY, Key, Terms};
 use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
 use crate::wire::from_server::Message as Said;
 use crate::{VERSION, convert, wire};
+use secured::Certificates;
 
 const N_PARAMS: usize = 50_000;
 
@@ -45,6 +51,7 @@ fn rules() -> Rules {
         heartbeat_s: 60.0,
         most_clients: 100,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 30,
         needs: Abilities::default(),
         uses: Abilities::default(),
@@ -56,6 +63,9 @@ fn rules() -> Rules {
         seed: 1,
     }
 }
+
+/// Clients here come back at once.
+const SOON: Pauses = Pauses { shortest: Duration::from_millis(1), longest: Duration::from_millis(10) };
 
 /// A server with its fleet and an engine's part in miniature.
 struct House {
@@ -71,6 +81,15 @@ struct House {
 impl House {
     fn new(rules: Rules, tls: Option<Tls>) -> House {
         House::with(rules, tls, EMPTY)
+    }
+
+    /// The server ends, and one on this folder begins at the same address.
+    fn started_again(self, folder: tempfile::TempDir, rules: Rules) -> (House, tempfile::TempDir) {
+        let port = self.served.address().port();
+        let House { served, fleet, folder: before, census: _, token, scheme, outside } = self;
+        drop((served, fleet));
+        let (served, fleet) = House::open(&folder, rules, None, port, EMPTY);
+        (House { served, fleet, folder, census: Census::new(), token, scheme, outside }, before)
     }
 
     /// Where connections on which nobody is in end after so long.
@@ -143,7 +162,7 @@ impl House {
         make: Make,
     ) -> (watch::Sender<Until>, tokio::task::JoinHandle<Result<Left, JoinError>>) {
         let (end, until) = watch::channel(Until::Over);
-        (end, self.outside.spawn(client::join(joining, make, until)))
+        (end, self.outside.spawn(client::join_pausing(joining, make, until, SOON)))
     }
 
     /// Why a client gives up.
@@ -403,22 +422,6 @@ fn a_stream_that_does_not_begin_with_hello_is_refused() {
 }
 
 #[test]
-fn clients_come_back_to_a_server_that_is_started_again() {
-    let mut house = House::new(Rules { least_up: 2, ..rules() }, None);
-    let _clients: Vec<_> = (0..2).map(|number| house.join(number)).collect();
-    assert_eq!(house.round(0, 2).len(), 2);
-    let port = house.served.address().port();
-    let House { served, fleet, folder, census, token, scheme, outside } = house;
-    drop((served, fleet));
-    let (served, fleet) = House::open(&folder, Rules { least_up: 2, ..rules() }, None, port, EMPTY);
-    drop(census);
-    let mut house = House { served, fleet, folder, census: Census::new(), token, scheme, outside };
-    // The journal is played first, then it goes on.
-    assert_eq!(house.round(0, 2), [(0, 0, 0.0), (1, 0, 1.0)]);
-    assert_eq!(house.round(1, 2), [(0, 1, 0.0), (1, 1, 1.0)]);
-}
-
-#[test]
 fn a_client_whose_number_is_taken_and_one_without_a_token_give_up() {
     let house = House::new(rules(), None);
     let _client = house.join(0);
@@ -490,19 +493,6 @@ fn a_client_that_prepares_hears_that_the_run_is_over_and_leaves_when_it_is_told_
 }
 
 #[test]
-fn a_client_of_another_server_hears_what_to_do() {
-    let (one, other) = (House::new(rules(), None), House::new(rules(), None));
-    let home = Some(one.folder.path().join("client"));
-    let (end, task) = one.join_as(Joining { folder: home.clone(), ..one.joining(0) });
-    one.until(|counts| counts.connected == 1);
-    end.send_replace(Until::Stopped);
-    assert_eq!(one.outside.block_on(task).unwrap(), Ok(Left::Stopped));
-    let why = other.gives_up(Joining { folder: home, ..other.joining(0) });
-    assert!(why.contains("join with another --home and a token of this one"), "{why}");
-    assert_eq!(other.counted("unknown"), 1);
-}
-
-#[test]
 fn a_running_server_reads_who_is_shut_out() {
     let mut house = House::new(rules(), None);
     let joining = Joining { folder: Some(house.folder.path().join("client")), ..house.joining(1) };
@@ -553,90 +543,6 @@ fn what_rounding_takes_is_made_up_for_though_the_client_is_killed_as_soon_as_it_
     }
     assert_eq!(house.served.counts().answers, u64::from(rounds));
     assert!((sum - 0.1 * f64::from(rounds)).abs() < 1e-4, "{sum}");
-}
-
-/// A certificate authority, and certificates signed by it: of the server, and of a client.
-fn certificates() -> (String, (String, String), (String, String)) {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    let ca = params.self_signed(&key).unwrap().pem();
-    let issuer = Issuer::new(params, key);
-    let signed = |name: &str| {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
-    };
-    (ca, signed("localhost"), signed("client"))
-}
-
-/// A server's certificate, and that of the authority it is signed by.
-fn secured() -> (Tls, String) {
-    let (ca, (certificate, key), _) = certificates();
-    (Tls { certificate, key, clients: None }, ca)
-}
-
-#[test]
-fn with_tls_only_those_come_in_that_trust_and_are_trusted() {
-    let (ca, server, client) = certificates();
-    let (certificate, key) = server;
-    let tls = Tls { certificate, key, clients: Some(ca.clone()) };
-    let mut house = House::new(rules(), Some(tls));
-    let with = |ca: Option<&String>, identity| Joining { ca: ca.cloned(), identity, ..house.joining(0) };
-    let check = |joining: Joining, remedy: &str| {
-        let error = house.gives_up(joining);
-        assert!(error.contains(remedy), "{error}");
-    };
-    // None of these ever gets in, and each says what to do about it.
-    check(
-        with(None, Some(client.clone())),
-        "not trusted by this machine (invalid peer certificate: UnknownIssuer); give the one that it is signed by: --ca FILE",
-    );
-    let (_, other) = secured();
-    check(with(Some(&other), Some(client.clone())), "not signed by the one given by --ca");
-    let misnamed = Joining { name: Some("elsewhere".to_owned()), ..with(Some(&ca), Some(client.clone())) };
-    check(misnamed, "give it by --server-name NAME");
-    // Whom the server does not trust is only hung up on, and tries until it is told to stop.
-    let (stop, nameless) = house.join_as(with(Some(&ca), None));
-    let _client = house.join_as(with(Some(&ca), Some(client)));
-    assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
-    assert!(!nameless.is_finished());
-    stop.send_replace(Until::Stopped);
-    assert_eq!(house.outside.block_on(nameless).unwrap(), Ok(Left::Stopped));
-    assert_eq!(house.served.counts().members, 1);
-}
-
-/// Run by the test below in a process of its own, for a process trusts the same authorities all its life.
-#[test]
-#[ignore = "a part of another test"]
-fn a_client_that_was_given_no_authority() {
-    let variable = |name: &str| std::env::var(name).unwrap();
-    let (url, token) = (variable("EBBFLOW_TEST_URL"), Some(variable("EBBFLOW_TEST_TOKEN")));
-    let make: Make = Box::new(|_| Ok(Box::new(Adder(0.0)) as Box<dyn Trainer>));
-    let (_end, until) = watch::channel(Until::Over);
-    let outside = Runtime::new().unwrap();
-    let left = outside.block_on(client::join(Joining { url, token, ..Joining::default() }, make, until));
-    assert_eq!(left, Ok(Left::Over("the run is over".to_owned())));
-}
-
-#[test]
-fn without_an_authority_of_its_own_a_client_trusts_those_of_its_machine() {
-    let (tls, ca) = secured();
-    let house = House::new(rules(), Some(tls));
-    let file = house.folder.path().join("ca.pem");
-    std::fs::write(&file, ca).unwrap();
-    let mut client = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "sockets::a_client_that_was_given_no_authority"])
-        .env("SSL_CERT_FILE", file)
-        .env("EBBFLOW_TEST_URL", house.url())
-        .env("EBBFLOW_TEST_TOKEN", &house.token)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    house.until(|counts| counts.members == 1);
-    house.served.farewell();
-    assert!(client.wait().unwrap().success());
 }
 
 #[test]
@@ -710,8 +616,9 @@ impl Narrow {
 }
 
 /// Rounds go on while one client's bytes trickle: through the handshakes, its hello, and its answer.
-fn trickles(tls: Option<(Tls, String)>) {
-    let (tls, ca) = tls.unzip();
+fn trickles(certificates: Option<&Certificates>) {
+    let tls = certificates.map(|certificates| certificates.tls(false));
+    let ca = certificates.map(|certificates| certificates.authority.pem.clone());
     let mut house = House::new(Rules { least_up: 2, ..rules() }, tls);
     let with = |number| Joining { ca: ca.clone(), ..house.joining(number) };
     let _clients: Vec<_> = (0..2).map(|number| house.join_as(with(number)).0).collect();
@@ -752,7 +659,7 @@ fn a_client_whose_bytes_trickle_does_not_hold_up_rounds() {
 
 #[test]
 fn nor_does_it_through_tls() {
-    trickles(Some(secured()));
+    trickles(Some(&Certificates::new()));
 }
 
 /// Waits until the server ends a connection on which this was said, and nothing after it.
@@ -804,8 +711,8 @@ fn connections_on_which_nobody_is_let_in_end_by_themselves() {
 
 #[test]
 fn so_do_those_that_never_finish_the_handshake_of_tls() {
-    let (tls, _) = secured();
-    let house = House::with(rules(), Some(tls), Duration::from_millis(300));
+    let certificates = Certificates::new();
+    let house = House::with(rules(), Some(certificates.tls(false)), Duration::from_millis(300));
     let address = house.served.address();
     house.outside.block_on(async {
         tokio::join!(

@@ -4,11 +4,14 @@
 //! thousand answers do not cost a thousand waits for the disk. What is thrown away goes piece by piece, so that nobody waits long
 //! for that either.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::Path;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -22,6 +25,14 @@ const TOKENS: TableDefinition<'_, &[u8], u32> = TableDefinition::new("tokens");
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
 const VECTORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vectors");
 
+/// The key of what the server's own key is known again by.
+const KNOWN_KEY: &str = "known_key";
+
+/// Keys of what is said of the whole store, once there was a rollback.
+const INCARNATION: &str = "incarnation";
+const WENT_BACK_TO: &str = "went_back_to";
+const GOING_BACK_TO: &str = "going_back_to";
+
 /// The version of what is in the file.
 const VERSION: u32 = 1;
 
@@ -31,6 +42,10 @@ const MOST_AT_ONCE: usize = 64 << 20;
 /// At most so many entries, and about so many bytes, are thrown away in one transaction.
 const MOST_PRUNED: usize = 256;
 const MOST_PRUNED_BYTES: usize = 16 << 20;
+
+/// Files up to so many bytes are read as a whole before they are used. In larger ones, whose reading would take long, entries and
+/// vectors are checked one by one.
+const MOST_CHECKED: u64 = 1 << 30;
 
 /// So many bytes of the file are kept in memory at most: what is written is rarely read again.
 const CACHE: usize = 64 << 20;
@@ -63,9 +78,47 @@ impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
                 let message = "another ebbflow uses this folder; stop it first";
                 StoreError { doing, message: message.to_owned() }
             }
+            error @ (redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_)) => {
+                StoreError { doing, message: damaged(&error.to_string()) }
+            }
+            redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                StoreError { doing, message: damaged("it does not start as a store does") }
+            }
             other => StoreError { doing, message: other.to_string() },
         })
     }
+}
+
+/// What is said of a file that is damaged.
+fn damaged(what: &str) -> String {
+    format!(
+        "the file is damaged ({what}); put back a whole copy of the folder, or begin another run with another --out"
+    )
+}
+
+/// Does something with the file. What reads a damaged one may panic: that is an error like any other, and said as one.
+pub(crate) fn guarded<T>(
+    doing: &'static str,
+    act: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                loud(panic);
+            }
+        }));
+    });
+    let before = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(act));
+    GUARDED.set(before);
+    done.unwrap_or_else(|_| Err(StoreError { doing, message: damaged("what is in it contradicts itself") }))
+}
+
+thread_local! {
+    /// Whether this thread is at work on a file that may be damaged.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Something to be written.
@@ -90,6 +143,8 @@ pub(crate) struct Prune {
 #[derive(Debug)]
 pub struct Store {
     database: Database,
+    /// None, if it is in memory only.
+    file: Option<PathBuf>,
     /// In tests, the server is killed just before this entry is on the disk.
     #[cfg(test)]
     pub(crate) killed_before: std::sync::atomic::AtomicU64,
@@ -98,7 +153,9 @@ pub struct Store {
 impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
-        let open = |file: &Path| Database::builder().set_cache_size(CACHE).create(file).doing("opening");
+        let open = |file: &Path| {
+            guarded("opening", || Database::builder().set_cache_size(CACHE).create(file).doing("opening"))
+        };
         if !file.exists() {
             // Whoever is killed in between leaves a file that nobody can open: it gets its name once it is whole.
             let unfinished = file.with_extension("unfinished");
@@ -107,21 +164,27 @@ impl Store {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
                 _ => {}
             }
-            drop(Store::with(open(&unfinished)?)?);
+            drop(Store::with(open(&unfinished)?, Some(&unfinished))?);
             std::fs::rename(&unfinished, file).map_err(failed)?;
             crate::tokens::sync_folder_of(file).map_err(failed)?;
         }
-        Store::with(open(file)?)
+        let database = check(open(file)?, file)?;
+        guarded("opening", || Store::with(database, Some(file)))
+    }
+
+    /// How large the file is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.len())
     }
 
     /// One that lasts as long as it is held.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Store {
         let backend = redb::backends::InMemoryBackend::new();
-        Store::with(Database::builder().create_with_backend(backend).unwrap()).unwrap()
+        Store::with(Database::builder().create_with_backend(backend).unwrap(), None).unwrap()
     }
 
-    fn with(database: Database) -> Result<Store, StoreError> {
+    fn with(database: Database, file: Option<&Path>) -> Result<Store, StoreError> {
         let begin = database.begin_write().doing("opening")?;
         {
             let mut meta = begin.open_table(META).doing("opening")?;
@@ -146,6 +209,7 @@ impl Store {
         begin.commit().doing("opening")?;
         Ok(Store {
             database,
+            file: file.map(Path::to_owned),
             #[cfg(test)]
             killed_before: u64::MAX.into(),
         })
@@ -188,11 +252,75 @@ impl Store {
         Ok(uses)
     }
 
-    /// The number that the next entry of the journal gets.
+    /// The number that the next entry of the journal gets: the one after the last, but never one from before a rollback.
     pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
+        let floor = self.went_back_to()?;
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(JOURNAL).doing("reading")?;
-        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1))
+        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1).max(floor))
+    }
+
+    /// Something that is said of the whole store.
+    fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.database.begin_read().doing("reading")?;
+        let meta = read.open_table(META).doing("reading")?;
+        Ok(meta.get(key).doing("reading")?.map(|value| value.value().to_vec()))
+    }
+
+    /// A number by which the server's key is known again.
+    pub(crate) fn known_key(&self) -> Result<Option<u64>, StoreError> {
+        Ok(self.meta(KNOWN_KEY)?.and_then(|found| found.try_into().ok()).map(u64::from_le_bytes))
+    }
+
+    /// Knows the server's key by this number from now on.
+    pub(crate) fn know_key(&self, number: u64) -> Result<(), StoreError> {
+        let mut begin = self.database.begin_write().doing("writing")?;
+        begin.set_quick_repair(true);
+        let number = number.to_le_bytes();
+        begin.open_table(META).doing("writing")?.insert(KNOWN_KEY, number.as_slice()).doing("writing")?;
+        begin.commit().doing("writing")
+    }
+
+    /// What tells the time since the last rollback from the time before: all zeros, as long as there was none.
+    pub fn incarnation(&self) -> Result<[u8; 16], StoreError> {
+        Ok(self.meta(INCARNATION)?.and_then(|found| found.try_into().ok()).unwrap_or_default())
+    }
+
+    /// The entry from which on everything was thrown away by the last rollback.
+    pub(crate) fn went_back_to(&self) -> Result<u64, StoreError> {
+        Ok(self.meta(WENT_BACK_TO)?.and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes))
+    }
+
+    /// The round of a rollback that was begun and not ended.
+    pub(crate) fn going_back_to(&self) -> Result<Option<u32>, StoreError> {
+        Ok(self.meta(GOING_BACK_TO)?.and_then(|found| found.try_into().ok()).map(u32::from_le_bytes))
+    }
+
+    /// Throws away the journal from an entry on, and begins another incarnation of the server. Until [`Store::went_back`] it is known
+    /// that the rest of the folder may not be back yet.
+    pub(crate) fn go_back(&self, entry: u64, round: u32) -> Result<(), StoreError> {
+        let mut begin = self.database.begin_write().doing("writing")?;
+        begin.set_quick_repair(true);
+        {
+            let mut meta = begin.open_table(META).doing("writing")?;
+            let incarnation: [u8; 16] = crate::tokens::unguessable();
+            meta.insert(INCARNATION, incarnation.as_slice()).doing("writing")?;
+            meta.insert(WENT_BACK_TO, entry.to_le_bytes().as_slice()).doing("writing")?;
+            meta.insert(GOING_BACK_TO, round.to_le_bytes().as_slice()).doing("writing")?;
+            let mut journal = begin.open_table(JOURNAL).doing("writing")?;
+            journal.retain_in(entry.., |_, _| false).doing("writing")?;
+            let mut vectors = begin.open_table(VECTORS).doing("writing")?;
+            vectors.retain_in(entry.., |_, _| false).doing("writing")?;
+        }
+        begin.commit().doing("writing")
+    }
+
+    /// All of the folder is back.
+    pub(crate) fn went_back(&self) -> Result<(), StoreError> {
+        let mut begin = self.database.begin_write().doing("writing")?;
+        begin.set_quick_repair(true);
+        begin.open_table(META).doing("writing")?.remove(GOING_BACK_TO).doing("writing")?;
+        begin.commit().doing("writing")
     }
 
     /// The entries of the journal from a number on, without their vectors.
@@ -263,6 +391,20 @@ impl Store {
         begin.commit().doing("writing")?;
         Ok(all_gone)
     }
+}
+
+/// Looks whether every page is what the one above it has the checksum of, in files that are soon read.
+fn check(database: Database, file: &Path) -> Result<Database, StoreError> {
+    if std::fs::metadata(file).is_ok_and(|found| found.len() > MOST_CHECKED) {
+        return Ok(database);
+    }
+    // Whatever panicked in there left it such that closing it would panic once more.
+    let mut held = ManuallyDrop::new(database);
+    let whole = guarded("checking", || held.check_integrity().doing("checking"))?;
+    if !whole {
+        tracing::info!(file = %file.display(), "what was not in use in the store was put in order");
+    }
+    Ok(ManuallyDrop::into_inner(held))
 }
 
 /// Throws a piece away; whether nothing is left.
@@ -440,7 +582,7 @@ fn write_all(store: &Store, from: &Receiver<Handed>) {
             // Nobody hears of it, and nothing of this transaction or after it is ever written.
             return;
         }
-        let result = store.commit(&writes, prunes.front().map(|(prune, _)| prune));
+        let result = guarded("writing", || store.commit(&writes, prunes.front().map(|(prune, _)| prune)));
         drop(writes);
         if result != Ok(false)
             && let Some((_, then)) = prunes.pop_front()
@@ -548,6 +690,79 @@ mod tests {
         let writer = Writer::start(store, 0);
         writer.close();
         assert_eq!(writer.enter_now(vec![1]), Err(closed()));
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_an_error_that_says_so_or_does_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.redb");
+        let store = Store::open(&file).unwrap();
+        let entry = |seq| Write::Entry { seq, head: vec![1; 50], vectors: Some(Bytes::from(vec![2; 3000])) };
+        for seq in 0..40 {
+            store.commit(&[entry(seq)], None).unwrap();
+        }
+        let wanted = (store.server(), store.entries(0), store.vectors(17));
+        drop(store);
+        let whole = std::fs::read(&file).unwrap();
+        let mut stream = ebb_round::Stream::of_round(2026, "flipped", 0);
+        let (mut refused, mut as_before) = (0, 0);
+        for number in 0..n_flips() {
+            let place = folder.path().join(format!("{number}.redb"));
+            let mut bytes = whole.clone();
+            // Where nothing is written yet, nothing can be damaged.
+            let at = loop {
+                let at = stream.below(bytes.len());
+                if bytes[at - at % 64..].iter().take(64).any(|&byte| byte != 0) {
+                    break at;
+                }
+            };
+            bytes[at] ^= 1 << stream.below(8);
+            std::fs::write(&place, bytes).unwrap();
+            match Store::open(&place) {
+                Err(error) => {
+                    assert!(error.message.contains("put back a whole copy"), "byte {at}: {error}");
+                    refused += 1;
+                }
+                Ok(store) => {
+                    assert!((store.server(), store.entries(0), store.vectors(17)) == wanted, "byte {at}");
+                    as_before += 1;
+                }
+            }
+            std::fs::remove_file(place).unwrap();
+        }
+        assert!(refused > 0 && as_before > 0, "{refused} refused, {as_before} as before");
+    }
+
+    /// So many, or as many as `EBBFLOW_FLIPS` says.
+    fn n_flips() -> u32 {
+        std::env::var("EBBFLOW_FLIPS").map_or(60, |text| text.parse().expect("EBBFLOW_FLIPS is a number"))
+    }
+
+    #[test]
+    fn going_back_throws_away_what_came_after_and_begins_another_incarnation() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.redb");
+        let store = Store::open(&file).unwrap();
+        let entry = |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
+        store.commit(&(0..10).map(entry).collect::<Vec<_>>(), None).unwrap();
+        assert_eq!((store.incarnation(), store.going_back_to()), (Ok([0; 16]), Ok(None)));
+        store.go_back(6, 3).unwrap();
+        drop(store);
+        let store = Store::open(&file).unwrap();
+        let first = store.incarnation().unwrap();
+        assert_ne!(first, [0; 16]);
+        assert_eq!((store.entries(0).unwrap().len(), store.vectors(6)), (6, Ok(None)));
+        assert_eq!((store.going_back_to(), store.next_entry()), (Ok(Some(3)), Ok(6)));
+        store.went_back().unwrap();
+        // Further back than the journal reaches: numbers are not given twice all the same.
+        store.commit(&[], Some(&Prune { below: 6, but: vec![] })).unwrap();
+        store.go_back(4, 2).unwrap();
+        store.went_back().unwrap();
+        assert_ne!(store.incarnation().unwrap(), first);
+        assert_eq!(
+            (store.going_back_to(), store.next_entry(), store.went_back_to()),
+            (Ok(None), Ok(4), Ok(4))
+        );
     }
 
     #[test]

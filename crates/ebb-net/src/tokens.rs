@@ -7,7 +7,9 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use ebb_round::{ClientId, RoundNo};
 use ring::hmac;
@@ -184,27 +186,87 @@ pub(crate) fn kept(secret: &[u8]) -> [u8; 32] {
     *Digest::of(secret).bytes()
 }
 
-/// Writes a file that only its owner can read; it is there as a whole or not at all.
+/// The key of tokens as a server has it: read again when one of its files changed.
+pub(crate) struct TokenKey {
+    folder: PathBuf,
+    held: Mutex<Option<(Stamps, Arc<Key>)>>,
+}
+
+/// What tells each of the two files from the one that was there before: how long it is, and when it was written.
+type Stamps = [Option<(u64, Option<SystemTime>)>; 2];
+
+impl TokenKey {
+    pub(crate) fn new(folder: PathBuf) -> TokenKey {
+        TokenKey { folder, held: Mutex::new(None) }
+    }
+
+    /// The key that tokens are made by now.
+    pub(crate) fn key(&self) -> io::Result<Arc<Key>> {
+        let stamp = |name| match fs::metadata(self.folder.join(name)) {
+            Ok(found) => Ok(Some((found.len(), found.modified().ok()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        // Looked at before they are read: what changes in between is seen the next time.
+        let stamps: Stamps = [stamp(KEY)?, stamp(TOKEN_KEY)?];
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, key)) = held.as_ref().filter(|(seen, _)| *seen == stamps) {
+            return Ok(Arc::clone(key));
+        }
+        let key = Arc::new(Key::of_tokens(&self.folder)?);
+        *held = Some((stamps, Arc::clone(&key)));
+        Ok(key)
+    }
+}
+
+/// Writes a file that only its owner can read; it is there as a whole or not at all. Where root writes it, it belongs to whom its
+/// folder belongs to: the server that reads it need not be root.
 pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = file.with_extension("new");
+    let mut new = file.as_os_str().to_owned();
+    new.push(".new");
+    // Left over, or put there by somebody: never written into, and a link is not followed.
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut to = options.open(&new)?;
+    give_to_owner_of_folder(&to, file)?;
     to.write_all(bytes)?;
     to.sync_all()?;
     fs::rename(new, file)?;
     sync_folder_of(file)
 }
 
+/// Gives a file that root made to whom its folder belongs.
+pub fn give_to_owner_of_folder(to: &fs::File, file: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{MetadataExt, fchown};
+        let (own, folder) = (to.metadata()?, fs::metadata(folder_of(file))?);
+        if own.uid() == 0 && (own.uid(), own.gid()) != (folder.uid(), folder.gid()) {
+            fchown(to, Some(folder.uid()), Some(folder.gid()))?;
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (to, file);
+    Ok(())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 /// Makes the name of a file safe: without, it may be gone after a loss of power, though what is in the file is not.
 pub(crate) fn sync_folder_of(file: &Path) -> io::Result<()> {
-    match file.parent().map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder }) {
-        // Elsewhere a folder cannot be opened as a file.
-        Some(folder) if cfg!(unix) => fs::File::open(folder)?.sync_all(),
-        _ => Ok(()),
-    }
+    // Elsewhere a folder cannot be opened as a file.
+    if cfg!(unix) { fs::File::open(folder_of(file))?.sync_all() } else { Ok(()) }
 }
 
 /// Bytes as hexadecimal digits.
@@ -277,6 +339,48 @@ mod tests {
         assert_eq!((key().terms(&first), key().terms(&second)), (None, None));
         let own = Key::open(&folder.path().join(KEY)).unwrap();
         assert_eq!(own.terms(&first), Some(terms()), "the key of tickets is the same as before");
+    }
+
+    #[test]
+    fn a_server_sees_at_once_that_its_tokens_were_made_void() {
+        let folder = tempfile::tempdir().unwrap();
+        Key::of_tokens(folder.path()).unwrap();
+        let held = TokenKey::new(folder.path().to_owned());
+        let first = held.key().unwrap();
+        let token = first.token(&terms());
+        // It is not read again as long as nothing changed.
+        assert!(Arc::ptr_eq(&first, &held.key().unwrap()));
+        for _ in 0..3 {
+            let before = held.key().unwrap();
+            Key::void_tokens(folder.path()).unwrap();
+            let file = fs::File::options().append(true).open(folder.path().join(TOKEN_KEY)).unwrap();
+            // Clocks of file systems may stand still for a while.
+            let later = file.metadata().unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
+            file.set_modified(later).unwrap();
+            assert!(!Arc::ptr_eq(&before, &held.key().unwrap()));
+        }
+        assert_eq!(held.key().unwrap().terms(&token), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_private_follows_no_link_and_keeps_the_owner_of_its_folder() {
+        use std::os::unix::fs::{MetadataExt, chown, symlink};
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("run");
+        fs::create_dir(&folder).unwrap();
+        let (file, elsewhere) = (folder.join("a.key"), place.path().join("elsewhere"));
+        fs::write(&elsewhere, "mine").unwrap();
+        symlink(&elsewhere, folder.join("a.key.new")).unwrap();
+        // Only root can give a folder away.
+        let given = chown(&folder, Some(1234), Some(2345)).is_ok();
+        keep_private(&file, b"secret").unwrap();
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"mine");
+        assert_eq!(fs::read(&file).unwrap(), b"secret");
+        let (found, owner) = (fs::metadata(&file).unwrap(), fs::metadata(&folder).unwrap());
+        assert_eq!((found.mode() & 0o777, found.uid(), found.gid()), (0o600, owner.uid(), owner.gid()));
+        assert!(!given || found.uid() == 1234);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[test]

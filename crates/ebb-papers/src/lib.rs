@@ -3,6 +3,8 @@
 //! A paper is a file of its tables and figures: the published numbers, the claims, and for each claim which figures of which
 //! grid are held against each other, at two scales. Whoever runs the grids hands the figures in; this crate runs nothing.
 
+#![forbid(unsafe_code)]
+
 pub mod judge;
 pub mod pages;
 pub mod paper;

@@ -1,5 +1,7 @@
 //! Draws one of each picture, light and dark, into a folder: `cargo run -p ebb-plot --example gallery -- FOLDER`.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::fs;
 use std::path::Path;

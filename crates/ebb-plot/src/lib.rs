@@ -24,6 +24,8 @@
 //! # Ok::<(), ebb_plot::PlotError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod axis;
 mod bars;
 mod boxes;

@@ -58,6 +58,23 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
+/// Makes a folder and those that it is in, each of which has its name safely on the disk.
+pub(crate) fn create_all(folder: &Path) -> Result<(), RecordError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = parent(folder);
+    if parent != folder {
+        create_all(parent)?;
+    }
+    match fs::create_dir(folder) {
+        // Somebody else was quicker.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        made => made.doing("creating", folder),
+    }?;
+    sync_folder(parent)
+}
+
 /// The folder that a file or folder is in.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {

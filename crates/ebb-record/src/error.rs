@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{RUN, SUMMARY, VERSION};
+use crate::{ROUNDS, RUN, SERVER_STORE, SUMMARY, is_served};
 
 /// The folder in which a grid keeps its runs.
 const CELLS: &str = "cells";
@@ -47,6 +47,8 @@ pub enum RecordError {
         file: PathBuf,
         /// The version it is written in.
         found: u32,
+        /// The newest version that this program reads.
+        reads: u32,
     },
     /// A file does not hold what it should.
     Damaged {
@@ -63,6 +65,22 @@ pub enum RecordError {
         line: usize,
         /// What is wrong with it.
         message: String,
+    },
+    /// A served run's round is recorded otherwise than its journal makes it.
+    OtherCourse {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The round.
+        round: u32,
+    },
+    /// No checkpoint is from at or before the wanted round.
+    NoSuchCheckpoint {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The wanted round.
+        round: u32,
+        /// After how many rounds there are checkpoints that can be used.
+        there: Vec<u32>,
     },
     /// A model file that does not fit the model.
     Model {
@@ -82,12 +100,20 @@ impl RecordError {
     pub(crate) fn or_begin_again(self, folder: &Path) -> Self {
         match self {
             RecordError::Damaged { file, message } => {
-                let remedy = "begin the run again from its record with";
-                let message = format!("{message}; {remedy} `ebbflow run {}`", folder.display());
-                RecordError::Damaged { file, message }
+                RecordError::Damaged { file, message: format!("{message}; {}", begin_again(folder)) }
             }
             other => other,
         }
+    }
+}
+
+/// What can still be done where a run cannot go on.
+pub(crate) fn begin_again(folder: &Path) -> String {
+    // What clients sent cannot be repeated, and a simulation is no substitute for it.
+    if is_served(folder) {
+        "put back a whole copy of the folder, or begin another run with another --out".to_owned()
+    } else {
+        format!("begin the run again from its record with `ebbflow run {}`", folder.display())
     }
 }
 
@@ -103,12 +129,34 @@ impl fmt::Display for RecordError {
             RecordError::Finished { folder } => {
                 write!(f, "{}: the run is finished, there is nothing to resume", folder.display())
             }
-            RecordError::Newer { file, found } => write!(
+            RecordError::Newer { file, found, reads } => write!(
                 f,
                 "{}: written in version {found} of the format, and this program reads up to version \
-                 {VERSION}: update ebbflow",
+                 {reads}: update ebbflow",
                 file.display()
             ),
+            RecordError::OtherCourse { folder, round } => write!(
+                f,
+                "{}: round {round} is recorded otherwise than the journal ({SERVER_STORE}) makes it, so that the two are not of one \
+                 time; nothing was changed. Put back both from one copy of the folder, or go back to before that round with: \
+                 ebbflow rollback {} --to {round}",
+                folder.join(ROUNDS).display(),
+                folder.display()
+            ),
+            RecordError::NoSuchCheckpoint { folder, round, there } => {
+                write!(f, "{}: no checkpoint is from round {round} or before; ", folder.display())?;
+                match there.as_slice() {
+                    [] => f.write_str("there is none that can be used; --to 0 goes back to the start"),
+                    there => {
+                        let there: Vec<_> = there.iter().map(u32::to_string).collect();
+                        write!(
+                            f,
+                            "there are those after {} rounds, and --to 0 goes back to the start",
+                            there.join(", ")
+                        )
+                    }
+                }
+            }
             RecordError::Damaged { file, message } => write!(f, "{}: damaged: {message}", file.display()),
             RecordError::BrokenLine { file, line, message } => {
                 write!(f, "{}:{line}: broken line: {message}", file.display())

@@ -22,7 +22,7 @@ use parquet::schema::parser::parse_message_type;
 
 use crate::error::{Doing, RecordError};
 use crate::table::write_column;
-use crate::{FRIENDS, VERSION, disk};
+use crate::{FRIENDS, VERSION, disk, is_served};
 
 const SCHEMA: &str = "message friends {
     required int32 client (INTEGER(32,false));
@@ -87,20 +87,32 @@ pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<FriendPair>, Reco
     let path = path(folder, n_rounds);
     let bytes = fs::read(&path).doing("reading", &path)?;
     parse(bytes).map_err(|refused| match refused {
-        Refused::Newer(found) => RecordError::Newer { file: path, found },
+        Refused::Newer(found) => RecordError::Newer { file: path, found, reads: VERSION },
         Refused::Damaged(message) => {
-            let remedy = "look at another round, or repeat the run with";
-            RecordError::damaged(&path, format!("{message}; {remedy}: ebbflow run {}", folder.display()))
+            let remedy = match is_served(folder) {
+                true => "look at another round".to_owned(),
+                false => {
+                    format!("look at another round, or repeat the run with: ebbflow run {}", folder.display())
+                }
+            };
+            RecordError::damaged(&path, format!("{message}; {remedy}"))
         }
     })
 }
 
-/// Removes what was written after more rounds than these, and what was cut short.
-pub(crate) fn cut(folder: &Path, next_round: u32) -> Result<(), RecordError> {
+/// Removes those after so many rounds.
+pub(crate) fn remove(folder: &Path, n_rounds: u32) -> Result<(), RecordError> {
+    let path = path(folder, n_rounds);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).doing("removing", &path),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what was cut short.
+pub(crate) fn sweep(folder: &Path) -> Result<(), RecordError> {
     for name in names(folder)? {
-        let whole = n_rounds(&name);
-        let torn = name.strip_suffix(".new").is_some_and(|name| n_rounds(name).is_some());
-        if torn || whole.is_some_and(|n_rounds| n_rounds > next_round) {
+        if name.strip_suffix(".new").is_some_and(|name| n_rounds(name).is_some()) {
             let path = folder.join(FRIENDS).join(name);
             fs::remove_file(&path).doing("removing", &path)?;
         }
@@ -372,9 +384,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_checkpoint_goes_and_other_files_stay() {
+    fn what_was_cut_short_goes_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
-        cut(folder.path(), 0).unwrap();
+        sweep(folder.path()).unwrap();
         for n_rounds in [3, 6, 9] {
             write(folder.path(), n_rounds, &acquaintance(2)).unwrap();
         }
@@ -382,7 +394,9 @@ pub(crate) mod tests {
         fs::write(&torn, b"half").unwrap();
         let own = folder.path().join(FRIENDS).join("round-9.parquet");
         fs::write(&own, b"somebody's own").unwrap();
-        cut(folder.path(), 6).unwrap();
+        sweep(folder.path()).unwrap();
+        remove(folder.path(), 9).unwrap();
+        remove(folder.path(), 9).unwrap();
         assert_eq!(rounds(folder.path()).unwrap(), [3, 6]);
         assert!(!torn.exists() && own.exists());
     }

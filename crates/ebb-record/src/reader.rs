@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, RecordError};
+use crate::error::{Doing, RecordError, begin_again};
 use crate::row::BadLine;
-use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends};
+use crate::wall::Wall;
+use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends, wall};
 
 /// The facts of a run that hold from its first round to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,15 +26,6 @@ pub struct Header {
     pub n_params: usize,
 }
 
-/// What a round took on the clock.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wall {
-    /// Which round.
-    pub round: u32,
-    /// Seconds.
-    pub wall_s: f64,
-}
-
 /// A run folder, for reading.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
@@ -47,7 +39,15 @@ impl RunFolder {
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
         let header = HeaderFile::read(folder)?.into_header();
         let path = folder.join(SETTINGS);
-        let settings = fs::read_to_string(&path).doing("reading", &path)?;
+        let settings = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(RecordError::damaged(
+                    &path,
+                    "it is no text; put it back from a copy of the folder",
+                ));
+            }
+            read => read.doing("reading", &path)?,
+        };
         Ok(RunFolder { folder: folder.to_owned(), header, settings })
     }
 
@@ -66,6 +66,20 @@ impl RunFolder {
         &self.settings
     }
 
+    /// Whether the settings are those that the run began with.
+    pub fn check_settings(&self) -> Result<(), RecordError> {
+        let header = HeaderFile::read(&self.folder)?;
+        let path = self.folder.join(SETTINGS);
+        if header.began_with(&fs::read(&path).doing("reading", &path)?) {
+            return Ok(());
+        }
+        let message = format!(
+            "it, or its checksum in {RUN}, changed since the run began; put back the two from a copy of the folder, or {}",
+            begin_again(&self.folder)
+        );
+        Err(RecordError::damaged(&path, message))
+    }
+
     /// The rows one after another, without holding all of them.
     pub fn each_row(&self) -> Result<Rows, RecordError> {
         Rows::open(&self.folder.join(ROUNDS))
@@ -78,7 +92,7 @@ impl RunFolder {
 
     /// What the rounds took on the clock, as far as that was written.
     pub fn walls(&self) -> Result<Vec<Wall>, RecordError> {
-        Ok(read_walls(&self.folder.join(WALL))?.into_iter().map(|(wall, _)| wall).collect())
+        wall::read(&self.folder.join(WALL))
     }
 
     /// After how many rounds it was written who is how alike, ascending.
@@ -199,22 +213,6 @@ impl Recorded {
     }
 }
 
-/// The lines of `wall.jsonl` up to the first that is not whole, each with where it ends.
-pub(crate) fn read_walls(path: &Path) -> Result<Vec<(Wall, u64)>, RecordError> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).doing("reading", path),
-    };
-    let mut end = 0;
-    let walls = bytes.split_inclusive(|&byte| byte == b'\n').map_while(|line| {
-        end += line.len() as u64;
-        let wall = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-        Some((wall, end))
-    });
-    Ok(walls.collect())
-}
-
 const FORMAT: &str = "ebbflow-run";
 
 /// What every version of `run.json` has, so that a newer one is recognised.
@@ -270,14 +268,19 @@ impl HeaderFile {
             }
             Err(error) => return Err(error).doing("reading", &path),
         };
-        let damaged = |error: serde_json::Error| RecordError::damaged(&path, error.to_string());
+        let damaged = |error: serde_json::Error| {
+            RecordError::damaged(&path, format!("{error}; put it back from a copy of the folder"))
+        };
         let stamp: Stamp = serde_json::from_slice(&bytes).map_err(damaged)?;
         if stamp.format != FORMAT {
-            let message = format!("its format is \"{}\", not \"{FORMAT}\"", stamp.format);
+            let message = format!(
+                "its format is \"{}\", not \"{FORMAT}\"; put it back from a copy of the folder",
+                stamp.format
+            );
             return Err(RecordError::damaged(&path, message));
         }
         if stamp.version > VERSION {
-            return Err(RecordError::Newer { file: path, found: stamp.version });
+            return Err(RecordError::Newer { file: path, found: stamp.version, reads: VERSION });
         }
         serde_json::from_slice(&bytes).map_err(damaged)
     }
@@ -413,16 +416,5 @@ mod tests {
         check("empty", "PATH: not a run folder, for it has no run.json");
         let error = read(RUN, br#"{"format":"other","version":1}"#).unwrap_err();
         assert!(error.contains("run.json: damaged: its format is \"other\""), "{error}");
-    }
-
-    #[test]
-    fn walls_end_at_the_first_line_that_is_not_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(WALL);
-        assert!(read_walls(&path).unwrap().is_empty());
-        fs::write(&path, "{\"round\":0,\"wall_s\":0.5}\n{\"round\":1,\"wall_s\":1.5}\n{\"round\":2,")
-            .unwrap();
-        let walls = read_walls(&path).unwrap();
-        assert_eq!(walls, [(Wall { round: 0, wall_s: 0.5 }, 25), (Wall { round: 1, wall_s: 1.5 }, 50)]);
     }
 }

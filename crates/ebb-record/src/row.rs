@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ebb_round::{Census, ClientId, Judgement, Notes, OracleError, Outcome, Score, StandIn};
+use ebb_round::{Census, ClientId, Judgement, Notes, OracleError, Outcome, Refusal, Score, StandIn};
 
 use crate::clients::{Bitset, MANY_CLIENTS, busy, count, either_form, members, n_members, stretches, up};
 use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
@@ -371,6 +371,13 @@ impl Row {
     /// How many were asked.
     pub fn n_asked(&self) -> usize {
         n_members(&self.asked, &self.asked_bits)
+    }
+
+    /// Whether clients answered, and none with finite numbers.
+    pub fn nothing_finite(&self) -> bool {
+        let not_finite = [Refusal::NotFinite, Refusal::Diverged].map(Refusal::name);
+        let used = self.n_whole() + self.n_partial() + self.late.len();
+        used == 0 && self.refused_why.iter().any(|why| not_finite.contains(&why.as_str()))
     }
 
     /// How many did all the work in time.

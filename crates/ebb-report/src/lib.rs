@@ -2,6 +2,8 @@
 //!
 //! Knows records and plots, not the engine: whatever is said is computed from what a run left behind.
 
+#![forbid(unsafe_code)]
+
 pub mod compare;
 pub mod friends;
 pub mod gather;

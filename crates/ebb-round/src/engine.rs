@@ -14,7 +14,7 @@ use crate::roles::{
 };
 use crate::state::{Loader, Saver, State, StateError};
 use crate::weights::Weights;
-use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, SideName, vectors};
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, SideName, stated, vectors};
 
 /// One answer to each of the six questions.
 pub struct Roles {
@@ -53,6 +53,8 @@ pub struct RunFacts {
     pub clip: Allowed,
     /// When a round is void; without, no round is, and a model that is not finite stays.
     pub guard: Option<guard::Limits>,
+    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the round's own.
+    pub stated_quantile: Option<f64>,
 }
 
 /// What roles need of every client, beyond training.
@@ -191,11 +193,14 @@ impl Engine {
             oracle_clusters: &self.facts.oracle_clusters,
             oracle_chances: &self.facts.oracle_chances,
         };
-        let (rate, work) = local.plan(server.tick(&round));
+        let (rate, work) = local.plan(server.tick(&round).min(aggregator.latest_tick(&round)));
         round.rate = rate;
         let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
         let probed = selector.probe(&round);
-        let (probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;
+        let (mut probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;
+        if let Some(quantile) = self.facts.stated_quantile {
+            stated::bound_probes(&mut probes, quantile);
+        }
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
@@ -288,7 +293,8 @@ impl Engine {
         }
 
         let oracle_hits = oracle::hits(&round, &contributions);
-        let report = Report { cohort: &cohort, returns: &returns };
+        let most_loss = stated::most_loss(&returns, self.facts.stated_quantile);
+        let report = Report { cohort: &cohort, returns: &returns, most_loss };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
         let judged = objective.judged();
@@ -324,6 +330,12 @@ impl Engine {
             spent,
             spent_so_far: self.spent,
         })
+    }
+
+    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. For servers, whose clients
+    /// know the seed of the run.
+    pub fn draw_from(&mut self, seed: u64) {
+        self.facts.seed = seed;
     }
 
     /// What the roles need of every client.

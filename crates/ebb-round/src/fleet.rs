@@ -23,6 +23,9 @@ pub trait Fleet: State {
         job: &Job,
     ) -> Result<(Probes, Spent), FleetError>;
 
+    /// The state that was saved last is safely on the disk: what only older ones need is not needed any more.
+    fn kept(&mut self) {}
+
     /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
     /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet. An order to a
     /// busy client is not sent: a client has one job at a time.

@@ -51,6 +51,8 @@ pub struct Gram {
     blocks: Vec<Vec<f64>>,
     /// By what each vector was divided before, a power of two; empty if none was.
     scales: Vec<f64>,
+    /// How far rounding can take the cosine of parallel vectors from 1.
+    slack: f64,
 }
 
 impl Gram {
@@ -66,9 +68,12 @@ impl Gram {
         if self.scales.is_empty() { product } else { product * self.scales[row] * self.scales[col] }
     }
 
-    /// The cosine of the angle between two vectors; 0 if one of them is zero.
+    /// The cosine of the angle between two vectors; 0 if one of them is zero. It is 1 or -1 for all that
+    /// rounding cannot tell from parallel, so that parallel vectors are alike to the last bit, however long
+    /// they are.
     pub fn cosine(&self, one: usize, other: usize) -> f64 {
-        cosine(self.of(one, other), self.of(one, one), self.of(other, other))
+        let cosine = cosine(self.of(one, other), self.of(one, one), self.of(other, other));
+        if 1.0 - cosine.abs() <= self.slack { cosine.signum() } else { cosine }
     }
 
     /// The square of the distance between two vectors.
@@ -213,7 +218,10 @@ fn product(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, thread
         blocks[at % n_blocks].iter_mut().zip(part).for_each(|(sum, more)| *sum += more);
     }
     blocks.reverse();
-    Gram { n, block, blocks, scales: Vec::new() }
+    // A lane rounds once for each product that it adds: by half an `EPSILON` of the pair's product, and of
+    // the two squares together.
+    let rounded = chunks.iter().map(|chunk| gone_through(chunk) / LANES).max().unwrap_or(0);
+    Gram { n, block, blocks, scales: Vec::new(), slack: rounded as f64 * f64::from(f32::EPSILON) }
 }
 
 /// The stretches of each chunk of the coordinates in `ranges`.
@@ -689,6 +697,34 @@ mod tests {
             assert!(
                 found.iter().zip(plain).all(|(one, other)| (one - other).abs() < 1e-6),
                 "{factors:?}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn parallel_vectors_are_alike_to_the_last_bit_and_no_others() {
+        for len in [1, 2, 17, CHUNK, 10_000] {
+            let one = random(1, len, 7).remove(0);
+            let factors = [1.0, 0.1, 1.0 / 3.0, 7.77, 1e-12, 1e17, -0.3, -2.1e9];
+            let times = |factor: &f32| one.iter().map(|value| value * factor).collect::<Vec<_>>();
+            let vectors: Vec<_> = factors.iter().map(times).collect();
+            let found = gram(&slices(&vectors), std::slice::from_ref(&(0..len)), Pairs::All, 1);
+            for (row, factor) in factors.iter().enumerate() {
+                for (col, other) in factors.iter().enumerate().take(row) {
+                    let expected = f64::from(factor.signum() * other.signum());
+                    assert_eq!(found.cosine(row, col), expected, "{factor} and {other} times {len} numbers");
+                }
+            }
+        }
+        // A hundredth of a right angle, in the plane and in many dimensions.
+        for len in [2, 10_000] {
+            let vectors: Vec<Vec<f32>> =
+                vec![vec![1.0; len], (0..len).map(|at| [1.01, 0.99][at % 2]).collect()];
+            let found = gram(&slices(&vectors), std::slice::from_ref(&(0..len)), Pairs::All, 1);
+            let expected = 1.0 / (1.0 + 1e-4_f64).sqrt();
+            assert!(
+                (found.cosine(0, 1) - expected).abs() < 1e-5 && found.cosine(0, 1) < 1.0,
+                "{len} numbers"
             );
         }
     }

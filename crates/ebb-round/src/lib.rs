@@ -22,6 +22,7 @@ pub mod shares;
 pub mod shelf;
 pub mod sketch;
 pub mod state;
+mod stated;
 pub mod vectors;
 pub mod weights;
 

@@ -318,6 +318,11 @@ pub trait Aggregator: State + Send {
             given: Some(given.collect()),
         }
     }
+    /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method
+    /// that makes no step at first has the schedule wait for it.
+    fn latest_tick(&self, _round: &Round<'_>) -> u32 {
+        u32::MAX
+    }
     /// Whether it asks for true chances to be there, which only some worlds have.
     fn needs_oracle_chances(&self) -> bool {
         false
@@ -589,6 +594,15 @@ pub struct Report<'a> {
     pub cohort: &'a Cohort,
     /// Who answered what.
     pub returns: &'a Returns,
+    /// No stated loss counts for more than this.
+    pub most_loss: f32,
+}
+
+impl Report<'_> {
+    /// The loss that an answer states, as far as it counts.
+    pub fn loss(&self, answer: &Answer) -> f32 {
+        answer.update.loss.min(self.most_loss)
+    }
 }
 
 /// The sum of `weights[i] * contributions[i]`, in order. An update that counts for several clients is read once.

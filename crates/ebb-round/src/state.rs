@@ -174,6 +174,37 @@ impl<'b> Loader<'b> {
         Ok(value)
     }
 
+    /// Passes over what is left of the section being read, or of everything.
+    pub fn skip_rest(&mut self) -> Result<(), StateError> {
+        let mut depth = 0_usize;
+        while !self.rest.is_empty() && (depth > 0 || self.rest[0] != Tag::Close as u8) {
+            let tag = self.take("", 1)?[0];
+            let length = self.take("", 1)?[0] as usize;
+            let name = String::from_utf8_lossy(self.take("", length)?).into_owned();
+            let width = match tag {
+                tag if tag == Tag::Open as u8 => {
+                    depth += 1;
+                    continue;
+                }
+                tag if tag == Tag::Close as u8 => {
+                    depth -= 1;
+                    continue;
+                }
+                tag if tag == Tag::U64 as u8 || tag == Tag::F64 as u8 => {
+                    self.take(&name, 8)?;
+                    continue;
+                }
+                tag if tag == Tag::Bytes as u8 => 1,
+                tag if tag == Tag::U32s as u8 || tag == Tag::F32s as u8 => 4,
+                tag if tag == Tag::U64s as u8 || tag == Tag::F64s as u8 => 8,
+                tag => return Err(self.error(&name, format!("has the unknown type {tag}"))),
+            };
+            let len = self.length(&name, width)?;
+            self.take(&name, len * width)?;
+        }
+        Ok(())
+    }
+
     /// A whole number.
     pub fn u64(&mut self, name: &str) -> Result<u64, StateError> {
         self.head(Tag::U64, name)?;
@@ -297,6 +328,37 @@ mod tests {
         let error = loader.section("server", |from| from.f64s("model")).unwrap_err();
         assert_eq!(error.field, "server.model");
         assert!(error.message.contains("expected F64s"), "{error}");
+    }
+
+    #[test]
+    fn what_is_passed_over_is_passed_over_whole() {
+        let mut saver = Saver::new();
+        saver.section("engine", |to| {
+            to.u64("round", 7);
+            to.section("server", |to| to.f32s("model", &[1.5]));
+            to.bytes("name", b"x");
+            to.f64s("sums", &[0.5, 0.25]);
+        });
+        saver.section("fleet", |to| {
+            to.u64("entry", 9);
+            to.u64s("before", &[1, 2]);
+        });
+        let bytes = saver.finish();
+        let mut loader = Loader::new(&bytes);
+        loader.section("engine", Loader::skip_rest).unwrap();
+        let entry = loader.section("fleet", |from| {
+            let entry = from.u64("entry")?;
+            from.skip_rest().map(|()| entry)
+        });
+        assert_eq!((entry, loader.at_end()), (Ok(9), true));
+        for cut in 0..bytes.len() {
+            let mut loader = Loader::new(&bytes[..cut]);
+            let engine = loader.section("engine", Loader::skip_rest);
+            assert!(
+                engine.and_then(|()| loader.section("fleet", Loader::skip_rest)).is_err(),
+                "cut at {cut}"
+            );
+        }
     }
 
     #[test]

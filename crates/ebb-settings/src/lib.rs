@@ -5,11 +5,14 @@
 //! its own. Whatever is wrong is answered with the place, the key, the value and the nearest valid one.
 //! What was parsed, defaults included, is kept, so that a record can store the settings as resolved.
 
+#![forbid(unsafe_code)]
+
 mod checked;
 mod data_folder;
 mod deserialize;
 mod entry;
 mod error;
+mod places;
 mod tree;
 
 pub use checked::{Chance, NonNegative, Positive, Share};

@@ -7,10 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use toml::de::{DeTable, DeValue};
-use toml::{Spanned, Table, Value};
+use toml::de::DeTable;
+use toml::{Table, Value};
 
 use crate::deserialize::{Problem, from_table};
+use crate::places::{Places, Text};
 use crate::{Place, SettingsError, nearest};
 
 /// What a builder may know about the run beyond its own table.
@@ -28,7 +29,7 @@ pub struct Facts {
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     root: Table,
-    places: BTreeMap<String, Place>,
+    places: Places,
     /// The file that was read, for what is missing altogether.
     file: Option<String>,
     /// Tables as they were parsed, with their defaults, by path.
@@ -42,21 +43,16 @@ pub struct Tree {
 impl Tree {
     /// Reads TOML text that came from `file`.
     pub fn parse(text: &str, file: &str) -> Result<Tree, SettingsError> {
-        let place = |offset: usize| {
-            let before = &text[..offset.min(text.len())];
-            let line = before.matches('\n').count() + 1;
-            let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
-            Place::File { file: file.to_owned(), line, column }
-        };
+        let source = Text::new(file, text);
         let broken = |error: toml::de::Error| SettingsError {
-            place: error.span().map(|span| place(span.start)),
+            place: error.span().map(|span| source.place(span.start)),
             key: String::new(),
             value: None,
             message: format!("not valid TOML: {}", error.message().trim_end()),
         };
         let root: Table = text.parse().map_err(broken)?;
-        let mut places = BTreeMap::new();
-        note_places(DeTable::parse(text).map_err(broken)?.get_ref(), "", &place, &mut places);
+        let written = DeTable::parse(text).map_err(broken)?;
+        let places = Places::read(source, written.get_ref());
         Ok(Tree { root, places, file: Some(file.to_owned()), ..Tree::default() })
     }
 
@@ -66,7 +62,7 @@ impl Tree {
     /// When the recipe's text is not TOML: recipes are part of the program.
     pub fn of_recipe(name: &str, text: &str) -> Tree {
         let mut tree = Tree::parse(text, name).expect("recipes are valid TOML");
-        tree.places.values_mut().for_each(|place| *place = Place::Recipe(name.to_owned()));
+        tree.places.put_all(&Place::Recipe(name.to_owned()));
         tree.file = None;
         tree
     }
@@ -118,7 +114,7 @@ impl Tree {
         if path.contains('[') {
             if let Some(there) = value_mut(&mut self.root, path) {
                 *there = value;
-                self.places.insert(path.to_owned(), place);
+                self.places.put(path, place);
             }
             return;
         }
@@ -126,17 +122,13 @@ impl Tree {
             value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
         }
         let Value::Table(root) = value else { unreachable!("a path has at least one part") };
-        let places = BTreeMap::from([(path.to_owned(), place)]);
-        self.lay_over(Tree { root, places, ..Tree::default() });
+        self.lay_over(Tree { root, places: Places::one(path, place), ..Tree::default() });
     }
 
     /// The table at `path` as a tree of its own, every value with the place it has here.
     pub fn subtree(&self, path: &str) -> Tree {
         let root = self.value(path).and_then(Value::as_table).cloned().unwrap_or_default();
-        let below = format!("{path}.");
-        let own =
-            |(key, place): (&String, &Place)| Some((key.strip_prefix(&below)?.to_owned(), place.clone()));
-        Tree { root, places: self.places.iter().filter_map(own).collect(), ..Tree::default() }
+        Tree { root, places: self.places.within(path), ..Tree::default() }
     }
 
     /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
@@ -144,10 +136,8 @@ impl Tree {
     pub fn lay_over(&mut self, other: Tree) {
         let mut gone = Vec::new();
         merge(&mut self.root, other.root, "", &mut gone);
-        for path in gone {
-            self.places.retain(|key, _| *key != path && !key.starts_with(&format!("{path}.")));
-        }
-        self.places.extend(other.places);
+        gone.iter().for_each(|path| self.places.forget(path));
+        self.places.lay_over(other.places);
         self.file = other.file.or(self.file.take());
         self.data_folder = other.data_folder.or(self.data_folder.take());
         self.is_served |= other.is_served;
@@ -219,7 +209,7 @@ impl Tree {
         // What is missing, or lies inside an array, has no place of its own: the nearest key above it has.
         let mut at = key;
         let place = loop {
-            let place = self.places.get(at).cloned().or_else(|| self.place_below(at));
+            let place = self.places.of(at).or_else(|| self.places.below(at));
             match (place, at.rfind(['.', '['])) {
                 (Some(place), _) => break Some(place),
                 (None, Some(cut)) => at = &at[..cut],
@@ -247,16 +237,6 @@ impl Tree {
     /// Everything as it was written, before defaults: two trees with the same text mean the same.
     pub fn written(&self) -> String {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
-    }
-
-    /// A table that nobody wrote as such has the place of its kind, or else of something inside it.
-    fn place_below(&self, key: &str) -> Option<Place> {
-        let below = format!("{key}.");
-        let kind = self.places.get(&format!("{below}kind"));
-        if kind.is_some() {
-            return kind.cloned();
-        }
-        self.places.iter().find(|(path, _)| path.starts_with(&below)).map(|(_, place)| place.clone())
     }
 
     fn root_place(&self) -> Option<Place> {
@@ -520,39 +500,6 @@ fn merge(below: &mut Table, above: Table, path: &str, gone: &mut Vec<String>) {
                 below.insert(key, value);
             }
         }
-    }
-}
-
-fn note_places(
-    table: &DeTable<'_>,
-    path: &str,
-    place: &impl Fn(usize) -> Place,
-    places: &mut BTreeMap<String, Place>,
-) {
-    for (key, value) in table {
-        let here =
-            if path.is_empty() { key.get_ref().to_string() } else { format!("{path}.{}", key.get_ref()) };
-        places.insert(here.clone(), place(key.span().start));
-        note_value(value, &here, place, places);
-    }
-}
-
-fn note_value(
-    value: &Spanned<DeValue<'_>>,
-    path: &str,
-    place: &impl Fn(usize) -> Place,
-    places: &mut BTreeMap<String, Place>,
-) {
-    match value.get_ref() {
-        DeValue::Table(table) => note_places(table, path, place, places),
-        DeValue::Array(values) => {
-            for (idx, value) in values.iter().enumerate() {
-                let here = format!("{path}[{idx}]");
-                places.insert(here.clone(), place(value.span().start));
-                note_value(value, &here, place, places);
-            }
-        }
-        _ => {}
     }
 }
 

@@ -15,6 +15,7 @@ use ebb_train::backend::{Assignment, Backend};
 use crate::memory::Memories;
 use crate::replay::{Answered, Replay, Told};
 use crate::script::Reply;
+use crate::speed::{fits, is_by};
 use crate::world::{AfterDeadline, WhenWaitedFor, World};
 
 /// Simulated clients.
@@ -125,10 +126,13 @@ impl SimFleet {
         let window_s = self.window_s(wait);
         let took_s = |steps: NonZeroU32| speed.train_s(client, steps.get()) + upload_s;
         let (steps, finish_s) = match self.world.after_deadline {
-            // What was cut to fit does fit, whatever the last digit of a sum says.
             AfterDeadline::Cut => {
-                let steps = speed.steps_within(client, planned, window_s - upload_s)?;
+                let steps = speed.steps_within(client, planned, upload_s, window_s)?;
                 (steps, took_s(steps).min(window_s))
+            }
+            // What fits ends no later than the round, whatever the last digit of a sum says.
+            AfterDeadline::Late if fits(took_s(planned), window_s) => {
+                (planned, took_s(planned).min(window_s))
             }
             AfterDeadline::Late => (planned, took_s(planned)),
         };
@@ -281,7 +285,7 @@ impl SimFleet {
         match one.arrives {
             // What a script lets arrive in a round does so before the round's orders.
             Arrives::In(round) => round > self.number,
-            Arrives::At(time_s) => time_s > self.now_s,
+            Arrives::At(time_s) => !has_come(time_s, self.now_s),
             Arrives::WhenUp(_) => true,
         }
     }
@@ -290,7 +294,7 @@ impl SimFleet {
     fn is_due(&self, one: &UnderWay, closes_s: f64) -> bool {
         match one.arrives {
             Arrives::In(round) => round <= self.number,
-            Arrives::At(time_s) => time_s <= closes_s,
+            Arrives::At(time_s) => has_come(time_s, closes_s),
             Arrives::WhenUp(_) => false,
         }
     }
@@ -309,6 +313,12 @@ impl SimFleet {
         }
         Ok(bytes_up)
     }
+}
+
+/// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds
+/// in which the answer can be under way, the first among them.
+fn has_come(time_s: f64, clock_s: f64) -> bool {
+    is_by(time_s, clock_s, 2 * (LATE_ROUNDS + 1))
 }
 
 /// Nobody asks in fleets larger than this who would have answered, nor how long each took.

@@ -4,6 +4,8 @@
 //! engine cannot tell it from a real fleet. Whatever is random is a function of (seed, round, client), so
 //! that every method compared on a world sees the same world.
 
+#![forbid(unsafe_code)]
+
 pub mod availability;
 mod churn;
 mod fleet;

@@ -493,6 +493,28 @@ fn what_was_cut_to_fit_is_on_time() {
     }
 }
 
+/// Eleven tenths of a second are two rounds: the sums of the clock say sometimes a little more, sometimes a
+/// little less.
+#[test]
+fn a_late_answer_that_takes_just_so_many_rounds_arrives_in_the_last_of_them_however_long_the_run() {
+    let mut late =
+        built("step_s = 0.1\nupload_s = 0.1\ndeadline_s = 0.55\nafter_deadline = \"late\"").unwrap();
+    for number in 0..6000 {
+        let (heard, spent) = play(&mut late, number, Wait::Deadline, None);
+        assert_eq!(heard.len(), if number % 2 == 1 { 3 } else { 0 }, "round {number}");
+        assert_eq!(spent.bytes_down, if number % 2 == 1 { 0 } else { 12 }, "round {number}");
+    }
+}
+
+/// Whoever is done just by the deadline is on time, also where others would come late.
+#[test]
+fn what_just_fits_is_not_late() {
+    let text = "step_s = 0.14\nupload_s = 0.1\ndeadline_s = 1.5\nafter_deadline = \"late\"";
+    let (heard, spent) = play(&mut built(text).unwrap(), 0, Wait::Deadline, None);
+    let found: Vec<_> = heard.iter().map(|(client, update)| (*client, update.steps.get())).collect();
+    assert_eq!((found, spent.elapsed_s), (vec![(0, 10), (1, 10), (2, 10)], 1.5));
+}
+
 #[test]
 fn whoever_trained_in_vain_rests_too() {
     let world = "deadline_s = 60.0\navailability = { kind = \"min-separation\", rounds = 2 }\n\

@@ -29,6 +29,8 @@
 //! }
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod conformance;
 
 pub use ebb_cli as cli;

@@ -10,8 +10,14 @@ use common::{shipped, succeed};
 use ebb_methods::local::{focus, scaffold};
 use ebbflow::cli::assemble::Assembled;
 use ebbflow::{Entry, Job, LocalRule, LocalRun, Parcel, Registry, RoundNo, Tree, Work};
+use serde_json::json;
 
 fn check(name: &str, expected: &[f64]) {
+    rows(name, expected);
+}
+
+/// What the run of a shipped file says of its rounds; the models are as expected.
+fn rows(name: &str, expected: &[f64]) -> Vec<serde_json::Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = shipped(&format!("experiments/by-hand/{name}.toml"));
     let out = folder.path().join("run");
@@ -23,6 +29,7 @@ fn check(name: &str, expected: &[f64]) {
     for (round, (model, expected)) in models.iter().zip(expected).enumerate() {
         assert!((model - expected).abs() < 1e-6, "{name}, round {round}: {model}, not {expected}");
     }
+    rows
 }
 
 #[test]
@@ -55,6 +62,18 @@ fn memory() {
     check("mifa", &[8.67, 7.424233333, 6.420497111, 5.643462739]);
     check("fedvarp", &[8.67, 7.5927, 6.677970333, 6.284080637]);
     check("mimic", &[8.67, 7.5927, 6.720087, 6.01327047]);
+}
+
+/// As the authors' program goes on when its table is full: no step in that round, and their rate begins after
+/// it.
+#[test]
+fn the_rate_of_a_memory_that_waits_waits_too() {
+    let rows = rows("mifa-wait", &[10.0, 10.0, 10.0, 8.67, 8.082283333, 7.702820475]);
+    let rates: Vec<_> = rows.iter().filter_map(|row| row["rate"].as_f64()).collect();
+    for (rate, t) in rates.iter().zip([1.0, 1.0, 1.0, 1.0, 2.0, 3.0]) {
+        assert!((rate - 0.1 / t).abs() < 1e-8, "{rates:?}");
+    }
+    assert_eq!(rates.len(), 6);
 }
 
 #[test]
@@ -104,6 +123,23 @@ fn half_done_work() {
     check("scheme-b", &[0.804567]);
     check("scheme-c", &[0.876834]);
     check("fednova", &[1.109463]);
+}
+
+#[test]
+fn work_that_just_fits_the_deadline_is_whole() {
+    let rows = rows("deadline", &[1.0 - 0.9_f64.powi(7)]);
+    assert_eq!((&rows[0]["whole"], &rows[0]["partial"]), (&json!([0]), &json!([])));
+}
+
+#[test]
+fn an_older_answer_enters_the_buffer_first() {
+    check("fedbuff", &[10.0, 10.0, 8.55]);
+}
+
+#[test]
+fn of_equally_alike_friends_the_lower_id_stands_in() {
+    let rows = rows("fl-fdms", &[0.3, 0.436666667]);
+    assert_eq!(rows[1]["stand_in_by"], json!([0]));
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
     let file = folder.join("fleet.toml");
     // It would go on for hours, so that nobody is gone because it is over.
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nrate = 0.05\nsteps = 1\n\
-                    [data]\nkind = \"synthetic\"\nclients = 2\n[evaluate]\nevery = 1000000\n\
+                    [data]\nkind = \"synthetic\"\nclients = 3\n[evaluate]\nevery = 1000000\n\
                     [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\n\
                     tls = { certificate = \"certs/server.pem\", key = \"certs/server.key\" }\n";
     std::fs::write(&file, settings).unwrap();
@@ -60,4 +60,36 @@ fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
     let again = join(&url, &token, &folder.join("goes"), &["--ca", text(&ca)]).output().unwrap();
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(again.status.code() == Some(2) && said.contains("revoked"), "{said}");
+
+    // New certificates of the same authority are read by the running server; who is in stays in, and who comes trusts them.
+    let before = std::fs::read(certs.join("server.pem")).unwrap();
+    let renewed = Command::new(PROGRAM).args(["certs", "renew", text(&certs)]).output().unwrap();
+    assert!(renewed.status.success(), "{}", String::from_utf8_lossy(&renewed.stderr));
+    assert_ne!(std::fs::read(certs.join("server.pem")).unwrap(), before);
+    let token = served::token(&out, &[]);
+    let _comes = connected(join(&url, &token, &folder.join("comes"), &["--ca", text(&ca)]));
+    assert!(stays.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn a_server_that_must_be_another_is_not_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let file = folder.join("fleet.toml");
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nrate = 0.05\nsteps = 1\n[data]\nkind = \"synthetic\"\nclients = 2\n\
+                    [serve]\nlisten = \"127.0.0.1:0\"\n";
+    std::fs::write(&file, settings).unwrap();
+    let right = folder.join("right");
+    let (server, _, _) = serve(&file, &right);
+    // Nobody else has it open.
+    drop(server);
+    let id = ebbflow::net::server_id(&right).unwrap().expect("a server has been there");
+    std::fs::write(&file, format!("{settings}id = \"{id}\"\n")).unwrap();
+    let empty = folder.join("empty");
+    let refused = Command::new(PROGRAM).args(["serve", text(&file), "--out", text(&empty)]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("no server has been here"), "{said}");
+    assert!(!empty.exists(), "nothing was made");
+    // The right one starts.
+    let (_server, _, _) = serve(&file, &right);
 }

@@ -59,7 +59,7 @@ fn misspelt_key() {
         &SMALL.replace("[world]", "[wrold]"),
         &[],
         "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
-         evaluate, stop, clip, serve, swarm, objective, select, local, substitute, aggregate, server",
+         evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -237,7 +237,7 @@ fn words_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         model, world, evaluate, stop, clip, serve, swarm, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
     refused(
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",

@@ -1,5 +1,7 @@
 //! Ebbflow with a selector of our own: `ebbflow list`, `run`, `compare` and all the rest know it.
 
+#![forbid(unsafe_code)]
+
 mod rarest_first;
 
 use std::process::ExitCode;

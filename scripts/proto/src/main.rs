@@ -1,6 +1,8 @@
 //! Makes `crates/ebb-net/src/wire.rs` from `proto/ebbflow.proto`, with no compiler but those written in Rust:
 //! `cargo run --manifest-path scripts/proto/Cargo.toml`. A test of `ebb-net` fails where it was forgotten.
 
+#![forbid(unsafe_code)]
+
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;

@@ -8,6 +8,7 @@ mod null;
 mod report;
 mod rounds;
 mod selection;
+mod settings;
 mod sum;
 mod train;
 mod worlds;
@@ -46,6 +47,8 @@ enum What {
     Friends(friends::Args),
     /// Choosing whom to ask by E3CS, of a thousand clients to ten million
     Selection(selection::Args),
+    /// Reading a list of up to a million values
+    Settings(settings::Args),
     /// Writing a report on many runs
     Report(report::Args),
     /// Thousands of clients at one server, and rounds beside Flower's
@@ -103,6 +106,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         figures.print();
         if args.json {
             println!("{}", json!({ "machine": machine.json(), "selection": figures.json() }));
+        }
+        return Ok(());
+    }
+    if let Some(What::Settings(asked)) = &args.what {
+        let figures = settings::measure(asked)?;
+        figures.print();
+        if args.json {
+            println!("{}", json!({ "machine": machine.json(), "settings": figures.json() }));
         }
         return Ok(());
     }

@@ -5,6 +5,7 @@
 //! clock that they share: a round's deadline is when the server handed out its jobs, and so many seconds; a job has come when the
 //! client read its message, before it fetches the model.
 
+mod against;
 mod child;
 mod clients;
 mod flower;
@@ -13,6 +14,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use serde_json::{Value, json};
 
 use super::machine::memory_bytes_of;
 use super::{Judge, Spread, grouped};
+use against::Compared;
 use child::Child;
 use clients::{Connected, Told};
 use flower::Flower;
@@ -43,6 +46,12 @@ pub(super) struct Args {
     /// Of how many rounds
     #[arg(long, default_value_t = 5, requires = "flower")]
     flower_rounds: u32,
+    /// Another build of this program: also its servers with its clients, in turns with this one's, and the ratios
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<PathBuf>,
+    /// How many turns each has
+    #[arg(long, default_value_t = NonZeroU32::new(3).expect("it is not zero"), requires = "against")]
+    turns: NonZeroU32,
 }
 
 /// A part of the benchmark.
@@ -134,33 +143,79 @@ const LEAST_RATIO: f64 = 20.0;
 pub(super) struct Figures {
     plan: Plan,
     judge: Judge,
+    found: Found,
+    flower: Vec<Flower>,
+    against: Vec<Compared>,
+}
+
+/// What one build was found to do; nothing of parts that were not asked for.
+#[derive(Debug)]
+struct Found {
     load: Option<Load>,
     joins: Option<Joins>,
     rounds: Vec<Few>,
-    flower: Vec<Flower>,
 }
 
 pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
     let plan = if args.quick { QUICK } else { FULL };
     let judge = if args.quick { Judge::Never } else { Judge::ByAim };
-    let wanted = |trial| args.parts.is_empty() || args.parts.contains(&trial);
-    // Beside the program, for the system's folder for temporary files may lie in memory.
-    let program = std::env::current_exe()?;
-    let place = tempfile::tempdir_in(program.parent().unwrap_or(Path::new(".")))?;
-    let place = place.path();
-    let joins = if wanted(Trial::Join) { Some(joins(&plan, place)?) } else { None };
-    let mut rounds = Vec::new();
-    if wanted(Trial::Rounds) {
-        for &n_clients in plan.few {
-            rounds.push(few(&plan, n_clients, place)?);
+    let this = std::env::current_exe()?;
+    let mut ours = Vec::new();
+    let mut against = Vec::new();
+    match &args.against {
+        None => ours.push(find(args, &plan, &this)?),
+        Some(other) => {
+            let mut theirs = Vec::new();
+            for turn in 0..args.turns.get() {
+                // Whoever comes second finds the machine warmer, so that is each in its turn.
+                if turn % 2 == 0 {
+                    ours.push(find(args, &plan, &this)?);
+                    theirs.push(find(args, &plan, other)?);
+                } else {
+                    theirs.push(find(args, &plan, other)?);
+                    ours.push(find(args, &plan, &this)?);
+                }
+            }
+            against = against::compare(&ours, &theirs);
         }
     }
     let flower = match &args.flower {
         Some(python) => flower::run(python, &args.flower_clients, args.flower_rounds, plan.n_params)?,
         None => Vec::new(),
     };
-    let load = if wanted(Trial::Load) { Some(load(&plan, place)?) } else { None };
-    Ok(Figures { plan, judge, load, joins, rounds, flower })
+    let found = ours.swap_remove(0);
+    Ok(Figures { plan, judge, found, flower, against })
+}
+
+/// Tries one build of this program.
+fn find(args: &Args, plan: &Plan, program: &Path) -> Result<Found, Box<dyn Error>> {
+    let wanted = |trial| args.parts.is_empty() || args.parts.contains(&trial);
+    // Beside this program, for the system's folder for temporary files may lie in memory.
+    let this = std::env::current_exe()?;
+    let place = tempfile::tempdir_in(this.parent().unwrap_or(Path::new(".")))?;
+    let side = Side { program, place: place.path() };
+    let joins = if wanted(Trial::Join) { Some(joins(plan, side)?) } else { None };
+    let mut rounds = Vec::new();
+    if wanted(Trial::Rounds) {
+        for &n_clients in plan.few {
+            rounds.push(few(plan, n_clients, side)?);
+        }
+    }
+    let load = if wanted(Trial::Load) { Some(load(plan, side)?) } else { None };
+    Ok(Found { load, joins, rounds })
+}
+
+/// The program whose processes are tried, and where they write.
+#[derive(Clone, Copy, Debug)]
+struct Side<'a> {
+    program: &'a Path,
+    place: &'a Path,
+}
+
+impl Side<'_> {
+    fn start(&self, name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
+        Child::start(self.program, name, part)
+    }
 }
 
 /// What happens between a deadline and the next round's first job.
@@ -191,15 +246,15 @@ struct Load {
     lost: BTreeMap<String, usize>,
 }
 
-fn load(plan: &Plan, place: &Path) -> Result<Load, Box<dyn Error>> {
-    let (mut server, open) = serve(plan, plan.n_clients, plan.cohort, plan.cohort, place.join("load"))?;
+fn load(plan: &Plan, side: Side<'_>) -> Result<Load, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.n_clients, plan.cohort, plan.cohort, side, "load")?;
     let each = plan.n_clients / plan.n_processes;
     let start = |at: usize| {
         let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
         // Beyond the deadline, so that a round ends without a word of them.
         let half_silent_s = Some(1.5 * plan.deadline_s);
         let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent_s };
-        Child::start("clients", &Part::Clients(clients))
+        side.start("clients", &Part::Clients(clients))
     };
     let mut all = (0..plan.n_processes).map(start).collect::<Result<Vec<_>, _>>()?;
     let connected = all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
@@ -252,12 +307,12 @@ struct Joins {
 /// How long to wait until a server waits for clients, too.
 const SETTLE: Duration = Duration::from_millis(100);
 
-fn joins(plan: &Plan, place: &Path) -> Result<Joins, Box<dyn Error>> {
-    let (mut server, open) = serve(plan, plan.joins, 1, 1, place.join("joins"))?;
-    let mut guest = Child::start("client", &Part::Guest(open, plan.n_params))?;
+fn joins(plan: &Plan, side: Side<'_>) -> Result<Joins, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.joins, 1, 1, side, "joins")?;
+    let mut guest = side.start("client", &Part::Guest(open, plan.n_params))?;
     let (mut first_ms, mut again_ms) = (Vec::new(), Vec::new());
     for at in 0..plan.joins {
-        let folder = place.join(format!("guest-{at}"));
+        let folder = side.place.join(format!("guest-{at}"));
         for to in [&mut first_ms, &mut again_ms] {
             server.tell("play 1")?;
             std::thread::sleep(SETTLE);
@@ -276,13 +331,13 @@ struct Few {
     round_ms: Spread,
 }
 
-fn few(plan: &Plan, n_clients: usize, place: &Path) -> Result<Few, Box<dyn Error>> {
-    let folder = place.join(format!("few-{n_clients}"));
-    let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, folder)?;
+fn few(plan: &Plan, n_clients: usize, side: Side<'_>) -> Result<Few, Box<dyn Error>> {
+    let folder = format!("few-{n_clients}");
+    let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, side, &folder)?;
     let start = |first: usize| {
         let (open, first, n_params) = (open.clone(), first as u32, plan.n_params);
         let clients = clients::Plan { open, first, n_clients: 1, n_params, half_silent_s: None };
-        Child::start("client", &Part::Clients(clients))
+        side.start("client", &Part::Clients(clients))
     };
     let all = (0..n_clients).map(start).collect::<Result<Vec<_>, _>>()?;
     all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
@@ -300,20 +355,22 @@ fn serve(
     n_clients: usize,
     cohort: usize,
     least_up: usize,
-    folder: PathBuf,
+    side: Side<'_>,
+    folder: &str,
 ) -> Result<(Child, Open), Box<dyn Error>> {
     let &Plan { n_params, deadline_s, checkpoint_every, .. } = plan;
+    let folder = side.place.join(folder);
     let part = server::Plan { folder, n_clients, cohort, least_up, n_params, deadline_s, checkpoint_every };
-    let server = Child::start("server", &Part::Server(part))?;
+    let server = side.start("server", &Part::Server(part))?;
     let open = server.hear()?;
     Ok((server, open))
 }
 
 impl Figures {
     pub(super) fn print(&self) {
-        let Figures { plan, judge, .. } = self;
+        let Figures { plan, judge, found, .. } = self;
         println!("a model of {} parameters, over loopback, the journal on disk", grouped(plan.n_params));
-        if let Some(load) = &self.load {
+        if let Some(load) = &found.load {
             println!(
                 "{} clients in {} processes, {} asked a round, every other one silent (half of these deaf), deadline {} s, {} rounds",
                 grouped(plan.n_clients),
@@ -344,16 +401,16 @@ impl Figures {
             }
             println!("  deadline to the last of its jobs, ms: {}", load.last_ms);
         }
-        if let Some(joins) = &self.joins {
+        if let Some(joins) = &found.joins {
             println!("one client at a server that waits for one, {} times", plan.joins);
             for (what, ms) in [("enrolled before", joins.again_ms), ("enrols first", joins.first_ms)] {
                 println!("  join to first job, {what}, ms: {ms}: {}", self.at_most(ms.median, MOST_JOIN_MS));
             }
         }
-        if !self.rounds.is_empty() {
+        if !found.rounds.is_empty() {
             println!("rounds with an empty local step, each client a process, {} rounds", plan.few_rounds);
         }
-        for few in &self.rounds {
+        for few in &found.rounds {
             println!("  {} clients, ms a round: {}", few.n_clients, few.round_ms);
         }
         for flower in &self.flower {
@@ -363,6 +420,10 @@ impl Figures {
                 println!("    {ratio:.0} times ours: {}", judge.verdict(ratio, LEAST_RATIO));
             }
         }
+        if !self.against.is_empty() {
+            println!("against the other build, over the turns");
+        }
+        self.against.iter().for_each(|compared| compared.print(*judge));
     }
 
     /// What to say of a figure that should be at most so much.
@@ -376,12 +437,12 @@ impl Figures {
 
     /// How many times as long as ours Flower's rounds take.
     fn ratio(&self, flower: &Flower) -> Option<f64> {
-        let ours = self.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
+        let ours = self.found.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
         Some(1e3 * flower.round_s?.median / ours.round_ms.median)
     }
 
     pub(super) fn json(&self) -> Value {
-        let load = self.load.as_ref().map(|load| {
+        let load = self.found.load.as_ref().map(|load| {
             json!({
                 "clients": self.plan.n_clients, "deadline_s": self.plan.deadline_s,
                 "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
@@ -391,7 +452,7 @@ impl Figures {
                 "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
             })
         });
-        let joins = self.joins.as_ref().map(
+        let joins = self.found.joins.as_ref().map(
             |joins| json!({ "enrols_first_ms": joins.first_ms.json(), "enrolled_before_ms": joins.again_ms.json() }),
         );
         let few = |few: &Few| json!({ "clients": few.n_clients, "round_ms": few.round_ms.json() });
@@ -403,8 +464,9 @@ impl Figures {
         };
         json!({
             "params": self.plan.n_params, "load": load, "joins": joins,
-            "rounds": self.rounds.iter().map(few).collect::<Vec<_>>(),
+            "rounds": self.found.rounds.iter().map(few).collect::<Vec<_>>(),
             "flower": self.flower.iter().map(flower).collect::<Vec<_>>(),
+            "against": self.against.iter().map(Compared::json).collect::<Vec<_>>(),
         })
     }
 }

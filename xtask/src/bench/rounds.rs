@@ -388,6 +388,6 @@ mod tests {
         let rows = ebb_record::RunFolder::open(&folder).unwrap().rows().unwrap();
         assert_eq!(rows.len(), 13);
         assert!(rows.iter().all(|row| row.n_whole() == 50));
-        assert!(folder.join("checkpoint.ebb").exists());
+        assert!(folder.join("checkpoint-000010.ebb").exists());
     }
 }

@@ -107,7 +107,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         let mut elapsed = began.elapsed();
         let returns = answers(&mut cohort, &update, &mut luck);
         let began = Instant::now();
-        selector.observe(&round, &Report { cohort: &cohort, returns: &returns });
+        selector.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
         elapsed += began.elapsed();
         if number >= WARM_UP {
             took_ms.push(1e3 * elapsed.as_secs_f64());

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{metadata, none, output};
-use crate::cargo;
+use super::{host, metadata, none};
 
 /// The crates of the workspace, and which others each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -93,10 +92,7 @@ fn dependencies_point_one_way() {
 
 #[test]
 fn the_round_and_its_methods_reach_no_io_crate() {
-    // Only this platform's packages are sure to be at hand without a network.
-    let about = output(cargo().arg("-vV"));
-    let host = about.lines().find_map(|line| line.strip_prefix("host: ")).expect("cargo names its host");
-    let metadata = metadata(&["--filter-platform", host]);
+    let metadata = metadata(&["--filter-platform", &host()]);
     PURE.iter().for_each(|name| none(&impure(&metadata, name)));
 }
 

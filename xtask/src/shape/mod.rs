@@ -1,10 +1,11 @@
-//! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in.
+//! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in, what programs are built of.
 
 mod dependencies;
 mod experiments;
 mod methods;
 mod purity;
 mod source;
+mod supply;
 mod tracked;
 
 use std::path::{Path, PathBuf};
@@ -16,8 +17,16 @@ use crate::cargo;
 
 /// What `cargo metadata` says of the workspace.
 fn metadata(arguments: &[&str]) -> Value {
-    let text = output(cargo().args(["metadata", "--format-version", "1", "--offline"]).args(arguments));
+    let text =
+        output(cargo().args(["metadata", "--format-version", "1", "--offline", "--locked"]).args(arguments));
     serde_json::from_str(&text).expect("cargo metadata prints JSON")
+}
+
+/// The platform of this machine: only its packages are sure to be at hand without a network.
+fn host() -> String {
+    let about = output(cargo().arg("-vV"));
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
+    host.expect("cargo names its host").to_owned()
 }
 
 /// What a command prints.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ebb_exec::{External, TIMEOUT};
 use ebb_methods::Registry;
-use ebb_net::client::{self, Invitation, JoinError, Joining, Left, TaskTrainer, Trainer, Until};
+use ebb_net::client::{self, Invitation, JoinError, Joining, Left, Limits, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
 use ebb_settings::{Facts, SettingsError, Tree};
 use tokio::sync::watch;
@@ -18,10 +18,13 @@ use crate::assemble::lack;
 use crate::error::WRONG;
 use crate::invited;
 use crate::output::{log_to_stderr, note};
+use crate::private::{keep_to_oneself, open_to_others};
 use crate::progress::on_interruption;
 
 pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
+    keep_to_oneself();
+    open_to_others(&args.home).iter().for_each(|warning| tracing::warn!("{warning}"));
     let read =
         |file: &Path| std::fs::read_to_string(file).map_err(|error| CliError::file("reading", file, error));
     let identity = match (&args.cert, &args.key) {
@@ -37,6 +40,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         name: args.server_name.clone(),
         identity,
         plain: args.plain,
+        limits: Limits { memory_bytes: args.most_memory, job: args.most_job },
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());

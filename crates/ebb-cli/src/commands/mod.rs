@@ -16,6 +16,7 @@ pub(crate) mod report;
 pub(crate) mod reproduce;
 pub(crate) mod resume;
 pub(crate) mod revoke;
+pub(crate) mod rollback;
 pub(crate) mod run;
 pub(crate) mod selection;
 pub(crate) mod serve;

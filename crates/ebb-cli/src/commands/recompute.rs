@@ -8,7 +8,9 @@ use crate::CliError;
 use crate::args::Recompute;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::serve::rules;
+use crate::draws::{DrawKey, DrawsBy};
 use crate::drive::play;
+use crate::guarding::Protection;
 use crate::judge::Judge;
 use crate::output::{count, say};
 use crate::serving::JudgedBy;
@@ -23,7 +25,11 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     {
         return Err(wrong("its updates were not kept; that takes serve.keep_updates = true".to_owned()));
     }
-    let (run, table) = Assembled::for_network(registry, tree, &base, std::num::NonZeroUsize::MIN)?;
+    let threads = std::num::NonZeroUsize::MIN;
+    let (mut run, table) = Assembled::for_network(registry, tree, &base, threads, Protection::AsWritten)?;
+    if run.run.draws_by == Some(DrawsBy::Key) {
+        run.draw_by(DrawKey::open(folder, false)?);
+    }
     let (recalled, fleet) =
         Recalled::open(folder, rules(&run, &table)).map_err(|error| wrong(error.to_string()))?;
     let mut run = run.with_fleet(fleet);

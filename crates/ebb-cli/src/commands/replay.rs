@@ -11,6 +11,8 @@ use crate::CliError;
 use crate::args::Replay;
 use crate::assemble::{Assembled, put_seed, read_settings};
 use crate::commands::run::{create, create_anywhere, finish};
+use crate::draws::DrawKey;
+use crate::output::note;
 
 /// The settings of `[local]` that are not those of one way to train.
 const COMMON: [&str; 15] = [
@@ -41,6 +43,7 @@ pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
     tree.put("run.rounds", n_rounds as i64, typed(args));
     tree.set_all(&args.changes.set)?;
     put_seed(&mut tree, args.seed);
+    draw_by_seed(&mut tree, args)?;
     let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
     check_reckoned(args, reckoned, assembled.task.n_clients())?;
     let writer = match &args.out {
@@ -60,6 +63,22 @@ fn check_reckoned(args: &Replay, reckoned: Option<f64>, n_clients: usize) -> Res
         ))),
         _ => Ok(()),
     }
+}
+
+/// Without the key of the record's draws, or with another seed, cohorts are drawn anew.
+fn draw_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
+    if tree.text("run.draws_by") != Some("key") {
+        return Ok(());
+    }
+    let is_there = DrawKey::read(&args.record)?.is_some();
+    if !is_there {
+        let record = args.record.display();
+        note(&format!("{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"));
+    }
+    if !is_there || args.seed.is_some() {
+        tree.put("run.draws_by", "seed", typed(args));
+    }
+    Ok(())
 }
 
 /// What stands for everything that the command itself says.

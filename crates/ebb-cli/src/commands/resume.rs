@@ -8,7 +8,7 @@ use ebb_record::{RunFolder, RunWriter};
 use crate::args::Resume;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::finish;
-use crate::output::note;
+use crate::output::{note, resume_command};
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
@@ -36,6 +36,13 @@ pub(crate) fn reopen(
         )));
     }
     let record = RunFolder::open(folder)?;
+    if ebb_record::is_served(folder) {
+        return Err(CliError::Usage(format!(
+            "{}: a server's run goes on with its clients, from its journal; start the server with the file it was begun with: {}",
+            folder.display(),
+            resume_command(folder)
+        )));
+    }
     let (tree, base) = read_settings(folder, &[], data)?;
     let mut assembled = Assembled::new(registry, tree, &base, threads)?;
     let (found, ours) = (record.header(), assembled.header());
@@ -51,7 +58,8 @@ pub(crate) fn reopen(
             folder.display()
         )));
     }
-    let (writer, state) = RunWriter::reopen(folder)?;
+    let (mut writer, state) = RunWriter::reopen(folder)?;
+    writer.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
     if let Some(state) = state {
         assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
     }

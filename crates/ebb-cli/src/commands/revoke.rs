@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-use ebb_net::tokens::Key;
+use ebb_net::tokens::{Key, give_to_owner_of_folder};
 use ebb_net::{KEY, REVOKED};
 use ebb_record::RunFolder;
 
@@ -49,6 +49,7 @@ fn shut_out(args: &Revoke) -> Result<(), CliError> {
     let lines: String = args.clients.iter().map(|client| format!("{client}\n")).collect();
     let write = || {
         let mut to = OpenOptions::new().append(true).create(true).open(&file)?;
+        give_to_owner_of_folder(&to, &file)?;
         to.write_all(lines.as_bytes())?;
         to.sync_all()
     };

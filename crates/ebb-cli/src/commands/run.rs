@@ -31,13 +31,17 @@ pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
 
 /// Makes the folder of a new run.
 pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliError> {
-    Ok(RunWriter::create_replay(
+    let writer = RunWriter::create_replay(
         folder,
         &run.header(),
         &run.resolved,
         run.start_model().map(|model| (run.layout(), model)),
         run.fleet.world().replayed(),
-    )?)
+    )?;
+    if let Some(key) = run.draw_key() {
+        key.copy_to(folder)?;
+    }
+    Ok(writer)
 }
 
 /// Runs what is left and says how it ended.

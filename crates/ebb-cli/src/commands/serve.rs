@@ -5,17 +5,20 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Place, Rules, STOPPED, Served};
+use ebb_net::{NetFleet, Place, Rules, STOPPED, STORE, Served};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::say_ended;
+use crate::draws::{DrawKey, DrawsBy};
 use crate::drive::{Ended, OnFailure, drive};
+use crate::guarding::Protection;
 use crate::invited;
 use crate::judge::Judge;
 use crate::output::{log_to_stderr, note, this_command};
+use crate::private::{keep_to_oneself, open_to_others};
 use crate::progress::{Progress, on_interruption};
 use crate::serving::{JudgedBy, ServeTable};
 use crate::{CliError, PROGRAM};
@@ -25,18 +28,28 @@ const COME_BACK: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
+    keep_to_oneself();
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
     if tree.has("grid") {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
     }
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
-    let (run, table) = Assembled::for_network(registry, tree, &base, args.how.threads())?;
+    let protection = protection(&folder);
+    let (mut run, table) = Assembled::for_network(registry, tree, &base, args.how.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
+    // Before anything is made in a folder that is not its own.
+    table.check_id(&folder)?;
+    open_to_others(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened = match open(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
+    if run.run.draws_by == Some(DrawsBy::Key) {
+        // The store comes right after the key: a server that was killed in between has drawn nothing.
+        let is_new = !folder.join(STORE).exists();
+        run.draw_by(DrawKey::open(&folder, is_new)?);
+    }
     let descriptors = raise_open_files();
     let place = Place {
         folder: folder.clone(),
@@ -56,6 +69,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         served.farewell_within(COME_BACK);
         return Ok(());
     };
+    served.expect(writer.recorded()?);
     let again = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
@@ -69,8 +83,9 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     }
     on_interruption(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
+    progress.log();
     // The journal holds everything at any time, so nothing is to be finished first.
-    let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::StopServed, &mut progress);
+    let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
     match ended {
         Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
@@ -110,6 +125,15 @@ fn raise_open_files() -> Option<u64> {
     None
 }
 
+/// A run that was begun without protection goes on as it began.
+fn protection(folder: &Path) -> Protection {
+    let begun = std::fs::read_to_string(folder.join("settings.toml")).ok();
+    match begun.and_then(|text| text.parse::<toml::Table>().ok()) {
+        Some(settings) if !settings.contains_key("guard") => Protection::AsWritten,
+        _ => Protection::ByDefault,
+    }
+}
+
 /// The folder of a server without a name.
 fn default_folder(file: &Path) -> PathBuf {
     let name = file.file_stem().map_or_else(|| "serve".into(), std::ffi::OsStr::to_os_string);
@@ -123,6 +147,7 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
         return Ok((RunWriter::create(folder, &run.header(), &run.resolved, start)?, None));
     }
     let record = ebb_record::RunFolder::open(folder)?;
+    record.check_settings()?;
     let settings = folder.join("settings.toml");
     let there =
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
@@ -144,12 +169,14 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
             ours.kernels
         )));
     }
-    Ok(RunWriter::reopen(folder)?)
+    let (mut writer, state) = RunWriter::reopen(folder)?;
+    writer.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok((writer, state))
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
-const MAY_CHANGE: [&str; 7] =
-    ["listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
+const MAY_CHANGE: [&str; 8] =
+    ["id", "listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
 
 /// Settings without those that may change.
 fn what_counts(resolved: &str) -> Option<toml::Table> {
@@ -171,6 +198,11 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
         note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
     }
     note(&format!("serving at {}, record in {folder}", url(served, table)));
+    note(&format!(
+        "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
+        served.id(),
+        served.id()
+    ));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
     if served.most_connections() < table.most_clients() {
         note(&format!(

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ebb_net::KEY;
-use ebb_net::tokens::{Key, Terms, unguessable};
+use ebb_net::tokens::{Key, Terms, keep_private, unguessable};
 
 use crate::CliError;
 use crate::args::Token;
@@ -26,5 +26,10 @@ pub(crate) fn run(args: &Token) -> Result<(), CliError> {
         uses: args.uses,
         numbers: args.numbers,
     };
-    say(&key.token(&terms))
+    let token = key.token(&terms);
+    match &args.file {
+        Some(file) => keep_private(file, format!("{token}\n").as_bytes())
+            .map_err(|error| CliError::file("writing", file, error)),
+        None => say(&token),
+    }
 }

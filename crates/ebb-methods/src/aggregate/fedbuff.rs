@@ -2,8 +2,11 @@
 //!
 //! FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation"): when B updates are in the buffer, the aggregate is `sum of update / sqrt(1 + staleness)` over B, staleness
 //! being how many times the model moved between the round that an update answers and its coming. FedScale divides by the sum of the factors instead (`normalise`)
-//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind = "late"`. All updates of a round come at once, by client.
+//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind =
+//! "late"`. All updates of a round come at once, by client, and of one client the oldest first: it has one
+//! job at a time, so that came before what answers this round.
 
+use std::cmp::Reverse;
 use std::num::NonZeroU32;
 
 use ebb_round::inbox::LATE_ROUNDS;
@@ -74,7 +77,9 @@ impl Aggregator for FedBuff {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let mut aggregate = vec![0.0; round.global.model.len()];
         self.buffer.sum.resize(aggregate.len(), 0.0);
-        for one in contributions.iter().filter(|one| round.share(one.client) > 0.0) {
+        let mut came: Vec<_> = contributions.iter().filter(|one| round.share(one.client) > 0.0).collect();
+        came.sort_by_key(|one| (one.client, Reverse(one.age)));
+        for one in came {
             let staleness = self.staleness(round, one);
             if self.table.most_stale.is_some_and(|most| staleness > most) {
                 continue;
@@ -149,6 +154,14 @@ mod tests {
         ];
         // 1 + 2 + 6 over 3; then 5 + 1 + 3, and 8 + 8 + 8 in the same round, of which 2 is left.
         check("buffer = 3", &rounds, &[0.0, 3.0, 0.0, 3.0 + 8.0]);
+    }
+
+    /// The engine shows the answer to this round first.
+    #[test]
+    fn a_clients_older_answer_enters_first() {
+        let rounds: [&[_]; 2] = [&[(0, 1.0, 0)], &[(0, 9.0, 0), (0, 3.0, 1), (1, 5.0, 0)]];
+        // 1 and 3, then 9 and 5; nothing was moved by when they came.
+        check("buffer = 2", &rounds, &[0.0, 2.0 + 7.0]);
     }
 
     #[test]

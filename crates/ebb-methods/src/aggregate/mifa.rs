@@ -1,12 +1,14 @@
 //! Everybody's last update counts, however old, each as it would be at today's rate.
 //!
 //! MIFA (Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability"): `y_i` is a client's last update over the rate it was made with,
-//! and the aggregate is `rate * sum of p_i y_i` over everybody, at the rate of the round. `wait` makes no step until all were heard, as the paper has it; without it the unheard
-//! count as zero, and so do newcomers who join once all others were. A round without answers steps from memory too, unless told to stay.
+//! and the aggregate is `rate * sum of p_i y_i` over everybody, at the rate of the round. `wait` makes no
+//! step up to the round in which the last is first heard, and the schedule of the rate begins with the round
+//! after it, as in the authors' program; without it the unheard count as zero, and so do newcomers who join
+//! once all others were. A round without answers steps from memory too, unless told to stay.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, ClientId, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State,
+    Aggregate, Aggregator, ClientId, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, Shelf, State,
     StateError,
 };
 use ebb_settings::Entry;
@@ -21,14 +23,14 @@ use crate::memory::Precision;
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "mifa",
     about: "the sum by shares of everybody's last update, however old, at today's rate",
-    example: "wait = false                # or true: no step until everybody was heard
+    example: "wait = false                # or true: no step until everybody was heard, and the rate's schedule waits
 empty_rounds = \"step\"       # from what is remembered; or stay
 precision = \"f32\"           # of what is remembered; or f16
 # memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { wait, empty_rounds, precision, memory_mb } = settings.parse()?;
         no_stand_ins(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Mifa { wait, empty_rounds, waited: false, past: Remembered::new(precision, memory_mb) }))
+        Ok(Box::new(Mifa { wait, empty_rounds, waited: false, begins: 0, past: Remembered::new(precision, memory_mb) }))
     },
 };
 
@@ -50,6 +52,8 @@ struct Mifa {
     empty_rounds: EmptyRounds,
     /// Whether everybody of a round was heard by then.
     waited: bool,
+    /// The round after that.
+    begins: RoundNo,
     past: Remembered,
 }
 
@@ -69,14 +73,25 @@ impl Aggregator for Mifa {
             self.past.replace(round, one.client, &per_rate, (one.update.done() / rate, one.update.base));
         }
         let heard = |one: ClientId| round.share(one) <= 0.0 || self.past.knows(one);
-        self.waited |= !self.wait || round.enrolled().into_iter().all(heard);
-        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || !self.waited;
+        let waits = self.wait && !self.waited;
+        if !self.waited && (!self.wait || round.enrolled().into_iter().all(heard)) {
+            (self.waited, self.begins) = (true, round.number + 1);
+        }
+        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || waits;
         match stays {
             true => Aggregate::nothing(round.global.model.len()),
             false => Aggregate {
                 vector: scaled(self.past.sum(), f64::from(round.rate)),
                 given: Some(self.past.given(round, f64::from(round.rate))),
             },
+        }
+    }
+
+    fn latest_tick(&self, round: &Round<'_>) -> u32 {
+        match (self.wait, self.waited) {
+            (false, _) => u32::MAX,
+            (true, false) => 1,
+            (true, true) => round.number.saturating_sub(self.begins) + 1,
         }
     }
 
@@ -92,11 +107,17 @@ impl Aggregator for Mifa {
 impl State for Mifa {
     fn save(&self, to: &mut Saver) {
         to.u64("waited", u64::from(self.waited));
+        if self.wait {
+            to.u64("begins", u64::from(self.begins));
+        }
         self.past.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.waited = from.u64("waited")? != 0;
+        if self.wait {
+            self.begins = from.u32("begins")?;
+        }
         self.past.load(from)
     }
 }
@@ -153,12 +174,33 @@ mod tests {
 
     #[test]
     fn everybody_is_waited_for_once_and_newcomers_are_not() {
-        let mut rounds: [Played<'_>; 4] =
-            [(2, 0.1, &[(0, 4.0)]), (2, 0.1, &[]), (2, 0.1, &[(1, 2.0)]), (4, 0.1, &[])];
-        assert_eq!(play("wait = true", &rounds[..3]), [0.0, 0.0, 3.0]);
-        assert_eq!(play("", &rounds[..3]), [2.0, 2.0, 3.0]);
-        // Of four, two were never heard.
-        rounds[3].2 = &[(0, 4.0)];
-        assert_eq!(play("wait = true", &rounds)[3], 1.5);
+        let rounds: [Played<'_>; 5] = [
+            (2, 0.1, &[(0, 4.0)]),
+            (2, 0.1, &[]),
+            (2, 0.1, &[(1, 2.0)]),
+            (2, 0.1, &[]),
+            // Of four, two were never heard.
+            (4, 0.1, &[(0, 4.0)]),
+        ];
+        assert_eq!(play("wait = true", &rounds), [0.0, 0.0, 0.0, 3.0, 1.5]);
+        assert_eq!(play("", &rounds), [2.0, 2.0, 3.0, 3.0, 1.5]);
+    }
+
+    /// Who joins while others are waited for is waited for too.
+    #[test]
+    fn the_schedule_of_the_rate_begins_with_the_first_step() {
+        let mut world = World::of(2);
+        let mut mifa = aggregator(ENTRY, "wait = true").unwrap();
+        let mut ticks = Vec::new();
+        for (number, answers) in (0..).zip([vec![0], vec![1], vec![], vec![2], vec![], vec![0, 1]]) {
+            if number == 1 {
+                world.join(2, number);
+            }
+            let round = world.round(number);
+            let answers: Vec<_> = answers.into_iter().map(|client| contribution(client, 1.0)).collect();
+            ticks.push((mifa.latest_tick(&round), mifa.aggregate(&round, &answers).vector[0] > 0.0));
+        }
+        assert_eq!(ticks, [(1, false), (1, false), (1, false), (1, false), (1, true), (2, true)]);
+        assert_eq!(aggregator(ENTRY, "").unwrap().latest_tick(&world.round(7)), u32::MAX);
     }
 }

@@ -373,7 +373,10 @@ mod tests {
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(9).unwrap());
             let returns = Returns { fresh: vec![said], ..Returns::default() };
             let cohort = Cohort::by_deadline([]);
-            objective.observe(&round(number, &census, &held), &Report { cohort: &cohort, returns: &returns });
+            objective.observe(
+                &round(number, &census, &held),
+                &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+            );
         }
         // What it knows survives being saved.
         let mut saver = Saver::new();
@@ -493,7 +496,10 @@ mod tests {
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(steps).unwrap());
             let returns = Returns { fresh: vec![said], ..Returns::default() };
             let cohort = Cohort::by_deadline([]);
-            objective.observe(&round(0, &census, &held), &Report { cohort: &cohort, returns: &returns });
+            objective.observe(
+                &round(0, &census, &held),
+                &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+            );
         }
         assert_eq!(objective.falls[1], 0.5);
     }

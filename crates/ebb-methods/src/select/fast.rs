@@ -391,7 +391,7 @@ mod tests {
             let answer = |client| Answer { client, chance: None, update: Arc::new(update(vec![0.0])) };
             let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
             let returns = Returns { fresh, ..Returns::default() };
-            fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+            fast.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
             assert_eq!(fast.notes()["fast_short"], short, "{answered} of {asked}");
         };
         check(20, 7, 5, 0.0);
@@ -427,7 +427,10 @@ mod tests {
                     ..Returns::default()
                 };
                 if tell {
-                    fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+                    fast.observe(
+                        &round,
+                        &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+                    );
                 }
             }
             let mut saver = Saver::new();
@@ -455,7 +458,7 @@ mod tests {
                 fresh: accuracy.into_iter().enumerate().map(answer).collect(),
                 ..Returns::default()
             };
-            fast.observe(&round, &Report { cohort: &cohort, returns: &returns });
+            fast.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
         };
         tell(fast.as_mut(), 0, [0.5, 0.7]);
         tell(fast.as_mut(), 1, [0.4, 0.6]);

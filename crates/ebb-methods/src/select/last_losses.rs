@@ -19,7 +19,7 @@ impl LastLosses {
     pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.of.resize(round.census.len().max(self.of.len()), f32::NAN);
         for answer in &report.returns.fresh {
-            self.of[answer.client.idx()] = answer.update.loss;
+            self.of[answer.client.idx()] = report.loss(answer);
         }
     }
 

@@ -9,6 +9,7 @@ use rustls::CertificateError;
 use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
+use super::checks::plain;
 use super::{JoinError, Joining};
 use crate::server::reasons;
 
@@ -86,10 +87,11 @@ pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Opti
         },
         _ => return None,
     };
-    Some(format!("{}: {what} ({wrong}); {remedy}", joining.url))
+    // What is wrong may quote names from the certificate.
+    Some(format!("{}: {what} ({}); {remedy}", joining.url, plain(&wrong.to_string())))
 }
 
-/// Why a connection could not be had or was lost, shortly, with what it may be about.
+/// Why a connection could not be had or was lost, shortly and fit to be shown, with what it may be about.
 pub(super) fn brief(status: &Status, joining: &Joining) -> String {
     let mut why = match status.message() {
         "" => status.code().to_string(),
@@ -109,7 +111,7 @@ pub(super) fn brief(status: &Status, joining: &Joining) -> String {
     } else {
         ""
     };
-    why + hint
+    plain(&why) + hint
 }
 
 /// What went wrong with TLS, if that is at the bottom of an error.

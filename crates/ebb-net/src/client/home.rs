@@ -1,6 +1,7 @@
 //! What a client keeps on its disk: who it is, and what it remembers.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use ebb_round::{Loader, Parcel, RoundNo, Saver, State, StateError};
@@ -8,7 +9,7 @@ use ebb_train::Memory;
 use prost::Message;
 
 use super::JoinError;
-use crate::tokens::{keep_private, unguessable};
+use crate::tokens::{keep_private, sync_folder_of, unguessable};
 use crate::wire;
 
 const IDENTITY: &str = "identity.ebb";
@@ -51,8 +52,18 @@ impl Home {
         let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
         let unavailable =
             |error: std::io::Error| JoinError::Unavailable(format!("{}: {error}", folder.display()));
-        std::fs::create_dir_all(&folder).map_err(unavailable)?;
-        let lock = std::fs::File::create(folder.join(LOCK)).map_err(unavailable)?;
+        make_private(&folder).map_err(unavailable)?;
+        if others_may_enter(&folder) {
+            tracing::warn!(
+                home = %folder.display(),
+                "others on this machine may look into the folder of this client; chmod 700 keeps them out"
+            );
+        }
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let lock = options.open(folder.join(LOCK)).map_err(unavailable)?;
         lock.try_lock().map_err(|_| unusable("another client uses this folder; give another".to_owned()))?;
         home.lock = Some(lock);
         match read(&folder.join(IDENTITY))? {
@@ -151,6 +162,43 @@ impl Home {
     }
 }
 
+/// Makes a folder that only its owner may enter, and those above it that are not there, and sees to it that all their names are on the
+/// disk: a client that forgot who it is after a loss of power would be another.
+fn make_private(folder: &Path) -> io::Result<()> {
+    for folder in missing(folder) {
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        match builder.create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => sync_folder_of(&folder)?,
+        }
+    }
+    Ok(())
+}
+
+/// The folders on the way to one that are not there, from the top.
+fn missing(folder: &Path) -> Vec<PathBuf> {
+    let there = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
+    let mut missing: Vec<_> = folder.ancestors().take_while(there).map(Path::to_owned).collect();
+    missing.reverse();
+    missing
+}
+
+/// Whether anybody but its owner may look into a folder that was there.
+fn others_may_enter(folder: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = folder;
+        false
+    }
+}
+
 fn read(file: &std::path::Path) -> Result<Option<Vec<u8>>, JoinError> {
     match std::fs::read(file) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -210,6 +258,44 @@ mod tests {
             (Some((7, vec![1; 16])), Parcel::of(vec![0.5]))
         );
         assert_eq!(again.memory.recall(4, Some(3)).model, [1.0]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_may_look_into_the_folder_of_a_client() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("deep").join("er").join("home");
+        let mut home = Home::open(Some(deep.clone())).unwrap();
+        home.enrolled = Some((7, vec![1; 16]));
+        home.keep_identity().unwrap();
+        home.keep_memory().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(missing(&deep), [] as [PathBuf; 0]);
+        for folder in deep.ancestors().take(3) {
+            assert_eq!(mode(folder), 0o700, "{}", folder.display());
+        }
+        for file in [LOCK, IDENTITY, MEMORY] {
+            assert_eq!(mode(&deep.join(file)), 0o600, "{file}");
+        }
+        assert!(!others_may_enter(&deep));
+        std::fs::set_permissions(&deep, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(others_may_enter(&deep));
+    }
+
+    #[test]
+    fn every_folder_that_is_missing_is_made_and_its_name_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let way = ["one", "two", "three"];
+        let deep: PathBuf = way.iter().fold(folder.path().to_owned(), |path, name| path.join(name));
+        let names = |path: &Path| -> Vec<_> {
+            missing(path).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
+        };
+        assert_eq!(names(&deep), way);
+        std::fs::create_dir(folder.path().join("one")).unwrap();
+        assert_eq!(names(&deep), way[1..]);
+        assert_eq!(missing(Path::new("")), [] as [PathBuf; 0]);
+        assert_eq!(missing(Path::new("no/such")), [Path::new("no"), Path::new("no/such")]);
     }
 
     #[test]

@@ -1,30 +1,28 @@
 //! One client, from visit to visit: what it was about when the connection broke, it goes on with at the next.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
-use ebb_round::{ClientId, Parcel};
+use bytes::Bytes;
+use ebb_round::{Parcel, RoundNo};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status, Streaming};
 
+use super::checks::{self, Unsound, Welcome, plain};
 use super::endpoint::{brief, distrust};
-use super::errand::{self, Answering, Came, Errand, SharedTrainer, Stage, Wanted};
+use super::errand::{self, Answering, Came, Declined, Errand, STUCK, SharedTrainer, Stage, Wanted};
 use super::home::Home;
-use super::{
-    AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, SHORTEST, Trainer, Until, jittered,
-};
+use super::limits::Limits;
+use super::transfer::{Moved, Moving, Server, arrived, fetch, send};
+use super::{AtWork, Interrupter, Invitation, JoinError, Joining, Left, Make, Trainer, Until};
 use crate::digest::Digest;
-use crate::pack::{self, Bounds, Number, Packing};
+use crate::pack::{self, Number, Packing};
 use crate::server::{MOST_MESSAGE, MOST_SAID};
-use crate::wire::fleet_client::FleetClient;
 use crate::wire::from_client::Message as Say;
 use crate::wire::from_server::Message as Said;
-use crate::{PART, VERSION, convert, wire};
+use crate::{VERSION, convert, wire};
 
 /// How a visit to the server ended.
 pub(super) enum Visit {
@@ -35,22 +33,17 @@ pub(super) enum Visit {
         why: String,
         was_in: bool,
     },
+    /// The server does not want the client, or says what cannot be: the right one at the same address will.
+    TurnedAway {
+        why: String,
+    },
 }
-
-/// What the server may send at most beside a model.
-const MOST_SIDES: usize = 8;
 
 /// So many messages may wait to be sent.
 const MOST_UNSENT: usize = 16;
 
 /// How long the server may take to say the first word.
 const WELCOME: Duration = Duration::from_secs(20);
-
-/// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for longer.
-const STUCK: Duration = Duration::from_secs(300);
-
-/// The longest wait before asking again for room: the server keeps a client's place in the queue for longer.
-const LONGEST_FOR_ROOM: Duration = Duration::from_secs(1);
 
 /// How long to listen for what a server said last.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -67,7 +60,7 @@ pub(super) struct Member {
     /// Grows with every errand.
     n_errands: u64,
     /// The last model that was fetched, by its digest.
-    model: Option<(Bytes, Arc<Parcel>)>,
+    model: Option<(Digest, Arc<Parcel>)>,
     session: Bytes,
     packing: Packing,
     /// How long a step and sending an update took, as far as is known.
@@ -85,19 +78,6 @@ struct Prepared {
 }
 
 type Making = tokio::task::JoinHandle<Result<Box<dyn Trainer>, String>>;
-type Server = FleetClient<Channel>;
-type Moving = Pin<Box<dyn Future<Output = Result<Moved, Status>> + Send>>;
-
-/// What a transfer brought.
-enum Moved {
-    /// The model is there.
-    Down,
-    /// There is no such model any more.
-    Gone,
-    /// The update is at the server, after so many seconds.
-    Up(f64),
-}
-
 impl Member {
     pub(super) fn new(joining: Joining, home: Home, make: Make) -> Member {
         let errand = home.answer.clone().map(|(answer, packed)| Errand::answered(answer, packed));
@@ -126,8 +106,9 @@ impl Member {
         let mut was_in = false;
         match self.try_visit(endpoint, until, &mut was_in).await {
             Ok(visit) => visit,
-            // Whoever was let in before may be behind a network that answers for others, and will not always be.
-            Err(status) => match distrust(&status, &self.joining).filter(|_| self.session.is_empty()) {
+            // Whoever was let in before may be behind a network that answers for others, or at a server that was started with the
+            // wrong certificate, and will not always be.
+            Err(status) => match distrust(&status, &self.joining).filter(|_| self.home.enrolled.is_none()) {
                 Some(message) => Visit::Hopeless(JoinError::Unusable(message)),
                 None => Visit::Lost { why: brief(&status, &self.joining), was_in },
             },
@@ -141,12 +122,11 @@ impl Member {
         was_in: &mut bool,
     ) -> Result<Visit, Status> {
         let channel = endpoint.connect().await.map_err(|error| Status::from_error(Box::new(error)))?;
-        let mut server = FleetClient::new(channel)
-            .max_decoding_message_size(MOST_SAID)
-            .max_encoding_message_size(MOST_MESSAGE);
+        let mut server =
+            Server::new(channel).max_decoding_message_size(MOST_SAID).max_encoding_message_size(MOST_MESSAGE);
         let (client, of) = match self.enrolled(&mut server).await? {
             Ok(enrolled) => enrolled,
-            Err(error) => return Ok(Visit::Hopeless(error)),
+            Err(visit) => return Ok(visit),
         };
         let (to, stream) = mpsc::channel(MOST_UNSENT);
         let hello = wire::Hello {
@@ -164,14 +144,22 @@ impl Member {
         let first = first.await.map_err(|_| Status::deadline_exceeded("the server said nothing"))??;
         let welcome = match first.and_then(|first| first.message) {
             Some(Said::Welcome(welcome)) => welcome,
-            Some(Said::Refused(refused)) => return Ok(turned_away(refused)),
-            Some(Said::Bye(bye)) if bye.r#final => return Ok(Visit::Ended(Left::Over(bye.reason))),
+            Some(Said::Refused(refused)) => return Ok(turned_away(&refused)),
+            Some(Said::Bye(bye)) if bye.r#final => return Ok(over(&bye)),
             _ => return Err(Status::unavailable("the server hung up")),
         };
+        let welcome = match checks::welcome(client, welcome) {
+            Ok(welcome) => welcome,
+            Err(unsound) => return Ok(Visit::TurnedAway { why: unsound.to_string() }),
+        };
+        // Before data is read for it.
+        if let Err(declined) = self.fits(welcome.invitation.layout.len(), 0, 0, 0) {
+            return Ok(Visit::TurnedAway { why: declined.to_string() });
+        }
         *was_in = true;
         self.session = welcome.session.clone();
-        self.packing = convert::read_packing(welcome.packing.as_ref());
-        match self.come_in(client, server, &to, &mut from, &welcome, until).await {
+        self.packing = welcome.packing;
+        match self.come_in(server, &to, &mut from, &welcome, until).await {
             // Where nothing can be sent any more, the server may have said why, and it was not read yet.
             Err(status) => last_word(&mut from).await.ok_or(status),
             visit => visit,
@@ -181,18 +169,17 @@ impl Member {
     /// Prepares, says what it can, and stays.
     async fn come_in(
         &mut self,
-        client: u32,
         server: Server,
         to: &mpsc::Sender<wire::FromClient>,
         from: &mut Streaming<wire::FromServer>,
-        welcome: &wire::Welcome,
+        welcome: &Welcome,
         until: &mut watch::Receiver<Until>,
     ) -> Result<Visit, Status> {
         let prepared = {
             // Data may be read first, and a worker started: it says meanwhile that it is there.
-            let beat = beat(welcome);
+            let beat = welcome.beat;
             let mut beats = tokio::time::interval_at(tokio::time::Instant::now() + beat, beat);
-            let mut preparing = std::pin::pin!(self.prepare(client, welcome));
+            let mut preparing = std::pin::pin!(self.prepare(&welcome.invitation));
             loop {
                 tokio::select! {
                     prepared = &mut preparing => break prepared,
@@ -208,12 +195,12 @@ impl Member {
         let in_hand = self.errand.as_ref().and_then(Errand::in_hand);
         let abilities = Some(convert::say_abilities(abilities));
         say(to, Say::Ready(wire::Ready { samples, abilities, in_hand })).await?;
-        tracing::info!(client, samples, "connected");
-        self.stay(server, to, from, welcome, until).await
+        tracing::info!(client = welcome.invitation.client.number(), samples, "connected");
+        self.stay(server, to, from, welcome.beat, until).await
     }
 
     /// The client's number and its server's; it enrols if it has none.
-    async fn enrolled(&mut self, server: &mut Server) -> Result<Result<(u32, Vec<u8>), JoinError>, Status> {
+    async fn enrolled(&mut self, server: &mut Server) -> Result<Result<(u32, Vec<u8>), Visit>, Status> {
         if let Some(enrolled) = &self.home.enrolled {
             return Ok(Ok(enrolled.clone()));
         }
@@ -222,36 +209,27 @@ impl Member {
         let request = wire::EnrolRequest { token, secret, number: self.joining.number };
         match server.enrol(request).await {
             Ok(enrolled) => {
-                let wire::Enrolled { client, server } = enrolled.into_inner();
-                let enrolled = (client, server.to_vec());
+                let enrolled = match checks::enrolled(enrolled.into_inner()) {
+                    Ok(enrolled) => enrolled,
+                    Err(unsound) => return Ok(Err(Visit::TurnedAway { why: unsound.to_string() })),
+                };
                 self.home.enrolled = Some(enrolled.clone());
-                Ok(self.home.keep_identity().map(|()| enrolled))
+                Ok(self.home.keep_identity().map(|()| enrolled).map_err(Visit::Hopeless))
             }
+            // Whoever gave the token is at hand.
             Err(status) if status.code() == Code::PermissionDenied => {
-                let message = status.message().to_owned();
-                Ok(Err(JoinError::Refused { reason: "token".to_owned(), message }))
+                let (reason, message) = ("token".to_owned(), plain(status.message()));
+                Ok(Err(Visit::Hopeless(JoinError::Refused { reason, message })))
             }
             Err(status) => Err(status),
         }
     }
 
     /// Makes the trainer, once.
-    async fn prepare(
-        &mut self,
-        client: u32,
-        welcome: &wire::Welcome,
-    ) -> Result<(u32, crate::Abilities), JoinError> {
-        let senseless =
-            || JoinError::Unusable("the server's model would be larger than any memory".to_owned());
-        let invitation = Invitation {
-            client: ClientId::new(client as usize),
-            settings: welcome.settings.clone(),
-            seed: welcome.seed,
-            layout: convert::layout(&welcome.layout).ok_or_else(senseless)?,
-        };
-        if self.trainer.as_ref().is_none_or(|last| last.invitation != invitation) {
-            if self.making.as_ref().is_none_or(|(of, _)| *of != invitation) {
-                tracing::info!(client, "making ready");
+    async fn prepare(&mut self, invitation: &Invitation) -> Result<(u32, crate::Abilities), JoinError> {
+        if self.trainer.as_ref().is_none_or(|last| last.invitation != *invitation) {
+            if self.making.as_ref().is_none_or(|(of, _)| of != invitation) {
+                tracing::info!(client = invitation.client.number(), "making ready");
                 let (make, of) = (Arc::clone(&self.make), invitation.clone());
                 let making = tokio::task::spawn_blocking(move || {
                     let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,10 +240,12 @@ impl Member {
             let (_, making) = self.making.as_mut().expect("it is being made");
             let made = making.await.map_err(|error| JoinError::Trainer(error.to_string()));
             self.making = None;
-            let trainer = made?.map_err(JoinError::Trainer)?;
+            // It may quote the server's settings.
+            let trainer = made?.map_err(|error| JoinError::Trainer(plain(&error)))?;
             let (samples, abilities) = (trainer.samples(), trainer.abilities());
             let interrupter = trainer.interrupter();
             let trainer = Arc::new(Mutex::new(trainer));
+            let invitation = invitation.clone();
             self.trainer = Some(Prepared { invitation, trainer, interrupter, samples, abilities });
         }
         let prepared = self.trainer.as_ref().expect("it was just made");
@@ -278,10 +258,9 @@ impl Member {
         server: Server,
         to: &mpsc::Sender<wire::FromClient>,
         from: &mut Streaming<wire::FromServer>,
-        welcome: &wire::Welcome,
+        beat: Duration,
         until: &mut watch::Receiver<Until>,
     ) -> Result<Visit, Status> {
-        let beat = beat(welcome);
         let mut beats = tokio::time::interval(beat);
         let mut heard = Instant::now();
         let mut moving = self.transfer(&server);
@@ -292,7 +271,7 @@ impl Member {
                     let Some(said) = said? else { return Err(Status::unavailable("the server hung up")) };
                     let Some(said) = said.message else { continue };
                     let before = self.n_errands;
-                    if let Some(visit) = self.heard(said, to).await {
+                    if let Some(visit) = self.heard(said, to).await? {
                         return Ok(visit);
                     }
                     if self.n_errands != before {
@@ -303,7 +282,8 @@ impl Member {
                     match moved {
                         // Asking again would not help.
                         Err(status) if status.code() == Code::InvalidArgument => {
-                            self.give_up(to, status.message()).await?;
+                            tracing::warn!(why = plain(status.message()), "the server does not take a transfer");
+                            self.give_up(to, Declined::Untakable).await?;
                         }
                         moved => self.moved(moved?, to).await?,
                     }
@@ -329,40 +309,83 @@ impl Member {
     }
 
     /// Something the server said.
-    async fn heard(&mut self, said: Said, to: &mpsc::Sender<wire::FromClient>) -> Option<Visit> {
+    async fn heard(
+        &mut self,
+        said: Said,
+        to: &mpsc::Sender<wire::FromClient>,
+    ) -> Result<Option<Visit>, Status> {
         match said {
-            Said::Job(job) => self.take_up(Wanted::Job(job)),
-            Said::Probe(probe) => self.take_up(Wanted::Probe(probe)),
-            Said::Evaluate(evaluate) => self.take_up(Wanted::Evaluate(evaluate)),
+            Said::Job(job) => {
+                let checked = checks::job(&job, self.layout()).map(Wanted::Job);
+                self.asked(job.round, checked, to).await?;
+            }
+            Said::Probe(probe) => {
+                let checked = checks::probe(&probe, self.layout()).map(Wanted::Probe);
+                self.asked(probe.round, checked, to).await?;
+            }
+            Said::Evaluate(judge) => {
+                let checked = checks::evaluate(&judge, self.layout()).map(Wanted::Evaluate);
+                self.asked(judge.round, checked, to).await?;
+            }
             Said::Stop(stop) => {
-                let is_it =
-                    |errand: &&Errand| matches!(&errand.wanted, Wanted::Job(job) if job.round == stop.round);
+                let is_it = |errand: &&Errand| errand.wanted.is_job_of(stop.round);
                 match self.errand.as_ref().filter(is_it).filter(|_| !stop.finish).map(|errand| &errand.stage)
                 {
                     Some(Stage::AtWork(at_work, _)) => self.stop(at_work),
                     Some(Stage::Fetching(_)) => {
                         self.n_errands += 1;
-                        if let Err(status) =
-                            self.give_up(to, "the time was over before it had the model").await
-                        {
-                            return Some(Visit::Lost { why: brief(&status, &self.joining), was_in: true });
-                        }
+                        self.give_up(to, Declined::Stopped).await?;
                     }
                     Some(Stage::Answering(_)) | None => {}
                 }
             }
-            Said::Settled(settled) => return self.settled(&settled).err().map(Visit::Hopeless),
-            Said::Refused(refused) => return Some(turned_away(refused)),
-            Said::Bye(bye) if bye.r#final => return Some(Visit::Ended(Left::Over(bye.reason))),
-            Said::Bye(bye) => return Some(Visit::Lost { why: bye.reason, was_in: true }),
+            Said::Settled(settled) => return Ok(self.settled(&settled).err().map(Visit::Hopeless)),
+            Said::Refused(refused) => return Ok(Some(turned_away(&refused))),
+            Said::Bye(bye) if bye.r#final => return Ok(Some(over(&bye))),
+            Said::Bye(bye) => return Ok(Some(Visit::Lost { why: plain(&bye.reason), was_in: true })),
             Said::Welcome(_) | Said::Beat(_) => {}
         }
-        None
+        Ok(None)
+    }
+
+    /// What the model consists of.
+    fn layout(&self) -> &ebb_round::Layout {
+        &self.prepared().invitation.layout
+    }
+
+    fn prepared(&self) -> &Prepared {
+        self.trainer.as_ref().expect("it was made before the client was ready")
+    }
+
+    /// Whether what a job needs is within the limits.
+    fn fits(&self, numbers: usize, sides: usize, fetched_bytes: u64, steps: u32) -> Result<(), Declined> {
+        let needed_bytes = Limits::needed_bytes(numbers, sides, fetched_bytes, steps);
+        let most_bytes = self.joining.limits.memory_bytes;
+        if needed_bytes <= most_bytes { Ok(()) } else { Err(Declined::Memory { needed_bytes, most_bytes }) }
+    }
+
+    /// The server wants something of a round: it is taken up, or declined.
+    async fn asked(
+        &mut self,
+        round: RoundNo,
+        checked: Result<Wanted, Unsound>,
+        to: &mpsc::Sender<wire::FromClient>,
+    ) -> Result<(), Status> {
+        let wanted = checked.map_err(Declined::Unsound).and_then(|wanted| {
+            let fetched_bytes = wanted.model().map_or(0, |model| model.bytes);
+            let steps = wanted.steps(self.prepared().samples);
+            self.fits(self.layout().len(), 0, fetched_bytes, steps).map(|()| wanted)
+        });
+        match wanted {
+            Ok(wanted) => self.take_up(wanted),
+            Err(why) => decline(to, round, &why).await?,
+        }
+        Ok(())
     }
 
     /// A new errand; one that is under way is dropped, for the server knows what it does.
     fn take_up(&mut self, wanted: Wanted) {
-        let same = |errand: &Errand| matches!((&errand.wanted, &wanted), (Wanted::Job(one), Wanted::Job(other)) if one.ticket == other.ticket);
+        let same = |errand: &Errand| wanted.ticket().is_some() && errand.wanted.ticket() == wanted.ticket();
         if self.errand.as_ref().is_some_and(same) {
             return;
         }
@@ -381,10 +404,10 @@ impl Member {
     }
 
     fn settled(&mut self, settled: &wire::Settled) -> Result<(), JoinError> {
-        let is_it =
-            |errand: &Errand| matches!(&errand.wanted, Wanted::Job(job) if job.round == settled.round);
+        let is_it = |errand: &Errand| errand.wanted.is_job_of(settled.round);
         if !settled.refused.is_empty() {
-            tracing::warn!(round = settled.round, reason = settled.refused, "the answer was not taken");
+            let reason = plain(&settled.refused);
+            tracing::warn!(round = settled.round, reason, "the answer was not taken");
         }
         if let Some(Errand { stage: Stage::AtWork(at_work, _), .. }) =
             self.errand.take_if(|errand| is_it(errand))
@@ -399,11 +422,11 @@ impl Member {
         let errand = self.errand.as_ref()?;
         match &errand.stage {
             Stage::Fetching(have) => {
-                let content = errand.wanted.content()?.clone();
-                if self.model.as_ref().is_some_and(|(digest, _)| *digest == content.digest) {
+                let model = errand.wanted.model()?.clone();
+                if self.model.as_ref().is_some_and(|(digest, _)| *digest == model.digest) {
                     return Some(Box::pin(std::future::ready(Ok(Moved::Down))));
                 }
-                Some(Box::pin(fetch(server.clone(), self.session.clone(), content, Arc::clone(have))))
+                Some(Box::pin(fetch(server.clone(), self.session.clone(), model, Arc::clone(have))))
             }
             Stage::Answering(answering) => {
                 if answering.sent_in.as_ref() == Some(&self.session) {
@@ -421,30 +444,14 @@ impl Member {
         let Some(errand) = self.errand.as_mut() else { return Ok(()) };
         match (moved, &mut errand.stage) {
             (Moved::Down, Stage::Fetching(have)) => {
-                let Some(content) = errand.wanted.content() else { return Ok(()) };
-                let prepared = self.trainer.as_ref().expect("it was made before the client was ready");
                 let bytes = std::mem::take(&mut *have.lock().unwrap_or_else(PoisonError::into_inner));
-                if self.model.as_ref().is_none_or(|(digest, _)| *digest != content.digest) {
-                    let Some(parcel) = read_model(content, &bytes, prepared.invitation.layout.len()) else {
-                        return self.give_up(to, "its model came damaged").await;
-                    };
-                    self.model = Some((content.digest.clone(), Arc::new(parcel)));
+                match self.fetched(&bytes) {
+                    Ok(global) => self.begin(global),
+                    Err(declined) => self.give_up(to, declined).await?,
                 }
-                let global = Arc::clone(&self.model.as_ref().expect("it is there").1);
-                let heard = match &errand.wanted {
-                    Wanted::Job(job) => job.heard,
-                    Wanted::Probe(_) | Wanted::Evaluate(_) => None,
-                };
-                let memory = self.home.memory.recall(errand.wanted.round(), heard);
-                if matches!(errand.wanted, Wanted::Job(_)) {
-                    self.home.heard(heard);
-                }
-                errand.begin(&prepared.trainer, global, memory);
                 Ok(())
             }
-            (Moved::Gone, Stage::Fetching(_)) => {
-                self.give_up(to, "its model is not to be had any more").await
-            }
+            (Moved::Gone, Stage::Fetching(_)) => self.give_up(to, Declined::Gone).await,
             (Moved::Up(took_s), Stage::Answering(answering)) => {
                 self.upload_s = took_s;
                 answering.sent_in = Some(self.session.clone());
@@ -455,13 +462,43 @@ impl Member {
         }
     }
 
-    async fn give_up(&mut self, to: &mpsc::Sender<wire::FromClient>, why: &str) -> Result<(), Status> {
-        if let Some(errand) = self.errand.take() {
-            let round = errand.wanted.round();
-            tracing::warn!(round, why, "gave up a job");
-            say(to, Say::Failed(wire::Failed { round, message: why.to_owned() })).await?;
+    /// The model of the errand: the one that is there, or what was just fetched.
+    fn fetched(&mut self, bytes: &[u8]) -> Result<Arc<Parcel>, Declined> {
+        let wanted = &self.errand.as_ref().expect("it is for one").wanted;
+        let model = wanted.model().expect("only those that have one are fetched for");
+        if let Some((_, there)) = self.model.as_ref().filter(|(digest, _)| *digest == model.digest) {
+            return Ok(Arc::clone(there));
         }
-        Ok(())
+        // What is compressed may come to more than its length told.
+        let (layout, steps) = (self.layout(), wanted.steps(self.prepared().samples));
+        self.fits(layout.len(), checks::sides(bytes), model.bytes, steps)?;
+        let parcel = checks::fetched(model, bytes, layout).map_err(Declined::Unsound)?;
+        let parcel = Arc::new(parcel);
+        self.model = Some((model.digest, Arc::clone(&parcel)));
+        Ok(parcel)
+    }
+
+    /// The errand's model is there: its work begins.
+    fn begin(&mut self, global: Arc<Parcel>) {
+        let errand = self.errand.as_mut().expect("its model was fetched");
+        let heard = match &errand.wanted {
+            Wanted::Job(job) => job.heard,
+            Wanted::Probe(_) | Wanted::Evaluate(_) | Wanted::Settling(..) => None,
+        };
+        let memory = self.home.memory.recall(errand.wanted.round(), heard);
+        if matches!(errand.wanted, Wanted::Job(_)) {
+            self.home.heard(heard);
+        }
+        let Prepared { trainer, interrupter, .. } =
+            self.trainer.as_ref().expect("it was made before the client was ready");
+        errand.begin((trainer, interrupter.as_ref()), global, memory, self.joining.limits.job);
+    }
+
+    async fn give_up(&mut self, to: &mpsc::Sender<wire::FromClient>, why: Declined) -> Result<(), Status> {
+        match self.errand.take() {
+            Some(errand) => decline(to, errand.wanted.round(), &why).await,
+            None => Ok(()),
+        }
     }
 
     /// The work is done.
@@ -473,17 +510,20 @@ impl Member {
         let Some(errand) = self.errand.as_mut() else { return Ok(None) };
         let round = errand.wanted.round();
         match came {
-            Err(why) => self.give_up(to, &why).await?,
-            Ok(Came::Trained(None)) => self.give_up(to, "not one step was done").await?,
+            Err(why) => self.give_up(to, Declined::Trainer(why)).await?,
+            Ok(Came::Trained(None)) => {
+                let overran = matches!(&errand.stage, Stage::AtWork(at_work, _) if at_work.has_overrun());
+                self.give_up(to, if overran { Declined::Time } else { Declined::NoStep }).await?;
+            }
             Ok(Came::Trained(Some((trained, step_s)))) => {
-                let Wanted::Job(job) = &errand.wanted else { return Ok(None) };
+                let Some(ticket) = errand.wanted.ticket().cloned() else { return Ok(None) };
                 let update = trained.update;
                 let delta = with_residue(update.delta, &self.home.residue);
                 let packed = pack::pack(&delta, self.packing);
                 let digest = Bytes::copy_from_slice(Digest::of(&packed.bytes).bytes());
                 let answer = wire::Answer {
                     round,
-                    ticket: job.ticket.clone(),
+                    ticket,
                     delta: Some(wire::Content { digest, bytes: packed.bytes.len() as u64 }),
                     steps: update.steps.get(),
                     steps_asked: update.steps_asked.get(),
@@ -531,12 +571,35 @@ impl Member {
     }
 }
 
-fn turned_away(refused: wire::Refused) -> Visit {
-    let wire::Refused { reason, message, r#final: last } = refused;
-    match last {
-        true => Visit::Hopeless(JoinError::Refused { reason, message }),
-        false => Visit::Lost { why: format!("the server refused ({reason}): {message}"), was_in: false },
+/// Reasons for which a server may send a client home for good: what is not so at another start of the right server. Nobody but the
+/// client's own server knows that it is shut out, and what a client cannot do for a run it will not be able to do later.
+const FOR_GOOD: [&str; 2] = ["revoked", "unable"];
+
+/// What a server says that is not the client's, is of another release, or was given the wrong certificates: asking again soon is of no
+/// use, but the right one may be started at the same address any time.
+const MENDED_THERE: [&str; 3] = ["unknown", "version", "certificate"];
+
+/// A server of another release may call final what is not.
+fn turned_away(refused: &wire::Refused) -> Visit {
+    let checks::Refused { reason, message, last } = checks::refused(refused);
+    if last && FOR_GOOD.contains(&reason.as_str()) {
+        return Visit::Hopeless(JoinError::Refused { reason, message });
     }
+    let mended_there = last || MENDED_THERE.contains(&reason.as_str());
+    let why = format!("the server refused ({reason}): {message}");
+    if mended_there { Visit::TurnedAway { why } } else { Visit::Lost { why, was_in: false } }
+}
+
+/// The server says that the run is over, or that the client is out of it.
+fn over(bye: &wire::Bye) -> Visit {
+    Visit::Ended(Left::Over(plain(&bye.reason)))
+}
+
+/// Says that the client does not do what it was asked, and keeps why.
+async fn decline(to: &mpsc::Sender<wire::FromClient>, round: RoundNo, why: &Declined) -> Result<(), Status> {
+    // As a value, for what a trainer says may have lines of its own.
+    tracing::warn!(round, why = why.to_string(), "gave up a job");
+    say(to, Say::Failed(wire::Failed { round, message: why.class() })).await
 }
 
 /// What a server said before it hung up, if it did.
@@ -544,8 +607,8 @@ async fn last_word(from: &mut Streaming<wire::FromServer>) -> Option<Visit> {
     let word = async {
         while let Ok(Some(said)) = from.message().await {
             match said.message {
-                Some(Said::Bye(bye)) if bye.r#final => return Some(Visit::Ended(Left::Over(bye.reason))),
-                Some(Said::Refused(refused)) => return Some(turned_away(refused)),
+                Some(Said::Bye(bye)) if bye.r#final => return Some(over(&bye)),
+                Some(Said::Refused(refused)) => return Some(turned_away(&refused)),
                 _ => {}
             }
         }
@@ -574,14 +637,6 @@ async fn say(to: &mpsc::Sender<wire::FromClient>, say: Say) -> Result<(), Status
     to.send(message).await.map_err(|_| Status::unavailable("the connection is closed"))
 }
 
-/// The end of a transfer; never, if there is none.
-async fn arrived(moving: &mut Option<Moving>) -> Result<Moved, Status> {
-    match moving {
-        Some(moving) => moving.await,
-        None => std::future::pending().await,
-    }
-}
-
 /// The end of the work; never, if there is none.
 async fn came(errand: &mut Option<Errand>) -> Result<Came, String> {
     match errand {
@@ -601,41 +656,6 @@ async fn ends(until: &mut watch::Receiver<Until>) -> Until {
     }
 }
 
-/// The model that a content is, if it is.
-fn read_model(content: &wire::Content, bytes: &[u8], numbers: usize) -> Option<Parcel> {
-    if Digest::read(&content.digest)? != Digest::of(bytes) {
-        return None;
-    }
-    pack::unpack(bytes, Bounds { numbers, sides: MOST_SIDES }).ok().map(|(parcel, _)| parcel)
-}
-
-/// Gets a model, from where it broke off.
-async fn fetch(
-    mut server: Server,
-    session: Bytes,
-    content: wire::Content,
-    have: Arc<Mutex<BytesMut>>,
-) -> Result<Moved, Status> {
-    let lock = || have.lock().unwrap_or_else(PoisonError::into_inner);
-    let request = wire::FetchRequest { session, digest: content.digest, offset: lock().len() as u64 };
-    let mut chunks = match server.fetch(request).await {
-        Err(status) if status.code() == Code::NotFound => return Ok(Moved::Gone),
-        chunks => chunks?.into_inner(),
-    };
-    while let Some(chunk) = chunks.message().await? {
-        let mut have = lock();
-        if (have.len() + chunk.bytes.len()) as u64 > content.bytes {
-            have.clear();
-            return Err(Status::data_loss("the server sends more than it said"));
-        }
-        have.extend_from_slice(&chunk.bytes);
-    }
-    if (lock().len() as u64) < content.bytes {
-        return Err(Status::aborted("the model did not come to its end"));
-    }
-    Ok(Moved::Down)
-}
-
 /// Says that it goes.
 async fn leave(
     told: Until,
@@ -649,255 +669,5 @@ async fn leave(
     Ok(Visit::Ended(Left::Stopped))
 }
 
-/// How often the server wants to hear of it.
-fn beat(welcome: &wire::Welcome) -> Duration {
-    Duration::from_secs_f64(welcome.heartbeat_s.clamp(0.01, 3600.0))
-}
-
-/// Sends an update, from where it broke off; while the server has no room for it, after a pause that grows.
-async fn send(
-    server: Server,
-    session: Bytes,
-    content: wire::Content,
-    packed: Bytes,
-) -> Result<Moved, Status> {
-    let mut pause = SHORTEST;
-    loop {
-        match try_send(server.clone(), session.clone(), content.clone(), packed.clone()).await {
-            Err(status) if status.code() == Code::ResourceExhausted => {
-                tracing::debug!(why = status.message(), again_within_s = pause.as_secs_f64(), "not sent yet");
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_FOR_ROOM);
-            }
-            sent => return sent,
-        }
-    }
-}
-
-async fn try_send(
-    mut server: Server,
-    session: Bytes,
-    content: wire::Content,
-    packed: Bytes,
-) -> Result<Moved, Status> {
-    let (digest, bytes) = (content.digest.clone(), content.bytes);
-    let held = wire::HeldRequest { session: session.clone(), digest, bytes };
-    let offset = server.held(held).await?.into_inner().bytes;
-    // Without the time that it waited: methods go by how long sending takes.
-    let began = Instant::now();
-    let from = usize::try_from(offset).ok().filter(|&from| from <= packed.len());
-    let from = from.ok_or_else(|| Status::data_loss("the server holds more than there is"))?;
-    if from < packed.len() {
-        let header = wire::Header { session, content: Some(content), offset };
-        let header = wire::Part { part: Some(wire::part::Part::Header(header)) };
-        let chunks = (from..packed.len()).step_by(PART).map(move |at| {
-            let bytes = packed.slice(at..(at + PART).min(packed.len()));
-            wire::Part { part: Some(wire::part::Part::Bytes(bytes)) }
-        });
-        server.send(tokio_stream::iter(std::iter::once(header).chain(chunks))).await?;
-    }
-    Ok(Moved::Up(began.elapsed().as_secs_f64()))
-}
-
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-    use std::path::Path;
-
-    use ebb_round::{Job, RoundNo, Stream, Update};
-    use ebb_train::backend::Trained;
-
-    use super::*;
-    use crate::Abilities;
-    use crate::client::{AtWork, Trainer};
-
-    /// A model of one number, by which every update would move by a tenth: no half is that.
-    struct Tenth;
-
-    impl Trainer for Tenth {
-        fn samples(&self) -> u32 {
-            1
-        }
-
-        fn abilities(&self) -> Abilities {
-            Abilities::default()
-        }
-
-        fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
-            let update = Update {
-                delta: Parcel::of(vec![0.1]),
-                base: job.round,
-                rate: job.rate,
-                steps: NonZeroU32::MIN,
-                steps_asked: NonZeroU32::MIN,
-                samples: 1,
-                loss: 1.0,
-                loss_fall: 0.0,
-                accuracy: None,
-            };
-            Ok(Some(Trained { update, memory: None }))
-        }
-    }
-
-    /// What happens to a round's answer, and when the client is killed.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Fate {
-        Taken,
-        Refused,
-        KilledAtWork,
-        KilledBeforeItWasSent,
-        KilledBeforeItWasTold,
-        KilledOnceItWasTold,
-        KilledAndRefused,
-        /// It comes back when the server has forgotten what became of it.
-        KilledForLong,
-        KilledForLongAndRefused,
-    }
-
-    const FATES: [Fate; 9] = [
-        Fate::Taken,
-        Fate::Refused,
-        Fate::KilledAtWork,
-        Fate::KilledBeforeItWasSent,
-        Fate::KilledBeforeItWasTold,
-        Fate::KilledOnceItWasTold,
-        Fate::KilledAndRefused,
-        Fate::KilledForLong,
-        Fate::KilledForLongAndRefused,
-    ];
-
-    fn start(folder: &Path, packing: Packing) -> Member {
-        let home = Home::open(Some(folder.to_owned())).unwrap();
-        let mut member = Member::new(Joining::default(), home, Box::new(|_| Err(String::new())));
-        let (samples, abilities) = (1, Abilities::default());
-        let invitation =
-            Invitation { client: ClientId::new(0), settings: String::new(), seed: 0, layout: crate::flat(1) };
-        let trainer: Box<dyn Trainer> = Box::new(Tenth);
-        let trainer = Arc::new(Mutex::new(trainer));
-        member.trainer = Some(Prepared { invitation, trainer, interrupter: None, samples, abilities });
-        member.model = Some((Bytes::new(), Arc::new(Parcel::of(vec![0.0]))));
-        member.packing = packing;
-        member
-    }
-
-    fn job(round: RoundNo, heard: Option<RoundNo>) -> wire::Job {
-        let work = wire::Work { amount: Some(wire::work::Amount::Steps(1)), batch: None };
-        let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
-        let global = Some(wire::Content::default());
-        wire::Job { round, ticket, global, rate: 1.0, work: Some(work), heard, window_s: None }
-    }
-
-    /// What is sent for the job of a round.
-    async fn trains(member: &mut Member, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
-        let (to, _from) = mpsc::channel(16);
-        member.take_up(Wanted::Job(job(round, heard)));
-        member.moved(Moved::Down, &to).await.unwrap();
-        let work = came(&mut member.errand).await;
-        assert!(member.came(work, &to).await.unwrap().is_none());
-        in_hand(member, round)
-    }
-
-    /// What it would send for a round, if it has an answer to it.
-    fn in_hand(member: &Member, round: RoundNo) -> Option<f32> {
-        let errand = member.errand.as_ref().filter(|errand| errand.wanted.round() == round)?;
-        let Stage::Answering(answering) = &errand.stage else { return None };
-        assert_eq!(errand.in_hand().unwrap().ticket, answering.answer.ticket);
-        let (parcel, _) = pack::unpack(&answering.packed, Bounds { numbers: 1, sides: 0 }).unwrap();
-        Some(parcel.model[0])
-    }
-
-    fn told(member: &mut Member, round: RoundNo, refused: &str) {
-        member.settled(&wire::Settled { round, refused: refused.to_owned() }).unwrap();
-    }
-
-    /// Plays a round for every fate: what was taken is a tenth for each, but for one rounding.
-    fn check(fates: &[Fate]) {
-        let folder = tempfile::tempdir().unwrap();
-        let half = Packing { number: Number::F16, zstd: false };
-        let again = || start(folder.path(), half);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let mut member = again();
-            let (mut sum, mut count, mut heard) = (0.0, 0, None);
-            for (round, &fate) in (0..).zip(fates) {
-                let mut sent = trains(&mut member, round, heard).await.unwrap();
-                match fate {
-                    Fate::KilledAtWork => {
-                        // As if it had not come to an answer: then nothing of this round is on the disk.
-                        member.home.answer = None;
-                        member.home.next_residue = None;
-                        member.home.keep_memory().unwrap();
-                        drop(member);
-                        member = again();
-                        sent = trains(&mut member, round, heard).await.unwrap();
-                    }
-                    Fate::Taken | Fate::Refused | Fate::KilledOnceItWasTold => {}
-                    _ => {
-                        drop(member);
-                        member = again();
-                        assert_eq!(in_hand(&member, round), Some(sent), "it is sent again as it was");
-                    }
-                }
-                let taken =
-                    !matches!(fate, Fate::Refused | Fate::KilledAndRefused | Fate::KilledForLongAndRefused);
-                if taken {
-                    (sum, count, heard) = (sum + f64::from(sent), count + 1, Some(round));
-                }
-                let forgotten = matches!(fate, Fate::KilledForLong | Fate::KilledForLongAndRefused);
-                told(&mut member, round, if forgotten || !taken { "other-round" } else { "" });
-                if fate == Fate::KilledOnceItWasTold {
-                    drop(member);
-                    member = again();
-                }
-                assert!(member.errand.is_none());
-                let wanted = 0.1 * f64::from(count);
-                assert!(
-                    (sum - wanted).abs() < 1e-4,
-                    "{sum} instead of {wanted} after {:?}",
-                    &fates[..=round as usize]
-                );
-            }
-        });
-    }
-
-    #[test]
-    fn what_rounding_takes_is_made_up_for_once_whenever_the_client_is_killed() {
-        for fate in FATES {
-            check(&[fate; 30]);
-        }
-        let mut stream = Stream::of_run(7, "kills");
-        let fates: Vec<_> = (0..100).map(|_| FATES[stream.below(FATES.len())]).collect();
-        check(&fates);
-    }
-
-    #[tokio::test]
-    async fn a_full_disk_may_have_room_later() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = folder.path().join("home");
-        let mut member = start(&home, Packing { number: Number::F16, zstd: false });
-        // What cannot be written there is as with a disk that is full.
-        std::fs::remove_dir_all(&home).unwrap();
-        let (to, _from) = mpsc::channel(16);
-        member.take_up(Wanted::Job(job(0, None)));
-        member.moved(Moved::Down, &to).await.unwrap();
-        let work = came(&mut member.errand).await;
-        let visit = member.came(work, &to).await.unwrap();
-        assert!(matches!(visit, Some(Visit::Hopeless(JoinError::Unavailable(_)))));
-    }
-
-    #[test]
-    fn an_update_that_is_not_rounded_makes_up_for_it_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let mut member = start(folder.path(), Packing { number: Number::F16, zstd: false });
-            let first = trains(&mut member, 0, None).await.unwrap();
-            told(&mut member, 0, "");
-            member.packing = Packing::default();
-            let second = trains(&mut member, 1, Some(0)).await.unwrap();
-            assert!((f64::from(first) + f64::from(second) - 0.2).abs() < 1e-7);
-            told(&mut member, 1, "");
-            assert_eq!(trains(&mut member, 2, Some(1)).await, Some(0.1));
-        });
-    }
-}
+mod tests;

@@ -118,6 +118,7 @@ impl Floor {
             heartbeat_s: 5.0,
             most_clients: 10,
             most_samples: 1000,
+            most_samples_times: None,
             // Room for a few answers.
             memory_bytes: 64,
             needs: Abilities::default(),

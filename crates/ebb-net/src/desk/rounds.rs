@@ -266,6 +266,7 @@ impl Unread {
             accuracy: said.accuracy,
             took_s,
             payload,
+            digest: Some(digest),
         };
         let flaw = flaw(n_params, &answer, &delta);
         let update = Some(Arc::new(answer.update(delta)));

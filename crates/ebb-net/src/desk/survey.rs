@@ -36,6 +36,8 @@ pub(super) struct Survey {
     wanted: BTreeSet<ClientId>,
     /// Who has it and has not said anything.
     asked: BTreeSet<ClientId>,
+    /// What a client says of a model counts for no more samples than this.
+    most_samples: u32,
     found: Found,
 }
 
@@ -56,7 +58,8 @@ impl Desk {
         };
         let (wanted, asked) = (clients.iter().copied().collect(), BTreeSet::new());
         self.last_question = Some((round, evaluates, now_s + self.rules.deadline_s));
-        self.survey = Some(Survey { round, evaluates, say, wanted, asked, found: Found::default() });
+        let (most_samples, found) = (self.most_believed(), Found::default());
+        self.survey = Some(Survey { round, evaluates, say, wanted, asked, most_samples, found });
         clients.iter().for_each(|&client| self.ask_again(client));
     }
 
@@ -136,7 +139,9 @@ impl Desk {
         self.spoke(client, round, true, now_s);
         let sensible = |value: f64| value.is_finite() && value >= 0.0;
         // Nobody has more of a say than by what it said that it trains on, nor a mean loss that is no number: sums stay numbers too.
-        let most = self.members.get(client).and_then(|member| member.samples).map_or(0.0, f64::from);
+        let stated = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
+        let bound = self.survey.as_ref().map_or(u32::MAX, |survey| survey.most_samples);
+        let most = f64::from(stated.min(bound));
         let part = if samples > most { most / samples } else { 1.0 };
         let all_sensible = sensible(samples)
             && loss.abs() <= samples * f64::from(f32::MAX)

@@ -1,6 +1,8 @@
 //! Conversations at the desk, word for word.
 
+mod identities;
 mod room;
+mod stated;
 mod unfair;
 
 use std::num::NonZeroU32;
@@ -25,6 +27,7 @@ fn rules() -> Rules {
         heartbeat_s: 5.0,
         most_clients: 10,
         most_samples: 1000,
+        most_samples_times: None,
         memory_bytes: 1 << 20,
         needs: Abilities::default(),
         uses: Abilities::default(),
@@ -415,23 +418,6 @@ fn a_round_begins_once_enough_can_take_a_job() {
 }
 
 #[test]
-fn strangers_and_the_revoked_are_refused() {
-    let mut office = Office::with(rules(), 2);
-    office.hello(5, wire::Hello { secret: secret(7), ..hello(0) });
-    office.hello(6, hello(3));
-    office.hello(7, wire::Hello { server: Bytes::from_static(&[0; 16]), ..hello(0) });
-    assert_eq!(office.refusals(), [("unknown", true); 3]);
-    assert_eq!(office.hung, [5, 6, 7]);
-    office.counted("unknown", 3);
-    office.desk.revoke([id(1)]);
-    office.settle();
-    assert!(matches!(office.said.last(), Some((1, Say::Refused(refused))) if refused.r#final));
-    office.hello(8, hello(1));
-    assert_eq!(office.refusals().last(), Some(&("revoked", true)));
-    office.counted("revoked", 1);
-}
-
-#[test]
 fn the_revoked_are_out_of_the_run() {
     let mut office = Office::with(rules(), 2);
     office.open(0, &[0, 1], Wait::Deadline);
@@ -469,19 +455,6 @@ fn a_client_may_take_long_to_prepare_as_long_as_it_says_that_it_is_there() {
     assert_eq!(office.desk.roll(0, &Census::new(), 0.0, 20.0), None, "it can take no job yet");
     office.desk.tick(36.0);
     assert!(!office.desk.sessions.contains_key(&0));
-}
-
-#[test]
-fn other_versions_are_refused_with_what_to_do() {
-    let mut office = Office::with(rules(), 1);
-    office.desk.gone(0);
-    office.hello(1, wire::Hello { oldest: VERSION + 1, newest: VERSION + 2, ..hello(0) });
-    assert_eq!(office.refusals(), [("version", true)]);
-    assert!(
-        matches!(&office.said[0].1, Say::Refused(refused) if refused.message.contains("install the same release"))
-    );
-    office.hello(2, wire::Hello { oldest: 0, newest: VERSION + 1, ..hello(0) });
-    assert!(matches!(&office.said.last().unwrap().1, Say::Welcome(welcome) if welcome.version == VERSION));
 }
 
 #[test]

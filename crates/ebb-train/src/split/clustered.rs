@@ -1,7 +1,9 @@
 //! Clients of a cluster hold the same few classes, those of another cluster other ones.
 //!
 //! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022): the ten classes fall
-//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients.
+//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients. Their
+//! program lists a client's samples of the first class before those of the second and holds out the end of
+//! that list, so that of 200 samples a client trains on 100 of one class and 60 of the other.
 
 use std::num::NonZeroU32;
 
@@ -16,9 +18,11 @@ use super::{Deal, Misfit, Split, Splitter};
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "clustered",
     about: "clusters of neighbouring clients with a few classes each, and no sample at two clients (FL-FDMS)",
-    example: "classes = 2                # a cluster
+    example:
+        "classes = 2                # a cluster
 held_out = 0.1             # of every client's samples, as test data of its own
-validation = 0.1           # ... set aside: nobody trains or is judged on them",
+validation = 0.1           # ... set aside: nobody trains or is judged on them
+taken_from = \"all-classes\" # both; or last-class: so that a client trains on fewer of it than of the others",
     build: |settings| {
         let clustered = settings.parse::<Clustered>()?;
         if clustered.held_out.get() + clustered.validation.get() >= 1.0 {
@@ -38,6 +42,25 @@ struct Clustered {
     held_out: Share,
     #[serde(default = "tenth")]
     validation: Share,
+    #[serde(default, skip_serializing_if = "TakenFrom::is_default")]
+    taken_from: TakenFrom,
+}
+
+/// Which of a client's samples are held out and set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TakenFrom {
+    /// Any, at random.
+    #[default]
+    AllClasses,
+    /// Those of the class that its cluster was dealt last; beyond them those of the one before.
+    LastClass,
+}
+
+impl TakenFrom {
+    fn is_default(&self) -> bool {
+        *self == TakenFrom::default()
+    }
 }
 
 pub(super) fn two() -> NonZeroU32 {
@@ -72,11 +95,18 @@ impl Splitter for Clustered {
         }
         let mut n_validation = 0;
         let mut held_out = Vec::new();
-        for list in &mut lists {
+        for (list, classes) in lists.iter_mut().zip(&classes_of) {
             let (n_held, aside) = (count(self.held_out, list.len()), count(self.validation, list.len()));
             // Of two or three samples the shares could leave nothing.
             let aside = aside.min(list.len() - 1 - n_held);
-            stream.shuffle(list);
+            match self.taken_from {
+                TakenFrom::AllClasses => stream.shuffle(list),
+                // Within a class they come from a shuffled deck.
+                TakenFrom::LastClass => list.sort_by_key(|&sample| {
+                    let class = deal.labels[sample as usize] as usize;
+                    classes.iter().position(|&one| one == class)
+                }),
+            }
             list.truncate(list.len() - aside);
             held_out.push(list.split_off(list.len() - n_held));
             n_validation += aside;
@@ -124,6 +154,36 @@ mod tests {
                 split.notes[0],
                 format!("{aside} samples that nobody holds are set aside for validation")
             );
+        }
+    }
+
+    /// As in the authors' program: MNIST and CIFAR-10 among 20.
+    #[test]
+    fn what_is_taken_from_the_last_class_leaves_less_of_it_in_all_of_a_cluster() {
+        for (n_samples, samples, trained, held) in
+            [(60_000, 200, [100, 60], 20), (50_000, 1000, [500, 300], 100)]
+        {
+            let labels = labels(10, n_samples);
+            let text = |from: &str| format!("[data]\nsamples = {samples}\n{KIND}\ntaken_from = \"{from}\"");
+            let split = dealt(&text("last-class"), &labels, 10, 20, 1);
+            let count =
+                |list: &[u32], class| list.iter().filter(|&&sample| labels[sample as usize] == class).count();
+            let mut favoured = Vec::new();
+            for (train, held_out) in split.train.iter().zip(&split.held_out) {
+                let classes: Vec<_> = classes_held(train, &labels).into_iter().collect();
+                let mut counts: Vec<_> = classes.iter().map(|&class| (count(train, class), class)).collect();
+                counts.sort_unstable();
+                assert_eq!([counts[1].0, counts[0].0], trained);
+                assert_eq!((held_out.len(), count(held_out, counts[0].1)), (held, held));
+                favoured.push(counts[1].1);
+            }
+            assert!(favoured.chunks(4).all(|cluster| cluster.iter().all(|class| *class == cluster[0])));
+            // Neither always the lower nor always the higher of the two.
+            let lower = (0..20).filter(|&client| {
+                classes_held(&split.train[client], &labels).first() == Some(&favoured[client])
+            });
+            assert!((1..20).contains(&lower.count()));
+            assert_eq!(split.clusters, dealt(&text("all-classes"), &labels, 10, 20, 1).clusters);
         }
     }
 

@@ -9,6 +9,8 @@
 //!
 //! The server begins when three clients are there; its record and model are then in `fleet`.
 
+#![forbid(unsafe_code)]
+
 mod line;
 
 use std::path::Path;

@@ -80,6 +80,12 @@ pub(crate) fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> Pa
     out
 }
 
+/// After how many rounds a run has checkpoints, ascending.
+pub(crate) fn checkpoints(folder: &Path) -> Vec<u32> {
+    let number = |name: &String| name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?.parse().ok();
+    contents(folder).keys().filter_map(number).collect()
+}
+
 /// The rows of a run.
 pub(crate) fn rows(folder: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();

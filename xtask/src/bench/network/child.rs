@@ -1,7 +1,8 @@
-//! The processes of a trial: this program again, told what to be by one argument, and then by lines.
+//! The processes of a trial: this program again, or another build of it, told what to be by one argument, and then by lines.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -24,11 +25,12 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts this program again as a part of the trial.
-    pub(super) fn start(name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
-        let mut command = Command::new(std::env::current_exe()?);
+    /// Starts this program again, or another build of it, as a part of the trial.
+    pub(super) fn start(program: &Path, name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
+        let mut command = Command::new(program);
         command.args(["bench", "network-part", &serde_json::to_string(part)?]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = process.map_err(|error| format!("starting {}: {error}", program.display()))?;
         let to = process.stdin.take().expect("it is piped");
         let from = BufReader::new(process.stdout.take().expect("it is piped"));
         let (sender, lines) = channel();

@@ -10,7 +10,7 @@ use ebb_net::pack::Packing;
 use ebb_net::tokens::{Key, Terms};
 use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
 use ebb_record::{FileShelf, Header, Row, RunWriter};
-use ebb_round::{Engine, RunFacts, Saver, State};
+use ebb_round::{Engine, Fleet, RunFacts, Saver, State};
 use ebb_settings::{Facts, Tree};
 use ebb_train::{Stub, Task, Unjudged};
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,7 @@ impl House {
             saver.section("engine", |to| self.engine.save(to));
             saver.section("fleet", |to| self.fleet.save(to));
             self.writer.checkpoint(&saver.finish())?;
+            self.fleet.kept();
         }
         let number = outcome.number;
         let opened = log.seen("opened", number).ok_or("a round was played that was never opened")?;
@@ -173,6 +174,7 @@ fn rules(plan: &Plan) -> Rules {
         heartbeat_s: 5.0,
         most_clients: 100_000,
         most_samples: u32::MAX,
+        most_samples_times: None,
         memory_bytes: 1 << 29,
         needs: Abilities::default(),
         uses: Abilities::default(),

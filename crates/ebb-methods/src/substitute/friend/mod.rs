@@ -227,10 +227,11 @@ impl Friend {
         let slots: Vec<_> = fresh.iter().filter_map(|answer| self.known.slot(answer.client)).collect();
         let places = places(slots.iter().copied(), self.known.n_slots());
         let likeness = |of: usize, active: usize| self.known.likeness(of, slots[active]);
+        let rank = |of: usize, active: usize| Some(self.table.similarity.rank(&likeness(of, active)?));
         let each_candidate = |of: usize, show: &mut dyn FnMut(usize, f64)| {
             let Some(races) = &self.races else { return };
             for active in races.candidates(of).filter_map(|candidate| places[candidate]) {
-                likeness(of, active).into_iter().for_each(|likeness| show(active, likeness.similarity));
+                rank(of, active).into_iter().for_each(|rank| show(active, rank));
             }
         };
         let terms = Terms {
@@ -240,14 +241,14 @@ impl Friend {
         let chosen = choose(silent.len(), fresh.len(), terms, |at, show| {
             let Some(of) = self.known.slot(silent[at]) else { return };
             let mut any = false;
-            each_candidate(of, &mut |active, similarity| {
+            each_candidate(of, &mut |active, rank| {
                 any = true;
-                show(active, similarity);
+                show(active, rank);
             });
             if !any {
                 // Without races, and where no candidate is there, the best of all it met stands in.
                 for active in 0..fresh.len() {
-                    likeness(of, active).into_iter().for_each(|likeness| show(active, likeness.similarity));
+                    rank(of, active).into_iter().for_each(|rank| show(active, rank));
                 }
             }
         });
@@ -290,7 +291,19 @@ fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usiz
     places
 }
 
+/// Means of cosines that differ by less than one of so many parts are equally alike: a running mean of some
+/// thousand meetings depends that much on their order.
+const PARTS: f64 = (1_u64 << 40) as f64;
+
 impl Similarity {
+    /// By what pairs are put in order.
+    fn rank(self, likeness: &Likeness) -> f64 {
+        match self {
+            Similarity::Cosine => (likeness.similarity * PARTS).round(),
+            Similarity::Distance => likeness.similarity,
+        }
+    }
+
     /// What part each of several friends has, by how alike it is; all parts together are 1.
     fn parts(self, alike: &[Likeness]) -> Vec<f64> {
         let values = alike.iter().map(|likeness| likeness.similarity);
@@ -318,11 +331,7 @@ fn similarities<'u>(
     let len: usize = round.trained.iter().map(ExactSizeIterator::len).sum();
     let buckets = table.sketch.map(|sketch| sketch.buckets.get()).filter(|&buckets| buckets < len);
     let (products, squares) = match buckets {
-        None => {
-            let products = gram(updates, round.trained, pairs, round.threads);
-            let squares = (0..updates.len()).map(|row| products.of(row, row)).collect::<Vec<_>>();
-            (products, squares)
-        }
+        None => (gram(updates, round.trained, pairs, round.threads), None),
         // Drawn anew every round, so that errors do not add up. Norms are those of the updates themselves.
         Some(buckets) => {
             let sketches = sketches(updates, round.trained, buckets, &round.rng("sketch"), round.threads);
@@ -333,16 +342,18 @@ fn similarities<'u>(
                 let norm = |range: &std::ops::Range<usize>| vectors::norm(&update[range.clone()]);
                 round.trained.iter().map(|range| norm(range).powi(2)).sum()
             };
-            (products, updates.iter().map(square).collect())
+            (products, Some(updates.iter().map(square).collect::<Vec<f64>>()))
         }
     };
     let similarity = table.similarity;
     move |row, col| {
         let product = products.of(row, col);
-        let similarity = match similarity {
+        let similarity = match (similarity, &squares) {
             // A zero update points nowhere: neither alike nor unlike.
-            Similarity::Cosine => 0.5 * (cosine(product, squares[row], squares[col]) + 1.0),
-            Similarity::Distance => -distance2(product, squares[row], squares[col]).sqrt(),
+            (Similarity::Cosine, None) => 0.5 * (products.cosine(row, col) + 1.0),
+            (Similarity::Cosine, Some(squares)) => 0.5 * (cosine(product, squares[row], squares[col]) + 1.0),
+            (Similarity::Distance, None) => -products.distance2(row, col).sqrt(),
+            (Similarity::Distance, Some(squares)) => -distance2(product, squares[row], squares[col]).sqrt(),
         };
         (product.is_finite() && similarity.is_finite()).then_some(similarity)
     }

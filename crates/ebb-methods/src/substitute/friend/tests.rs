@@ -464,6 +464,23 @@ fn sketches_find_the_same_friends_in_clusters() {
     }
 }
 
+/// On a line only signs count. Client 2 went with client 0 in the first fifteen rounds of 24, and with client
+/// 1 in the last fifteen; their running means differ in the last digit.
+#[test]
+fn whoever_was_alike_as_often_is_as_alike_whatever_the_lengths_and_the_order() {
+    let world = World::of(3);
+    let mut friend = friend("", 3, 30);
+    for number in 0..24 {
+        let sign = |together: bool| if together { 1.0 } else { -1.0 };
+        let length = 0.1 + 0.37 * number as f32;
+        let answers = [(0, sign(number < 15) * length), (1, sign(number >= 9) * 0.3), (2, 0.7 / length)];
+        friend.stand_ins(&world.round(number), &returns(&world, number, &answers));
+    }
+    assert!(alike(&friend, 2, 0) < alike(&friend, 2, 1), "only the order of the sums");
+    let stand_ins = friend.stand_ins(&world.round(24), &returns(&world, 24, &[(0, 1.0), (1, 1.0)]));
+    assert_eq!(stand_ins[0].source, Some(ClientId::new(0)));
+}
+
 #[test]
 fn whoever_leaves_is_forgotten_and_a_newcomer_has_met_nobody() {
     let mut world = World::of(3);

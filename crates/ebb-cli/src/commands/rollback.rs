@@ -1,0 +1,53 @@
+//! `ebbflow rollback`: a run, simulated or served, goes back to an earlier checkpoint.
+
+use ebb_net::JournalBack;
+use ebb_record::{Rollback, is_served};
+
+use crate::CliError;
+use crate::args::RollbackArgs;
+use crate::assemble::journal_entry;
+use crate::output::{count, note, resume_command, say, this_command};
+use crate::private::somebody_elses;
+
+pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
+    let folder = &args.run;
+    // What is made in it must be readable for whoever goes on.
+    if let Some(owner) = somebody_elses(folder) {
+        return Err(CliError::Usage(format!(
+            "{}: it belongs to the user with the number {owner}; run this as that user: sudo -u '#{owner}' {}",
+            folder.display(),
+            this_command()
+        )));
+    }
+    let back = Rollback::find(folder, args.to)?;
+    back.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    let (round, lost) = (back.next_round(), back.lost()?);
+    let served = is_served(folder);
+    let unusable = |error: ebb_net::ServeError| CliError::Unavailable(error.to_string());
+    let journal = if served {
+        let state = |source| CliError::State { folder: folder.clone(), source };
+        let entry = back.state().map_or(Ok(0), journal_entry).map_err(state)?;
+        // First, for a server does not start until the folder is back as well.
+        Some(JournalBack::begin(folder, entry, round).map_err(unusable)?)
+    } else {
+        None
+    };
+    let kept = back.finish()?;
+    if let Some(journal) = journal {
+        journal.end().map_err(unusable)?;
+    }
+    say(&format!(
+        "{}: back after round {round}; {} will be played anew",
+        folder.display(),
+        count(u64::from(lost), "round")
+    ))?;
+    if let Some(kept) = kept {
+        say(&format!("what was recorded after it is kept in {}", kept.display()))?;
+    }
+    if served {
+        say(
+            "clients are asked anew, and what they were asked since then is void; ebbflow revoke shuts out who is to blame",
+        )?;
+    }
+    say(&format!("go on with: {}", resume_command(folder)))
+}

@@ -1,0 +1,99 @@
+//! What cohorts are drawn by: the seed of the run, or a key that only its folder holds.
+//!
+//! The clients of a server know its seed, for their data and their training follow from it. Who draws by the seed can be
+//! computed ahead by them. A served run draws by a key, unless its settings say otherwise.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use ebb_net::tokens::{Key, keep_private};
+use serde::{Deserialize, Serialize};
+
+use crate::CliError;
+
+/// The file of the key, readable by its owner only.
+const FILE: &str = "selection.key";
+
+/// What the key is asked for.
+const PURPOSE: &str = "selection";
+
+/// What cohorts, and all else that is drawn between rounds, are drawn by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrawsBy {
+    /// The seed of the run.
+    Seed,
+    /// A key in the run's folder.
+    Key,
+}
+
+/// The key of a run's draws.
+#[derive(Clone)]
+pub(crate) struct DrawKey(Vec<u8>);
+
+impl DrawKey {
+    /// The key in a folder, if there is one.
+    pub(crate) fn read(folder: &Path) -> Result<Option<DrawKey>, CliError> {
+        let file = folder.join(FILE);
+        match fs::read(&file) {
+            Ok(bytes) if bytes.len() == 32 => Ok(Some(DrawKey(bytes))),
+            Ok(bytes) => Err(CliError::Usage(format!(
+                "{}: {} bytes instead of the 32 of a key; put back the file that was there: without it, cohorts would be drawn otherwise",
+                file.display(),
+                bytes.len()
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(CliError::file("reading", &file, error)),
+        }
+    }
+
+    /// The key in a folder, which gets one if `is_new`.
+    pub(crate) fn open(folder: &Path, is_new: bool) -> Result<DrawKey, CliError> {
+        if let Some(key) = DrawKey::read(folder)? {
+            return Ok(key);
+        }
+        let file = folder.join(FILE);
+        if !is_new {
+            return Err(CliError::Usage(format!(
+                "{}: missing, and cohorts are drawn by it (run.draws_by); put it back from a copy of the folder",
+                file.display()
+            )));
+        }
+        Key::open(&file).map_err(|error| CliError::file("writing", &file, error))?;
+        DrawKey::read(folder)?.ok_or_else(|| CliError::file("reading", &file, io::ErrorKind::NotFound.into()))
+    }
+
+    /// Puts a copy into another run's folder, which draws the same.
+    pub(crate) fn copy_to(&self, folder: &Path) -> Result<(), CliError> {
+        let file = folder.join(FILE);
+        keep_private(&file, &self.0).map_err(|error| CliError::file("writing", &file, error))
+    }
+
+    /// The seed that it stands for.
+    pub(crate) fn seed(&self) -> u64 {
+        Key::new(&self.0).number(PURPOSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_for_a_new_run_only() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(DrawKey::read(folder.path()).unwrap().is_none());
+        let missing = DrawKey::open(folder.path(), false).err().unwrap().to_string();
+        assert!(missing.contains("selection.key: missing"), "{missing}");
+        let key = DrawKey::open(folder.path(), true).unwrap();
+        assert_eq!(DrawKey::open(folder.path(), false).unwrap().seed(), key.seed());
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(DrawKey::open(other.path(), true).unwrap().seed(), key.seed());
+        key.copy_to(other.path()).unwrap();
+        assert_eq!(DrawKey::open(other.path(), false).unwrap().seed(), key.seed());
+        fs::write(other.path().join(FILE), "short").unwrap();
+        let short = DrawKey::read(other.path()).err().unwrap().to_string();
+        assert!(short.contains("5 bytes instead of the 32"), "{short}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Two builds of this program side by side: servers with clients of the same build, in turns, so that what
+//! the machine does meanwhile is shared by both.
+
+use serde_json::{Value, json};
+
+use super::{Found, Judge};
+use crate::bench::Spread;
+
+/// How much slower than the other build is still as fast.
+const LEAST_RATIO: f64 = 0.95;
+
+/// A figure of both builds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Compared {
+    what: String,
+    /// Over the turns.
+    ours: Spread,
+    theirs: Spread,
+    /// Theirs by ours of the same turn; above one, we are faster, or need less.
+    ratio: Spread,
+}
+
+/// What both builds were found to do, turn by turn.
+pub(super) fn compare(ours: &[Found], theirs: &[Found]) -> Vec<Compared> {
+    assert_eq!(ours.len(), theirs.len(), "turns are whole");
+    let [ours, theirs] = [ours, theirs].map(|found| found.iter().map(figures).collect::<Vec<_>>());
+    side_by_side(&ours, &theirs)
+}
+
+type Figures = Vec<(String, f64)>;
+
+/// All figures of a turn; of each, less is better.
+fn figures(found: &Found) -> Figures {
+    let Found { load, joins, rounds } = found;
+    let mut figures = Vec::new();
+    let mut add = |what: &str, figure| figures.push((what.to_owned(), figure));
+    if let Some(joins) = joins {
+        add("join to first job, enrolled before, ms", joins.again_ms.median);
+        add("join to first job, enrols first, ms", joins.first_ms.median);
+    }
+    for few in rounds {
+        add(&format!("{} clients, ms a round", few.n_clients), few.round_ms.median);
+    }
+    if let Some(load) = load {
+        add("load: all connected, s", load.connected_s);
+        add("load: a round's last answer, s", load.answered_s.median);
+        add("load: deadline to the first job, ms", load.first_ms.median);
+        add("load: deadline to the last job, ms", load.last_ms.median);
+        add("load: the server held, MiB", load.server_bytes / 1048576.0);
+    }
+    figures
+}
+
+fn side_by_side(ours: &[Figures], theirs: &[Figures]) -> Vec<Compared> {
+    let names = ours.first().into_iter().flatten().map(|(what, _)| what).enumerate();
+    let compared = names.map(|(at, what)| {
+        let pairs = ours.iter().zip(theirs).map(|(ours, theirs)| (ours[at].1, theirs[at].1));
+        Compared {
+            what: what.clone(),
+            ours: Spread::of(pairs.clone().map(|(ours, _)| ours)),
+            theirs: Spread::of(pairs.clone().map(|(_, theirs)| theirs)),
+            ratio: Spread::of(pairs.map(|(ours, theirs)| theirs / ours)),
+        }
+    });
+    compared.collect()
+}
+
+impl Compared {
+    pub(super) fn print(&self, judge: Judge) {
+        let Compared { what, ours, theirs, ratio } = self;
+        println!("  {what:<40}{ours}, the other {theirs}");
+        println!("    the other by ours {ratio}: {}", judge.verdict(ratio.median, LEAST_RATIO));
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let Compared { what, ours, theirs, ratio } = self;
+        json!({ "what": what, "ours": ours.json(), "other": theirs.json(), "ratio": ratio.json() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_a_turn_are_held_against_each_other() {
+        let turn = |first, second| vec![("a".to_owned(), first), ("b".to_owned(), second)];
+        let compared = side_by_side(
+            &[turn(1.0, 8.0), turn(4.0, 8.0), turn(2.0, 8.0)],
+            &[turn(2.0, 4.0), turn(6.0, 4.0), turn(6.0, 4.0)],
+        );
+        let spread = |median, low, high| Spread { median, low, high };
+        let expected = [
+            ("a", spread(2.0, 1.0, 4.0), spread(6.0, 2.0, 6.0), spread(2.0, 1.5, 3.0)),
+            ("b", spread(8.0, 8.0, 8.0), spread(4.0, 4.0, 4.0), spread(0.5, 0.5, 0.5)),
+        ];
+        let expected = expected.map(|(what, ours, theirs, ratio)| {
+            let what = what.to_owned();
+            Compared { what, ours, theirs, ratio }
+        });
+        assert_eq!(compared, expected);
+    }
+}
