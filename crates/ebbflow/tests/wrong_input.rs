@@ -673,7 +673,7 @@ fn revoking_a_number_that_nobody_had_is_done_and_said() {
 #[test]
 fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
     let place = tempfile::tempdir().unwrap();
-    let run = "recipe = \"dropout\"\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
+    let run = "recipe = \"dropout\"\n[run]\nrounds = 1\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
     let out = place.path().join("served").display().to_string();
     let refused = |serve: &str| {
         let text = format!("{run}[serve]\nlisten = \"127.0.0.1:0\"\nmetrics = \"0.0.0.0:0\"\n{serve}");
