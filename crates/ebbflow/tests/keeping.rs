@@ -104,6 +104,29 @@ fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches
 }
 
 #[test]
+fn a_server_whose_checkpoints_cannot_be_written_goes_on_and_loses_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(place.path(), "");
+    fleet.play(7);
+    let out = fleet.out.clone();
+    let newest = *checkpoints(&out).last().unwrap();
+    // Something stands where the new files go.
+    let in_the_way = |after: u32| out.join(format!("checkpoint-{after:06}.ebb.new"));
+    let blocked = newest + 1..newest + 1000;
+    blocked.clone().for_each(|after| fs::create_dir(in_the_way(after)).unwrap());
+    let said = fleet.play(30);
+    assert!(said.contains("the run goes on, and it is tried again after every round"), "{said}");
+    assert_eq!(checkpoints(&out).last(), Some(&newest), "{said}");
+    let before = lines(&out);
+    assert!(before.len() > newest as usize + 25);
+    blocked.for_each(|after| fs::remove_dir(in_the_way(after)).unwrap());
+    // The journal still reaches back to the last checkpoint there is, however often one was tried after it.
+    fleet.play(before.len() - newest as usize + 3);
+    assert_eq!(lines(&out)[..before.len()], before);
+    assert!(*checkpoints(&out).last().unwrap() > newest);
+}
+
+#[test]
 fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
     let place = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(place.path(), "keep_updates = true");

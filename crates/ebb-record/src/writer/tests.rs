@@ -555,6 +555,28 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
 }
 
 #[test]
+fn dying_between_the_copy_of_damaged_rows_and_their_cut_leaves_one_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("run");
+    let bytes = with_two_checkpoints(&folder);
+    let beyond = bytes.split_inclusive(|&byte| byte == b'\n').take(4).map(<[u8]>::len).sum();
+    flip(&folder.join(ROUNDS), beyond + 9, 0);
+    let damaged = fs::read(folder.join(ROUNDS)).unwrap();
+    // Somebody's own of another time is left alone, and what was copied before is not copied again.
+    let [own, kept] =
+        ["rounds.jsonl.cut-at-000004", "rounds.jsonl.cut-at-000004-2"].map(|name| folder.join(name));
+    fs::write(&own, "of another time").unwrap();
+    fs::write(&kept, &damaged[beyond..]).unwrap();
+    let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
+    go_on(&mut writer, 4..6);
+    assert!(writer.warnings()[0].ends_with(&kept.display().to_string()));
+    assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
+    assert_eq!(fs::read(&kept).unwrap(), damaged[beyond..]);
+    let copies = contents(&folder).into_iter().filter(|(name, _)| name.to_string_lossy().contains("cut-at"));
+    assert_eq!(copies.count(), 2);
+}
+
+#[test]
 fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
