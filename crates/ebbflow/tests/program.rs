@@ -342,7 +342,10 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
                     centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();
-    let out = ebbflow(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
+    let out = ebbflow()
+        .args(["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(3), "{said}");
     let rounds = rows(&folder);
@@ -351,7 +354,7 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     assert!(said.contains(&format!("the model is not finite after round {last}")), "{said}");
     assert!(!folder.join("summary.json").exists());
     // It goes on from the last checkpoint, before the model was lost, and comes to the same end.
-    let out = ebbflow(&["resume", folder.to_str().unwrap(), "--quiet"]);
+    let out = ebbflow().args(["resume", folder.to_str().unwrap(), "--quiet"]).output().unwrap();
     assert_eq!(out.status.code(), Some(3));
     assert_eq!(rows(&folder), rounds);
 }
@@ -363,7 +366,10 @@ fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n\
                     [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
     std::fs::write(&file, settings).unwrap();
-    let out = ebbflow(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
+    let out = ebbflow()
+        .args(["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(3), "{said}");
     assert!(said.contains("3 rounds in a row were void"), "{said}");
