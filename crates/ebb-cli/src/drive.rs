@@ -1,5 +1,6 @@
 //! Drives a run from round to round: records, checkpoints, and stops when it should.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -50,6 +51,8 @@ pub enum Stopped {
         rounds: u32,
         /// The last of them.
         last: RoundNo,
+        /// Whether the run has a guard, so that its model is as before.
+        guarded: bool,
     },
     /// Too many rounds in a row were void. The checkpoint holds the model of before them.
     Void {
@@ -96,9 +99,9 @@ pub fn drive<F: Fleet>(
     run.engine.lend(Box::new(FileShelf::new(&folder)));
     writer.keep_every(run.run.keep_every());
     let mut ending = "rounds";
-    let (mut void_rounds, mut not_finite_rounds) = (0, 0);
-    // Whether a checkpoint was due that could not be written.
-    let mut owed = false;
+    let mut not_finite_rounds = 0;
+    // Whether a checkpoint was due that could not be written, or that nobody would go on from.
+    let (mut owed, mut put_off) = (false, false);
     while run.engine.next() < run.run.rounds.get() {
         let began = Instant::now();
         let (row, reached) = play(run)?;
@@ -109,8 +112,10 @@ pub fn drive<F: Fleet>(
         if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
             return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
         }
-        void_rounds = if row.void.is_some() { void_rounds + 1 } else { 0 };
-        let too_many_void = run.most_void.is_some_and(|most| void_rounds >= most.get());
+        // A run that goes on after it stopped has as many again.
+        let void_rounds = run.engine.void_rounds();
+        let is_many = |most: NonZeroU32| void_rounds > 0 && void_rounds.is_multiple_of(most.get());
+        let too_many_void = row.void.is_some() && run.most_void.is_some_and(is_many);
         if too_many_void && on_failure == OnFailure::Finish {
             ending = VOID;
             break;
@@ -121,7 +126,16 @@ pub fn drive<F: Fleet>(
         }
         not_finite_rounds = if row.nothing_finite() { not_finite_rounds + 1 } else { 0 };
         if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
-            return Ok(Ended::Stopped(Stopped::NothingFinite { rounds: not_finite_rounds, last: row.round }));
+            let guarded = run.most_void.is_some();
+            if guarded {
+                // The model did not move: with other clients the run can go on from here.
+                writer.checkpoint(&run.save()).map_err(broken)?;
+            }
+            return Ok(Ended::Stopped(Stopped::NothingFinite {
+                rounds: not_finite_rounds,
+                last: row.round,
+                guarded,
+            }));
         }
         let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
@@ -133,7 +147,9 @@ pub fn drive<F: Fleet>(
         }
         // A model where no client can train is not what anybody wants to go on from.
         let goes_well = not_finite_rounds == 0;
-        if !last && (interrupted || goes_well && (due || owed)) {
+        put_off |= due && !goes_well;
+        if !last && goes_well && (interrupted || due || owed || put_off) {
+            put_off = false;
             // The model is finite here: a run that diverged does not come so far.
             let kept = writer.checkpoint(&run.save());
             match &kept {
@@ -143,7 +159,7 @@ pub fn drive<F: Fleet>(
                         watch.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
                     }
                 }
-                Err(error) if !std::mem::replace(&mut owed, true) => watch.warn(&format!(
+                Err(error) if !std::mem::replace(&mut owed, true) && !interrupted => watch.warn(&format!(
                     "{error}; the last checkpoint is whole, the run goes on, and it is tried again after every round"
                 )),
                 Err(_) => {}

@@ -129,23 +129,40 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
-            CliError::Stopped { folder, why: Stopped::Diverged { round }, .. } => write!(
-                f,
-                "{}: stopped: the model is not finite after round {round}. Its record ends there, and its last checkpoint is from \
-                 before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
-                folder.display()
-            ),
-            CliError::Stopped { folder, why: Stopped::NothingFinite { rounds, last }, .. } => write!(
-                f,
-                "{}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its last \
-                 checkpoint is from before. Lower local.rate, set local.clip_norm or bound updates by [clip], and begin another run",
-                folder.display()
-            ),
+            CliError::Stopped { folder, why: Stopped::Diverged { round }, .. } => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "{folder}: stopped: the model is not finite after round {round}. Its checkpoints, if any, are from before: go back with \
+                     ebbflow rollback {folder} --to ROUND. To begin another run, lower local.rate, set local.clip_norm or bound updates by [clip]"
+                )
+            }
+            CliError::Stopped {
+                folder,
+                why: Stopped::NothingFinite { rounds, last, guarded: true },
+                resume,
+            } => {
+                write!(
+                    f,
+                    "{}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite; the model did not move. \
+                     rounds.jsonl says who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}",
+                    folder.display()
+                )
+            }
+            CliError::Stopped { folder, why: Stopped::NothingFinite { rounds, last, .. }, .. } => {
+                let folder = folder.display();
+                write!(
+                    f,
+                    "{folder}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its \
+                     checkpoints, if any, are from before: go back with ebbflow rollback {folder} --to ROUND. To begin another run, lower \
+                     local.rate, set local.clip_norm or bound updates by [clip]"
+                )
+            }
             CliError::Stopped { folder, why: Stopped::Void { rounds, last }, resume } => write!(
                 f,
                 "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \
-                 rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke), or lower local.rate. \
-                 Go on with: {resume}",
+                 rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}. If nobody \
+                 is, begin another run from its model with run.start_from, a lower local.rate or other [guard] settings",
                 folder.display()
             ),
             CliError::Abandoned => f.write_str("interrupted; nothing was written"),

@@ -53,7 +53,7 @@ pub(crate) struct ServeTable {
     /// Clients are believed any number of samples.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     any_samples: bool,
-    /// Answers to the open round are held in memory up to so many bytes; the others wait in the journal.
+    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open round.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
     /// Whether the journal keeps every update, so that the model can be recomputed.
@@ -287,16 +287,17 @@ impl ServeTable {
             return Ok(());
         }
         let folder = folder.display();
-        Err(CliError::Usage(match found {
-            Some(found) => format!(
+        Err(match found {
+            Some(found) => CliError::Usage(format!(
                 "{folder}: the folder of server {found}, but serve.id = \"{wanted}\"; give the folder of that one by --out, or, if clients \
                  are to enrol anew with this one, write serve.id = \"{found}\""
-            ),
-            None => format!(
+            )),
+            // Its disk may be there the next time.
+            None => CliError::Unavailable(format!(
                 "{folder}: no server has been here, but serve.id = \"{wanted}\"; give the folder of that one by --out (is its disk \
                  mounted?), or, to begin with new clients, leave serve.id out"
-            ),
-        }))
+            )),
+        })
     }
 }
 
@@ -333,7 +334,7 @@ mod tests {
         assert!(code == 2 && message.contains(&format!("serve.id = \"{other}\"")), "{message}");
         let (code, message) = said(&empty).unwrap_err();
         assert!(
-            code == 2 && message.contains("leave serve.id out") && message.contains("--out"),
+            code == 1 && message.contains("leave serve.id out") && message.contains("--out"),
             "{message}"
         );
         assert!(!empty.exists());

@@ -87,7 +87,7 @@ pub(crate) fn accept(
         while !to.is_closed() {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let Some(door) = lobby.open(address.ip()) else { continue };
+                    let Some(door) = lobby.open(place_of(address.ip())) else { continue };
                     let permit = match Arc::clone(&permits).try_acquire_owned() {
                         Ok(permit) => permit,
                         Err(_) => {
@@ -144,6 +144,14 @@ impl Waiting {
             self.by_address.remove(&address);
         }
         Some(door)
+    }
+}
+
+/// What counts as one address: a host has 2^64 of IPv6, and one of IPv4 may be written as one of those.
+fn place_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(host) if !host.is_loopback() => IpAddr::V6((u128::from(host) & (u128::MAX << 64)).into()),
+        other => other,
     }
 }
 

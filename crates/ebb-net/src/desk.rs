@@ -28,7 +28,7 @@ use budget::{Budget, Room};
 use downloads::Content;
 pub(crate) use downloads::Fetching;
 use rounds::{Asked, Fate, Open};
-pub(crate) use rounds::{Offer, Saved, Unread};
+pub(crate) use rounds::{Offer, Saved, Unread, models};
 use survey::Survey;
 pub(crate) use survey::{Found, Question};
 pub(crate) use uploads::NO_ROOM;
@@ -751,9 +751,6 @@ impl Desk {
         }
         let is_in = |client: ClientId| self.members.get(client).is_some_and(Member::is_in);
         let known = |client: ClientId| census.enrolled().get(client.idx()).then(|| census.samples(client));
-        let came = self.members.iter().filter(|member| member.is_in());
-        let most = self.most_believed();
-        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples.min(most))));
         let session = |client: &ClientId| &self.sessions[&self.by_client[client]];
         let up = self.by_client.keys().copied().filter(|client| is_in(*client) && session(client).ready);
         let up: Vec<_> = up.collect();
@@ -771,6 +768,9 @@ impl Desk {
         if free < self.rules.least_up && self.overdue == round {
             tracing::warn!(round, free, "begins without those that are still at an earlier job");
         }
+        let most = self.most_believed();
+        let came = self.members.iter().filter(|member| member.is_in());
+        let came = came.filter_map(|member| member.samples.map(|samples| (member.client, samples.min(most))));
         let came: Vec<_> = came.filter(|(client, samples)| known(*client) != Some(*samples)).collect();
         self.warn_of_disbelief(&came);
         Some(Roll {

@@ -13,7 +13,7 @@ use ebb_round::{
 };
 
 use crate::course::Course;
-use crate::desk::{Offer, Question, Saved};
+use crate::desk::{Offer, Question, Saved, models};
 use crate::journal::{Answered, Entry, Roll};
 
 /// Clients over a network.
@@ -231,7 +231,9 @@ impl Fleet for NetFleet {
         let round = self.number;
         self.took_s.clear();
         let shared = Arc::clone(&self.course.shared);
-        shared.at_desk(|desk, _| desk.note_asked(round, orders));
+        // Not at the desk, where others would wait for it.
+        let models = models(orders);
+        shared.at_desk(|desk, _| desk.note_asked(round, orders, &models));
         let past = self.course.recall(round, &format!("training round {round}"), |entry| match entry {
             Entry::Closed { round: of, took, spent } if of == round => Some((took, spent)),
             _ => None,

@@ -95,7 +95,21 @@ impl Key {
     /// The key that the tokens of the server in this folder are made by: its own, or the latest that made others void.
     pub fn of_tokens(folder: &Path) -> io::Result<Key> {
         let file = folder.join(TOKEN_KEY);
-        Key::open(&if file.try_exists()? { file } else { folder.join(KEY) })
+        if !file.try_exists()? {
+            return Key::open(&folder.join(KEY));
+        }
+        // Without the file, tokens that were taken back would be good again.
+        match fs::read(&file)? {
+            bytes if bytes.len() == 32 => Ok(Key::new(&bytes)),
+            _ => {
+                let message = format!(
+                    "{}: damaged; make another, by which tokens are to be made anew: ebbflow revoke {} --tokens",
+                    file.display(),
+                    folder.display()
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidData, message))
+            }
+        }
     }
 
     /// Makes all tokens void that were made so far; who enrolled with them stays.

@@ -81,7 +81,8 @@ impl Rollback {
         let next_round = self.next_round();
         // First, or a run that is taken up in between would go on from one of these.
         for kept in checkpoint::all(&self.folder)? {
-            if kept.next_round > next_round {
+            // Back at the start none is left: one that cannot be read might be in the way.
+            if kept.next_round > next_round || self.state.is_none() {
                 fs::remove_file(&kept.path).doing("removing", &kept.path)?;
             }
         }

@@ -30,7 +30,7 @@ pub(crate) struct RowsFile {
 }
 
 /// In rows of so many bytes a flipped bit is looked for, which takes some nanoseconds for each.
-const MOST_MENDED: u64 = 64 << 20;
+const MOST_MENDED: u64 = 4 << 20;
 
 impl RowsFile {
     /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint counts on.
@@ -219,9 +219,13 @@ fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> 
     File::open(path).and_then(|file| file.take(len).read_to_end(&mut bytes)).doing("reading", path)?;
     let Some((at, bit)) = flipped(bytes.len(), off) else { return Ok(None) };
     bytes[at] ^= 1 << bit;
-    let from = bytes[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    let line = bytes[from..].split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let Ok(row) = Row::parse(line) else { return Ok(None) };
+    // More damage than one bit can have the sum of one: then some row is no row, or not the one of its round.
+    let is_row = |(round, line): (u32, &[u8])| Row::parse(line).is_ok_and(|row| row.round == round);
+    let lines = bytes.strip_suffix(b"\n").unwrap_or(&bytes).split(|&byte| byte == b'\n');
+    if !(0..).zip(lines).all(is_row) {
+        return Ok(None);
+    }
+    let round = bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
     let mut file = File::options().write(true).open(path).doing("opening", path)?;
     let written = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.write_all(&bytes[at..=at]));
     written.and_then(|()| file.sync_all()).doing("writing", path)?;
@@ -229,7 +233,7 @@ fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> 
         "{}: bit {bit} of byte {at}, in the row of round {}, was flipped, as the checksum of the rows tells; it is put right. Look \
          at the disk",
         path.display(),
-        row.round
+        round
     )))
 }
 

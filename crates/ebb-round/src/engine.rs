@@ -262,7 +262,8 @@ impl Engine {
                 length = vectors::distance(&round.global.model, &server.model().model);
             }
             let finite = vectors::all_finite(&aggregate) && vectors::all_finite(&server.model().model);
-            void = self.guard.step(length, finite, &lengths);
+            let model = vectors::norm(&round.global.model);
+            void = self.guard.step(length, finite, &lengths, model);
         }
         let mut undo = |server: &mut dyn ServerRule| {
             let before = before.as_deref().expect("only a guard voids rounds");
@@ -281,6 +282,7 @@ impl Engine {
             }
         }
         if void.is_some() {
+            self.guard.void();
             contributions.clear();
             oracle = None;
         } else {
@@ -336,6 +338,11 @@ impl Engine {
     /// know the seed of the run.
     pub fn draw_from(&mut self, seed: u64) {
         self.facts.seed = seed;
+    }
+
+    /// How many rounds in a row were void by now.
+    pub fn void_rounds(&self) -> u32 {
+        self.guard.void_rounds()
     }
 
     /// What the roles need of every client.

@@ -15,6 +15,9 @@ const REMEMBERED: usize = 21;
 /// From so many steps on, earlier steps say what is usual. Before, the answers of the round do.
 const LEAST: usize = 5;
 
+/// Of so many answers, one cannot say alone what is usual.
+const MAJORITY: usize = 3;
+
 /// When a round is void.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
@@ -64,6 +67,8 @@ pub(crate) struct Guard {
     steps: VecDeque<f64>,
     /// The accuracy at the last evaluation.
     accuracy: Option<f64>,
+    /// How many rounds in a row were void.
+    void_rounds: u32,
 }
 
 impl Guard {
@@ -81,14 +86,15 @@ impl Guard {
     }
 
     /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
-    /// count as usual as long as few steps are known.
-    pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64]) -> Option<Void> {
+    /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of the model counts.
+    pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64], model: f64) -> Option<Void> {
         let limits = self.limits?;
         if !finite || !length.is_finite() {
             return Some(Void::NotFinite);
         }
         let usual = match self.steps.len() {
             LEAST.. => median(self.steps.iter().copied()),
+            _ if answers.len() < MAJORITY => Some(model.max(1.0)),
             _ => median(answers.iter().copied()),
         };
         if let (Some(times), Some(usual)) = (limits.times, usual)
@@ -107,11 +113,22 @@ impl Guard {
         fell.then_some(Void::AccuracyFell)
     }
 
+    /// The round is void: nothing of it is usual.
+    pub(crate) fn void(&mut self) {
+        self.void_rounds += 1;
+    }
+
+    /// How many rounds in a row were void.
+    pub(crate) fn void_rounds(&self) -> u32 {
+        self.void_rounds
+    }
+
     /// The round counts: it is part of what is usual from now on.
     pub(crate) fn keep(&mut self, length: f64, accuracy: Option<f64>) {
         if !self.is_on() {
             return;
         }
+        self.void_rounds = 0;
         if length > 0.0 {
             self.steps.push_back(length);
             if self.steps.len() > REMEMBERED {
@@ -122,22 +139,24 @@ impl Guard {
     }
 }
 
+/// The middle one; of two in the middle the smaller, for one of them may be a liar's.
 fn median(lengths: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<_> = lengths.collect();
     sorted.sort_unstable_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    Some(f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]))
+    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
 impl State for Guard {
     fn save(&self, to: &mut Saver) {
         to.f64s("steps", &self.steps.iter().copied().collect::<Vec<_>>());
         to.f64s("accuracy", self.accuracy.as_slice());
+        to.u64("void_rounds", u64::from(self.void_rounds));
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.steps = from.f64s("steps")?.into();
         self.accuracy = from.f64s("accuracy")?.first().copied();
+        self.void_rounds = from.u32("void_rounds")?;
         Ok(())
     }
 }
@@ -153,22 +172,32 @@ mod tests {
     #[test]
     fn a_step_is_measured_by_the_rounds_answers_until_steps_are_known() {
         let mut guard = guard();
-        assert_eq!(guard.step(10.0, true, &[1.0, 1.0, 50.0]), None);
-        assert_eq!(guard.step(10.1, true, &[1.0, 1.0, 50.0]), Some(Void::StepTooLong));
+        assert_eq!(guard.step(10.0, true, &[1.0, 1.0, 50.0], 0.0), None);
+        assert_eq!(guard.step(10.1, true, &[1.0, 1.0, 50.0], 0.0), Some(Void::StepTooLong));
         for _ in 0..5 {
             guard.keep(2.0, None);
         }
         assert!(!guard.wants_lengths());
-        assert_eq!(guard.step(20.0, true, &[100.0]), None);
-        assert_eq!(guard.step(20.1, true, &[100.0]), Some(Void::StepTooLong));
+        assert_eq!(guard.step(20.0, true, &[100.0], 0.0), None);
+        assert_eq!(guard.step(20.1, true, &[100.0], 0.0), Some(Void::StepTooLong));
     }
 
     #[test]
     fn a_step_that_is_not_finite_voids_the_round_however_little_is_known() {
-        assert_eq!(guard().step(f64::NAN, true, &[]), Some(Void::NotFinite));
-        assert_eq!(guard().step(1.0, false, &[]), Some(Void::NotFinite));
-        assert_eq!(guard().step(1.0, true, &[]), None);
-        assert_eq!(Guard::new(None).step(f64::NAN, false, &[]), None);
+        assert_eq!(guard().step(f64::NAN, true, &[], 0.0), Some(Void::NotFinite));
+        assert_eq!(guard().step(1.0, false, &[], 0.0), Some(Void::NotFinite));
+        assert_eq!(guard().step(1.0, true, &[], 0.0), None);
+        assert_eq!(Guard::new(None).step(f64::NAN, false, &[], 0.0), None);
+    }
+
+    #[test]
+    fn one_or_two_answers_do_not_say_what_is_usual() {
+        for answers in [&[3e38][..], &[1.0, 3e38]] {
+            assert_eq!(guard().step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
+            assert_eq!(guard().step(400.0, true, answers, 40.0), None);
+            assert_eq!(guard().step(10.0, true, answers, 0.0), None, "a model may begin at zero");
+        }
+        assert_eq!(guard().step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 40.0), Some(Void::StepTooLong));
     }
 
     #[test]
@@ -177,7 +206,7 @@ mod tests {
         for _ in 0..30 {
             guard.keep(0.0, None);
         }
-        assert_eq!(guard.step(5.0, true, &[5.0]), None);
+        assert_eq!(guard.step(5.0, true, &[5.0], 0.0), None);
     }
 
     #[test]
@@ -195,11 +224,13 @@ mod tests {
     fn what_is_usual_survives_a_restart() {
         let mut before = guard();
         (0..40).for_each(|at| before.keep(f64::from(at), Some(0.5)));
+        before.void();
         let mut to = Saver::new();
         before.save(&mut to);
         let mut after = guard();
         after.load(&mut Loader::new(&to.finish())).unwrap();
         assert_eq!((&after.steps, after.accuracy), (&before.steps, before.accuracy));
+        assert_eq!(after.void_rounds(), 1);
         assert_eq!(after.steps.len(), REMEMBERED);
     }
 }

@@ -10,8 +10,8 @@ use crate::roles::{Probes, Returns};
 pub(crate) fn bound_probes(probes: &mut Probes, quantile: f64) {
     let values = |of: fn(&Measured) -> f64| probes.values().map(of).collect::<Vec<_>>();
     let most_loss = at(values(|probe| f64::from(probe.loss)), quantile);
-    let least_train_s = at(values(|probe| probe.train_s), 1.0 - quantile);
-    let least_upload_s = at(values(|probe| probe.upload_s), 1.0 - quantile);
+    let least_train_s = counted_down(values(|probe| probe.train_s), quantile);
+    let least_upload_s = counted_down(values(|probe| probe.upload_s), quantile);
     for probe in probes.values_mut() {
         // They were made from single precision, so nothing is lost.
         probe.loss = f64::from(probe.loss).min(most_loss.unwrap_or(f64::INFINITY)) as f32;
@@ -37,6 +37,11 @@ fn at(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
     values.get((quantile * last as f64) as usize).copied()
 }
 
+/// The same counted from the largest; of few values rather the larger.
+fn counted_down(values: Vec<f64>, quantile: f64) -> Option<f64> {
+    at(values.into_iter().map(|value| -value).collect(), quantile).map(|value| -value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn of_two_the_larger_loss_counts_as_the_smaller() {
-        let mut said = probes(&[(3e38, 1.0, 1.0), (0.5, 1.0, 1.0)]);
+    fn of_two_the_larger_loss_counts_as_the_smaller_and_the_shorter_time_as_the_longer() {
+        let mut said = probes(&[(3e38, 0.0, 0.0), (0.5, 1.0, 1.0)]);
         bound_probes(&mut said, 0.75);
         assert_eq!(said, probes(&[(0.5, 1.0, 1.0), (0.5, 1.0, 1.0)]));
     }

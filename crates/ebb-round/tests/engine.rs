@@ -515,15 +515,19 @@ fn a_round_that_would_destroy_the_model_is_void() {
 }
 
 #[test]
-fn a_step_that_is_no_number_voids_the_round_and_without_a_guard_stays() {
+fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stays() {
     let too_much = || vec![with_liar(0, &[f32::MAX, 0.0]), with_liar(1, &[1.0, 0.0])];
     let mut alone = guarded(Hold::Fold);
-    let only = vec![vec![(0, update(0, &[f32::MAX, 0.0]))], vec![(0, update(1, &[f32::MAX, 0.0]))]];
-    let mut fleet = Told { rounds: only, ..Told::default() };
-    // Twice the largest number is infinite.
-    assert_eq!(alone.round(&mut fleet, &mut NoJudge).unwrap().void, None);
-    assert_eq!(alone.round(&mut fleet, &mut NoJudge).unwrap().void, Some(Void::NotFinite));
-    assert_eq!(alone.model().model, [f32::MAX, 0.0]);
+    let only = |round, sent: f32| vec![(0, update(round, &[sent, 0.0]))];
+    let rounds = vec![only(0, 1.0), only(1, f32::MAX), only(2, f32::NAN), only(3, 1.0)];
+    let mut fleet = Told { rounds, ..Told::default() };
+    let mut play_alone = || alone.round(&mut fleet, &mut NoJudge).unwrap().void;
+    // Nobody else says what is usual: the model does, and it is short.
+    assert_eq!(
+        [play_alone(), play_alone(), play_alone(), play_alone()],
+        [None, Some(Void::StepTooLong), None, None]
+    );
+    assert_eq!((alone.model().model.as_slice(), alone.void_rounds()), (&[2.0, 0.0][..], 0));
     let (outcomes, engine, _) = play(Hold::Fold, too_much());
     assert!(outcomes.iter().all(|outcome| outcome.void.is_none()));
     assert!(engine.model().model[0] > 1e37);

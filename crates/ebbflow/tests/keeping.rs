@@ -40,7 +40,10 @@ fn a_served_run_goes_on_from_its_older_checkpoint_and_goes_back_when_told() {
 
     // It goes on with its clients, and by nothing else.
     let said = fail(&["resume", text(&out)]);
-    assert!(said.contains("start the server") && said.contains("ebbflow serve FILE --out "), "{said}");
+    assert!(
+        said.contains("the command that began it") && said.contains("ebbflow serve FILE --out "),
+        "{said}"
+    );
     assert_eq!((lines(&out), checkpoints(&out)), (before.clone(), there.clone()));
 
     // The newest checkpoint is damaged: the older one and the journal make the same rounds again.

@@ -18,13 +18,12 @@ use crate::assemble::lack;
 use crate::error::WRONG;
 use crate::invited;
 use crate::output::{log_to_stderr, note};
-use crate::private::{keep_to_oneself, open_to_others};
+use crate::private::keep_to_oneself;
 use crate::progress::on_interruption;
 
 pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
     keep_to_oneself();
-    open_to_others(&args.home).iter().for_each(|warning| tracing::warn!("{warning}"));
     let read =
         |file: &Path| std::fs::read_to_string(file).map_err(|error| CliError::file("reading", file, error));
     let identity = match (&args.cert, &args.key) {

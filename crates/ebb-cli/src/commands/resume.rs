@@ -28,21 +28,14 @@ pub(crate) fn reopen(
     data: Option<&Path>,
     threads: std::num::NonZeroUsize,
 ) -> Result<(Assembled, RunWriter), CliError> {
-    if folder.join(ebb_net::STORE).exists() {
-        return Err(CliError::Usage(format!(
-            "{}: the folder of a server's run, which goes on with the command that began it: ebbflow serve FILE --out {}",
-            folder.display(),
-            folder.display()
-        )));
-    }
-    let record = RunFolder::open(folder)?;
     if ebb_record::is_served(folder) {
         return Err(CliError::Usage(format!(
-            "{}: a server's run goes on with its clients, from its journal; start the server with the file it was begun with: {}",
+            "{}: the folder of a server's run, which goes on with the command that began it: {}",
             folder.display(),
             resume_command(folder)
         )));
     }
+    let record = RunFolder::open(folder)?;
     let (tree, base) = read_settings(folder, &[], data)?;
     let mut assembled = Assembled::new(registry, tree, &base, threads)?;
     let (found, ours) = (record.header(), assembled.header());

@@ -1,7 +1,8 @@
 //! `ebbflow revoke`: shuts clients out, which a server that runs notices within a second, and takes tokens back.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
 
 use ebb_net::tokens::{Key, give_to_owner_of_folder};
 use ebb_net::{KEY, REVOKED};
@@ -10,12 +11,14 @@ use ebb_record::RunFolder;
 use crate::CliError;
 use crate::args::Revoke;
 use crate::output::note;
+use crate::private::keep_to_oneself;
 
 pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
     if !args.folder.join(KEY).exists() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!("{folder}: not the folder of a server's run")));
     }
+    keep_to_oneself();
     // First, or whoever is shut out could enrol anew.
     if args.tokens {
         Key::void_tokens(&args.folder)
@@ -44,11 +47,32 @@ fn unrecorded(args: &Revoke) -> Vec<u32> {
     args.clients.iter().copied().filter(|&client| !was_in(client)).collect()
 }
 
+/// Opens a file to add to it. Through a link, the owner of the folder could be given a file that is not its own.
+fn open_own(file: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    }
+    let to = options.open(file)?;
+    let found = to.metadata()?;
+    #[cfg(unix)]
+    if std::os::unix::fs::MetadataExt::nlink(&found) != 1 {
+        return Err(io::Error::other("the file has another name, too; remove it and make it anew"));
+    }
+    match found.is_file() {
+        true => Ok(to),
+        false => Err(io::Error::other("not a file; remove it")),
+    }
+}
+
 fn shut_out(args: &Revoke) -> Result<(), CliError> {
     let file = args.folder.join(REVOKED);
     let lines: String = args.clients.iter().map(|client| format!("{client}\n")).collect();
     let write = || {
-        let mut to = OpenOptions::new().append(true).create(true).open(&file)?;
+        let mut to = open_own(&file)?;
         give_to_owner_of_folder(&to, &file)?;
         to.write_all(lines.as_bytes())?;
         to.sync_all()

@@ -7,7 +7,7 @@ use crate::CliError;
 use crate::args::RollbackArgs;
 use crate::assemble::journal_entry;
 use crate::output::{count, note, resume_command, say, this_command};
-use crate::private::somebody_elses;
+use crate::private::{keep_to_oneself, somebody_elses};
 
 pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     let folder = &args.run;
@@ -18,6 +18,9 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
             folder.display(),
             this_command()
         )));
+    }
+    if is_served(folder) {
+        keep_to_oneself();
     }
     let back = Rollback::find(folder, args.to)?;
     back.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));

@@ -78,6 +78,14 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     if let Some(state) = state {
         run.load(&state).map_err(|source| CliError::State { folder: folder.clone(), source })?;
     }
+    tracing::info!(id = served.id(), address = %served.address(), "this server");
+    if served.most_connections() < table.most_clients() {
+        tracing::warn!(
+            most_connections = served.most_connections(),
+            most_clients = table.most_clients(),
+            "this process may open few files; raise that limit (ulimit -n, or LimitNOFILE= of its unit), or lower serve.most_clients"
+        );
+    }
     if !args.how.json && !args.how.quiet {
         say_where(&served, &table, &folder, again, &run);
     }
@@ -204,13 +212,5 @@ fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, ru
         served.id()
     ));
     note(&format!("clients enrol with a token: ebbflow token {folder}"));
-    if served.most_connections() < table.most_clients() {
-        note(&format!(
-            "at most {} connections at once, for this process may open few files; for {} clients (serve.most_clients) raise that \
-             limit (ulimit -n, or LimitNOFILE= of its unit)",
-            served.most_connections(),
-            table.most_clients()
-        ));
-    }
     run.notes.iter().for_each(|line| note(line));
 }

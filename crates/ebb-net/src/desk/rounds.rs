@@ -154,14 +154,15 @@ fn work_of([epochs, amount, batch, samples]: [u32; 4]) -> Option<(Work, u32)> {
 }
 
 /// The model that each order starts from; orders of the same model share the work.
-fn models(orders: &[Order]) -> impl Iterator<Item = Digest> {
-    orders.iter().scan(None, |last: &mut Option<(&Arc<Parcel>, Digest)>, order| {
+pub(crate) fn models(orders: &[Order]) -> Vec<Digest> {
+    let models = orders.iter().scan(None, |last: &mut Option<(&Arc<Parcel>, Digest)>, order| {
         let global = &order.job.global;
         let known = last.filter(|(parcel, _)| Arc::ptr_eq(parcel, global)).map(|(_, digest)| digest);
         let digest = known.unwrap_or_else(|| Digest::of_parcel(global));
         *last = Some((global, digest));
         Some(digest)
-    })
+    });
+    models.collect()
 }
 
 /// The round that is open.
@@ -309,7 +310,7 @@ impl Desk {
         wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.bytes.len() as u64 }
     }
 
-    /// Hands out jobs, each with its model. Part of the round's time may be gone already.
+    /// Hands out the jobs of a round of which is noted who is asked, each with its model. Part of the round's time may be gone already.
     pub(crate) fn open(
         &mut self,
         number: RoundNo,
@@ -320,7 +321,6 @@ impl Desk {
         before_s: f64,
     ) {
         tracing::debug!(round = number, asked = orders.len(), "opened");
-        self.note_asked(number, orders);
         self.progress.0 = number;
         self.forget_contents(number, now_s);
         let mut jobs = BTreeMap::new();
@@ -383,15 +383,15 @@ impl Desk {
     }
 
     /// Notes who is asked in a round; whoever is known to have answered stays so.
-    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order]) {
+    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order], models: &[Digest]) {
         self.forget_rounds(number);
         let rate = orders.first().map_or(0.0, |order| order.job.rate);
         let asked = self.asked.entry(number).or_insert_with(|| Asked::at(rate));
         asked.rate = rate;
-        for (order, model) in orders.iter().zip(models(orders)) {
+        for (order, model) in orders.iter().zip(models) {
             asked.of.entry(order.client).or_insert(Fate::Owed);
             let samples = self.members.get(order.client).and_then(|member| member.samples).unwrap_or(0);
-            asked.jobs.insert(order.client, JobGiven { work: order.job.work, samples, model });
+            asked.jobs.insert(order.client, JobGiven { work: order.job.work, samples, model: *model });
         }
     }
 

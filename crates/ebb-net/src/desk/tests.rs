@@ -123,6 +123,7 @@ impl Office {
     fn open(&mut self, round: RoundNo, clients: &[u32], wait: Wait) {
         let orders = orders(round, clients);
         let offers = Offer::all(&orders, Packing::default());
+        self.desk.note_asked(round, &orders, &models(&orders));
         self.desk.open(round, &orders, &offers, wait, self.now_s, 0.0);
         self.settle();
     }
@@ -561,6 +562,7 @@ fn no_client_was_asked_for_more_steps_than_its_samples_make() {
         let mut orders = orders(0, &[0]);
         orders[0].job = Arc::new(Job { work, ..orders[0].job.as_ref().clone() });
         let offers = Offer::all(&orders, Packing::default());
+        office.desk.note_asked(0, &orders, &models(&orders));
         office.desk.open(0, &orders, &offers, Wait::Deadline, 0.0, 0.0);
         // A server that was killed knows it too.
         let mut to = Saver::new();
