@@ -46,7 +46,8 @@ fn holds(folder: &Path, before: &str) -> bool {
 }
 
 /// What is typed, or done, to go on.
-const REMEDIES: [&str; 4] = ["put back", "put it back", "ebbflow ", "--out"];
+const REMEDIES: [&str; 6] =
+    ["put back", "put it back", "ebbflow serve ", "ebbflow rollback ", "ebbflow revoke ", "--out"];
 
 #[test]
 fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {

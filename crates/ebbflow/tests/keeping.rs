@@ -158,12 +158,15 @@ fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
 #[test]
 fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same() {
     let place = tempfile::tempdir().unwrap();
-    let straight = common::record(place.path(), "straight", common::SMALL, &[]);
+    // More than a pipe holds, so that it cannot end before it is interrupted.
+    let longer = ["--set", "run.rounds=400"];
+    let straight = common::record(place.path(), "straight", common::SMALL, &longer);
     let config = place.path().join("straight.toml");
     let out = place.path().join("damaged");
     // Interrupted after some rounds, by nobody reading what it prints.
     let mut child = common::ebbflow()
         .args(["run", text(&config), "--json", "--out", text(&out)])
+        .args(longer)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
@@ -174,14 +177,12 @@ fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same()
     }
     drop(printed);
     child.wait().unwrap();
-    let there = checkpoints(&out);
-    if let Some(&newest) = there.last() {
-        damage(&checkpoint(&out, newest));
-        let output = run(&["resume", text(&out), "--quiet"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && said.contains("warning: "), "{said}");
-        assert!(said.contains(&format!("checkpoint-{newest:06}.ebb: damaged")), "{said}");
-    }
+    let newest = *checkpoints(&out).last().expect("it was interrupted after a checkpoint");
+    damage(&checkpoint(&out, newest));
+    let output = run(&["resume", text(&out), "--quiet"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("warning: "), "{said}");
+    assert!(said.contains(&format!("checkpoint-{newest:06}.ebb: damaged")), "{said}");
     common::assert_same(&straight, &out);
 }
 

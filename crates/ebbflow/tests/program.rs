@@ -364,7 +364,7 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
 fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
-    let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n\
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n\
                     [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);

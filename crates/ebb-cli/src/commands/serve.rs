@@ -170,7 +170,7 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
     let (found, ours) = (record.header(), run.header());
     if (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
         return Err(CliError::Usage(format!(
-            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: go on with that program",
+            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: go on with that program, or put back run.json from a copy of the folder if there is no such program",
             folder.display(),
             found.program,
             found.kernels,
