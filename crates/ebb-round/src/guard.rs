@@ -1,8 +1,8 @@
 //! Voids a round whose result cannot be right: the model goes back to what it was before the round.
 //!
-//! A round is void if its step is not finite, if it is many times longer than recent steps, or if the accuracy falls
-//! far below that of the last evaluation. What substitution, aggregator and server rule learned in a void round is
-//! undone; who took part in it is not.
+//! A round is void if its step is not finite, if it is many times longer than recent steps and longer than the model,
+//! or if the accuracy falls far below that of the last evaluation. What substitution, aggregator and server rule
+//! learned in a void round is undone; who took part in it is not.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ const MAJORITY: usize = 3;
 /// When a round is void.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// A step longer than so many times the median of the last steps voids the round.
+    /// A step longer than so many times the median of the last steps, and than the model, voids the round.
     pub times: Option<f64>,
     /// The loss of more than this fraction of the last accuracy voids the round.
     pub accuracy_drop: Option<f64>,
@@ -87,6 +87,7 @@ impl Guard {
 
     /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
     /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of the model counts.
+    /// A step no longer than the model voids nothing: steps grow many times longer when clients come back that were away for long.
     pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64], model: f64) -> Option<Void> {
         let limits = self.limits?;
         if !finite || !length.is_finite() {
@@ -99,7 +100,7 @@ impl Guard {
         };
         if let (Some(times), Some(usual)) = (limits.times, usual)
             && usual > 0.0
-            && length > times * usual
+            && length > (times * usual).max(model)
         {
             return Some(Void::StepTooLong);
         }
@@ -191,13 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn clients_that_come_back_may_make_long_steps_of_short_ones() {
+        let mut guard = guard();
+        (0..21).for_each(|_| guard.keep(0.007, None));
+        assert_eq!(guard.step(0.1, true, &[], 5.0), None);
+        assert_eq!(guard.step(5.1, true, &[], 5.0), Some(Void::StepTooLong));
+        assert_eq!(guard.step(0.1, true, &[], 0.09), Some(Void::StepTooLong));
+    }
+
+    #[test]
     fn one_or_two_answers_do_not_say_what_is_usual() {
         for answers in [&[3e38][..], &[1.0, 3e38]] {
             assert_eq!(guard().step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
             assert_eq!(guard().step(400.0, true, answers, 40.0), None);
             assert_eq!(guard().step(10.0, true, answers, 0.0), None, "a model may begin at zero");
         }
-        assert_eq!(guard().step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 40.0), Some(Void::StepTooLong));
+        assert_eq!(guard().step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 5.0), Some(Void::StepTooLong));
     }
 
     #[test]
