@@ -131,7 +131,8 @@ fn signed_in(folder: &Path) -> Result<Vec<String>, CliError> {
         .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".pem")?.to_owned()))
         .filter(|name| name == SERVER || name.starts_with("client-"))
         .collect();
-    names.sort();
+    // The server's first: a client's key that cannot be read must not keep the server from a new certificate.
+    names.sort_by_key(|name| (name != SERVER, name.clone()));
     if names.is_empty() {
         return Err(CliError::Usage(format!(
             "{}: no server.pem or client-N.pem is there to be renewed; give the folder that ebbflow certs made",

@@ -59,8 +59,9 @@ const SERVER: usize = 16;
 /// What somebody else wrote, fit for a terminal and a log: one line of bounded length without anything that steers either.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::new();
-    for (at, char) in text.chars().enumerate() {
-        if at == MOST_CHARS {
+    for char in text.chars() {
+        // Of what is shown, for one character may be escaped as ten.
+        if shown.len() >= MOST_CHARS {
             shown.push('…');
             break;
         }
