@@ -28,7 +28,7 @@ use budget::{Budget, Room};
 use downloads::Content;
 pub(crate) use downloads::Fetching;
 use rounds::{Asked, Fate, Open};
-pub(crate) use rounds::{Offer, Saved, Unread, models};
+pub(crate) use rounds::{Offer, Saved, Unread};
 use survey::Survey;
 pub(crate) use survey::{Found, Question};
 pub(crate) use uploads::NO_ROOM;

@@ -13,7 +13,7 @@ use ebb_round::{
 };
 
 use crate::course::Course;
-use crate::desk::{Offer, Question, Saved, models};
+use crate::desk::{Offer, Question, Saved};
 use crate::journal::{Answered, Entry, Roll};
 
 /// Clients over a network.
@@ -232,8 +232,8 @@ impl Fleet for NetFleet {
         self.took_s.clear();
         let shared = Arc::clone(&self.course.shared);
         // Not at the desk, where others would wait for it.
-        let models = models(orders);
-        shared.at_desk(|desk, _| desk.note_asked(round, orders, &models));
+        let offers = Offer::all(orders, shared.look(|desk| desk.rules().down).0);
+        shared.at_desk(|desk, _| desk.note_asked(round, orders, &offers));
         let past = self.course.recall(round, &format!("training round {round}"), |entry| match entry {
             Entry::Closed { round: of, took, spent } if of == round => Some((took, spent)),
             _ => None,
@@ -248,7 +248,6 @@ impl Fleet for NetFleet {
         if before_s.is_none() {
             self.course.enter(&Entry::Opened { round })?;
         }
-        let offers = Offer::all(orders, shared.look(|desk| desk.rules().down).0);
         let patience_s = shared.at_desk(|desk, now_s| {
             desk.open(round, orders, &offers, wait, now_s, before_s.unwrap_or(0.0));
             desk.rules().deadline_s.min(desk.rules().patience_s)

@@ -176,7 +176,7 @@ impl Floor {
             |client| Order { client: ClientId::new(client as usize), job: Arc::clone(&job), heard: None };
         let orders: Vec<_> = (0..N_CLIENTS).map(order).collect();
         let offers = Offer::all(&orders, Packing::default());
-        self.desk.note_asked(self.round, &orders, &models(&orders));
+        self.desk.note_asked(self.round, &orders, &offers);
         self.desk.open(self.round, &orders, &offers, wait, self.now_s, 0.0);
         self.is_open = true;
         self.settle();

@@ -153,18 +153,6 @@ fn work_of([epochs, amount, batch, samples]: [u32; 4]) -> Option<(Work, u32)> {
     Some((Work { amount, batch: NonZeroU32::new(batch) }, samples))
 }
 
-/// The model that each order starts from; orders of the same model share the work.
-pub(crate) fn models(orders: &[Order]) -> Vec<Digest> {
-    let models = orders.iter().scan(None, |last: &mut Option<(&Arc<Parcel>, Digest)>, order| {
-        let global = &order.job.global;
-        let known = last.filter(|(parcel, _)| Arc::ptr_eq(parcel, global)).map(|(_, digest)| digest);
-        let digest = known.unwrap_or_else(|| Digest::of_parcel(global));
-        *last = Some((global, digest));
-        Some(digest)
-    });
-    models.collect()
-}
-
 /// The round that is open.
 #[derive(Debug)]
 pub(super) struct Open {
@@ -383,15 +371,15 @@ impl Desk {
     }
 
     /// Notes who is asked in a round; whoever is known to have answered stays so.
-    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order], models: &[Digest]) {
+    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order], offers: &[Offer]) {
         self.forget_rounds(number);
         let rate = orders.first().map_or(0.0, |order| order.job.rate);
         let asked = self.asked.entry(number).or_insert_with(|| Asked::at(rate));
         asked.rate = rate;
-        for (order, model) in orders.iter().zip(models) {
+        for (order, offer) in orders.iter().zip(offers) {
             asked.of.entry(order.client).or_insert(Fate::Owed);
             let samples = self.members.get(order.client).and_then(|member| member.samples).unwrap_or(0);
-            asked.jobs.insert(order.client, JobGiven { work: order.job.work, samples, model: *model });
+            asked.jobs.insert(order.client, JobGiven { work: order.job.work, samples, model: offer.digest });
         }
     }
 

@@ -123,7 +123,7 @@ impl Office {
     fn open(&mut self, round: RoundNo, clients: &[u32], wait: Wait) {
         let orders = orders(round, clients);
         let offers = Offer::all(&orders, Packing::default());
-        self.desk.note_asked(round, &orders, &models(&orders));
+        self.desk.note_asked(round, &orders, &offers);
         self.desk.open(round, &orders, &offers, wait, self.now_s, 0.0);
         self.settle();
     }
@@ -198,7 +198,11 @@ fn key() -> Key {
 
 /// The ticket of a client's job in a round.
 fn ticket(client: ClientId, round: RoundNo) -> Ticket {
-    key().ticket(client, round, &Digest::of_parcel(&Parcel::of(vec![1.0; N_PARAMS])))
+    key().ticket(
+        client,
+        round,
+        &Digest::of(&pack(&Parcel::of(vec![1.0; N_PARAMS]), Packing::default()).bytes),
+    )
 }
 
 fn secret(client: u32) -> Bytes {
@@ -562,7 +566,7 @@ fn no_client_was_asked_for_more_steps_than_its_samples_make() {
         let mut orders = orders(0, &[0]);
         orders[0].job = Arc::new(Job { work, ..orders[0].job.as_ref().clone() });
         let offers = Offer::all(&orders, Packing::default());
-        office.desk.note_asked(0, &orders, &models(&orders));
+        office.desk.note_asked(0, &orders, &offers);
         office.desk.open(0, &orders, &offers, Wait::Deadline, 0.0, 0.0);
         // A server that was killed knows it too.
         let mut to = Saver::new();

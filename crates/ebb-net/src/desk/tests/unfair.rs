@@ -187,7 +187,7 @@ fn an_old_model_is_kept_for_those_that_fetch_it_and_not_for_those_that_stopped()
         let job = Arc::new(Job { global, ..orders[0].job.as_ref().clone() });
         orders.iter_mut().for_each(|order| order.job = Arc::clone(&job));
         let offers = Offer::all(&orders, Packing::default());
-        office.desk.note_asked(round, &orders, &models(&orders));
+        office.desk.note_asked(round, &orders, &offers);
         office.desk.open(round, &orders, &offers, Wait::Deadline, now_s, 0.0);
         office.settle();
     };
