@@ -18,8 +18,7 @@ const FORBID: &str = "#![forbid(unsafe_code)]";
 const FORBID_BUT_IN_TESTS: &str = "#![cfg_attr(not(test), forbid(unsafe_code))]";
 
 /// Crates that read what others sent: clients, servers, workers, archives, records and settings.
-const READ_OTHERS: [&str; 6] =
-    ["ebb-exec", "ebb-fetch", "ebb-net", "ebb-record", "ebb-round", "ebb-settings"];
+const READ_OTHERS: [&str; 5] = ["ebb-exec", "ebb-fetch", "ebb-net", "ebb-record", "ebb-settings"];
 
 #[test]
 fn crates_without_unsafe_code_forbid_it() {
