@@ -14,7 +14,8 @@ const RUNNER: &str =
 /// What to try.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the smallest tests, in the build that `cargo test --workspace` makes; the rest is tried as it ships
+    /// Only the smallest tests, in the build that `cargo test --workspace` makes; the rest is tried as it
+    /// ships
     #[arg(long)]
     quick: bool,
 }

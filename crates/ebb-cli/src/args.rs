@@ -157,7 +157,8 @@ pub(crate) struct Join {
     /// End that program, and start it anew for the next job, when it has not replied for so long [default: 3600]
     #[arg(long, value_name = "SECONDS", requires = "exec", value_parser = seconds)]
     pub(crate) worker_timeout: Option<Duration>,
-    /// Decline jobs that need more memory by an estimate: 8 times the model and the vectors beside it, what is fetched, 8 bytes a step
+    /// Decline jobs that need more memory by an estimate: 8 times the model and the vectors beside it, what
+    /// is fetched, 8 bytes a step
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = bytes)]
     pub(crate) most_memory: u64,
     /// Stop a job that takes longer, and send what was done by then [default: as long as the server lets it]

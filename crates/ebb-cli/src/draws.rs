@@ -1,7 +1,7 @@
 //! What cohorts are drawn by: the seed of the run, or a key that only its folder holds.
 //!
-//! The clients of a server know its seed, for their data and their training follow from it. Who draws by the seed can be
-//! computed ahead by them. A served run draws by a key, unless its settings say otherwise.
+//! The clients of a server know its seed, for their data and their training follow from it. Who draws by the
+//! seed can be computed ahead by them. A served run draws by a key, unless its settings say otherwise.
 
 use std::fs;
 use std::io;

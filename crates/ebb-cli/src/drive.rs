@@ -23,7 +23,8 @@ const DIVERGED: &str = "diverged";
 /// The ending of a run of which too many rounds in a row were void.
 const VOID: &str = "void";
 
-/// So many rounds in a row from which nothing finite came back stop a run: the model is where no client can train.
+/// So many rounds in a row from which nothing finite came back stop a run: the model is where no client can
+/// train.
 const MOST_NOT_FINITE: u32 = 5;
 
 /// How a run ended, for now.
@@ -45,7 +46,8 @@ pub enum Stopped {
         /// The round after which it was not.
         round: RoundNo,
     },
-    /// For some rounds, nothing came back but numbers that are not finite. The last checkpoint is from before that.
+    /// For some rounds, nothing came back but numbers that are not finite. The last checkpoint is from before
+    /// that.
     NothingFinite {
         /// How many in a row.
         rounds: u32,
@@ -328,7 +330,8 @@ mod tests {
     #[test]
     fn a_run_that_diverges_keeps_the_checkpoints_of_before() {
         let place = tempfile::tempdir().unwrap();
-        // The model grows by 1e20 a round, to 1.5e19 after two: a loss beyond that would be refused before the model is infinite.
+        // The model grows by 1e20 a round, to 1.5e19 after two: a loss beyond that would be refused before
+        // the model is infinite.
         let settings = SETTINGS
             .replace("checkpoint_every = 2", "checkpoint_every = 1")
             .replace("centres = [[1.0], [3.0]]", "centres = [[0.0], [0.0]]\nstart = [1.5e-21]")

@@ -77,7 +77,8 @@ const STOPPED: u8 = 3;
 pub(crate) const WRONG: u8 = 2;
 
 impl CliError {
-    /// The exit code: 3 for a run that stopped by itself and can go on; 2 for what is wrong however often it is tried, in what was typed or in the settings; 1 for what failed.
+    /// The exit code: 3 for a run that stopped by itself and can go on; 2 for what is wrong however often it
+    /// is tried, in what was typed or in the settings; 1 for what failed.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,

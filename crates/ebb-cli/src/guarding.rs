@@ -33,7 +33,8 @@ struct Written {
     accuracy_drop: Option<Chance>,
     /// After so many void rounds in a row the run stops.
     most_void: Option<NonZeroU32>,
-    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the round's own.
+    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
+    /// round's own.
     stated_quantile: Option<Chance>,
 }
 
@@ -72,8 +73,8 @@ const MOST_VOID: u32 = 5;
 /// Losses above this quantile of a round's losses count as it, and so do times below its counterpart.
 const STATED_QUANTILE: f64 = 0.75;
 
-/// A client counts for at most so many times the samples that clients usually have. Honest fleets are skewed: of a hundred
-/// clients of SYNTHETIC the largest has some eighty times the median.
+/// A client counts for at most so many times the samples that clients usually have. Honest fleets are skewed:
+/// of a hundred clients of SYNTHETIC the largest has some eighty times the median.
 const MOST_SAMPLES_TIMES: f64 = 100.0;
 
 /// When a round is void, after how many in a row the run stops, and what clients are believed.
@@ -109,8 +110,8 @@ pub(crate) enum Protection {
     AsWritten,
 }
 
-/// What protects a served run unless its settings say otherwise: a guard, bounds on the length of updates and on stated
-/// samples, and cohorts that nobody can compute ahead.
+/// What protects a served run unless its settings say otherwise: a guard, bounds on the length of updates and
+/// on stated samples, and cohorts that nobody can compute ahead.
 pub(crate) fn protect(tree: &mut Tree) {
     let by_default = || Place::Flag("the defaults of a served run".to_owned());
     if !["most_samples", "most_samples_times", "any_samples"]

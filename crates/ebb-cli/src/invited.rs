@@ -39,7 +39,8 @@ pub(crate) fn heeded(said: &str) -> Result<Tree, CliError> {
     Ok(Tree::parse(&heeded, "the server's settings")?)
 }
 
-/// Numbers of a server's settings are no larger: of clients, samples or neurons, for all of which a client takes memory.
+/// Numbers of a server's settings are no larger: of clients, samples or neurons, for all of which a client
+/// takes memory.
 const MOST: i64 = 1 << 24;
 
 /// The first whole number that is too large, but for seeds, and its key.

@@ -94,8 +94,8 @@ pub(crate) fn this_command() -> String {
     typed(std::iter::once("ebbflow".to_owned()).chain(words))
 }
 
-/// The command that goes on with a run. For a server that takes the file it was started with, for the one in its folder does not know
-/// where that was.
+/// The command that goes on with a run. For a server that takes the file it was started with, for the one in
+/// its folder does not know where that was.
 pub(crate) fn resume_command(folder: &Path) -> String {
     let folder_name = folder.display().to_string();
     match ebb_record::is_served(folder) {

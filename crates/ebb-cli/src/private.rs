@@ -28,7 +28,8 @@ pub(crate) fn open_to_others(folder: &Path) -> Option<String> {
     }
 }
 
-/// Whether a folder belongs to somebody else than whoever runs this, and so would what is made in it; and to whom.
+/// Whether a folder belongs to somebody else than whoever runs this, and so would what is made in it; and to
+/// whom.
 pub(crate) fn somebody_elses(folder: &Path) -> Option<u32> {
     #[cfg(unix)]
     {

@@ -53,7 +53,8 @@ pub(crate) struct ServeTable {
     /// Clients are believed any number of samples.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     any_samples: bool,
-    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open round.
+    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open
+    /// round.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
     /// Whether the journal keeps every update, so that the model can be recomputed.
@@ -278,8 +279,9 @@ impl ServeTable {
         Ok(Some(Tls { certificate: there(certificate)?, key: there(key)?, clients }))
     }
 
-    /// Whether a folder is that of the server that this must be. A server on another, or on an empty one where a disk is not mounted,
-    /// would be taken for the one that its clients belong to, and refuse them all.
+    /// Whether a folder is that of the server that this must be. A server on another, or on an empty one
+    /// where a disk is not mounted, would be taken for the one that its clients belong to, and refuse them
+    /// all.
     pub(crate) fn check_id(&self, folder: &Path) -> Result<(), CliError> {
         let Some(wanted) = &self.id else { return Ok(()) };
         let found = ebb_net::server_id(folder).map_err(|error| CliError::Unavailable(error.to_string()))?;

@@ -30,7 +30,8 @@ const FAILURES_A_LINE: u64 = 600;
 /// So many connections may wait to be served.
 const MOST_WAITING: usize = 64;
 
-/// So many bytes are read from a connection on which nobody is in: a handshake, an enrolment and a hello are far shorter.
+/// So many bytes are read from a connection on which nobody is in: a handshake, an enrolment and a hello are
+/// far shorter.
 const MOST_FROM_A_STRANGER: usize = 128 << 10;
 
 /// How many connections there may be.
@@ -71,8 +72,8 @@ impl Limits {
 /// Time for an honest client to be let in.
 const GIVES_WAY: Duration = Duration::from_secs(2);
 
-/// Connections as they come, within the limits; each ends once nobody was in for so long. With certificates they come once their
-/// handshake is over.
+/// Connections as they come, within the limits; each ends once nobody was in for so long. With certificates
+/// they come once their handshake is over.
 pub(crate) fn accept(
     listener: TcpListener,
     limits: Limits,

@@ -239,7 +239,8 @@ pub enum Until {
     Leaves,
 }
 
-/// How long to wait before the next attempt: the shortest after a cut, twice as long each time, up to the longest.
+/// How long to wait before the next attempt: the shortest after a cut, twice as long each time, up to the
+/// longest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pauses {
     pub(crate) shortest: Duration,
@@ -312,7 +313,8 @@ pub(crate) async fn join_pausing(
     }
 }
 
-/// What was complained of: a client that is turned away for days says so once, and then about once in an hour.
+/// What was complained of: a client that is turned away for days says so once, and then about once in an
+/// hour.
 #[derive(Debug, Default)]
 struct Complaints {
     last: String,

@@ -1,4 +1,5 @@
-//! Wire types to the round's vocabulary and back; only a client's checks of what its server says know both, too.
+//! Wire types to the round's vocabulary and back; only a client's checks of what its server says know both,
+//! too.
 
 use std::num::NonZeroU32;
 

@@ -97,7 +97,8 @@ impl Course {
                 Some(Entry::Answered(answer)) => {
                     recalled.insert(seq, answer);
                 }
-                // Further back than the journal reaches, where a rollback led: that answer is one that never came.
+                // Further back than the journal reaches, where a rollback led: that answer is one that never
+                // came.
                 None if store.went_back_to().map_err(|error| failed(error.to_string()))? == from => {}
                 _ => return Err(failed(missing(seq))),
             }
@@ -111,12 +112,14 @@ impl Course {
         Ok(())
     }
 
-    /// The record beside the journal ends after so many rounds: the journal is to make them all again before anybody is asked.
+    /// The record beside the journal ends after so many rounds: the journal is to make them all again before
+    /// anybody is asked.
     pub(crate) fn expect(&self, recorded: RoundNo) {
         self.lock().recorded = recorded;
     }
 
-    /// The next entry that is no answer, as `wanted` reads it for a round; `None` once the journal was played to its end.
+    /// The next entry that is no answer, as `wanted` reads it for a round; `None` once the journal was played
+    /// to its end.
     pub(crate) fn recall<T>(
         &self,
         round: RoundNo,
@@ -234,7 +237,8 @@ impl Course {
         state.saved = Some((state.from, before));
     }
 
-    /// The checkpoint that was saved last is safely on the disk: what only the one before the last needed can be thrown away.
+    /// The checkpoint that was saved last is safely on the disk: what only the one before the last needed can
+    /// be thrown away.
     pub(crate) fn kept(&self) {
         let mut state = self.lock();
         let Some(saved) = state.saved.take() else { return };

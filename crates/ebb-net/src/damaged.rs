@@ -279,7 +279,8 @@ fn said_by_servers() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Whether something that a server said passes a client's checks; then this holds of it. What does not pass says why, in one line.
+/// Whether something that a server said passes a client's checks; then this holds of it. What does not pass
+/// says why, in one line.
 fn is_sound<T>(checked: Result<T, checks::Unsound>, holds: impl FnOnce(&T)) -> bool {
     match checked {
         Ok(checked) => holds(&checked),

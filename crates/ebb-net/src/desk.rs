@@ -97,10 +97,11 @@ pub struct Rules {
     pub most_clients: u32,
     /// How many samples a client may say that it has.
     pub most_samples: u32,
-    /// A client counts for at most so many times the median of what the members state; for all that it states, without.
+    /// A client counts for at most so many times the median of what the members state; for all that it
+    /// states, without.
     pub most_samples_times: Option<f64>,
-    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open round. Clients wait for
-    /// room, and what is not kept is read from the journal.
+    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open
+    /// round. Clients wait for room, and what is not kept is read from the journal.
     pub memory_bytes: u64,
     /// What the recipe needs of a client.
     pub needs: Abilities,
@@ -328,8 +329,8 @@ impl Desk {
         self.enrol_shown(request, key, unix_s, None)
     }
 
-    /// Makes a client a member, if this key made its token. The member is to be written down before it is told. It is bound to the key
-    /// of the certificate that it showed, if it was asked for one.
+    /// Makes a client a member, if this key made its token. The member is to be written down before it is
+    /// told. It is bound to the key of the certificate that it showed, if it was asked for one.
     pub(crate) fn enrol_shown(
         &mut self,
         request: &wire::EnrolRequest,
@@ -383,8 +384,8 @@ impl Desk {
         self.hello_shown(line, hello, None, now_s)
     }
 
-    /// A client opened its stream with this, and showed a certificate with a key of this digest if it was asked for one. It is let
-    /// in, or refused and hung up on; returns which.
+    /// A client opened its stream with this, and showed a certificate with a key of this digest if it was
+    /// asked for one. It is let in, or refused and hung up on; returns which.
     pub(crate) fn hello_shown(
         &mut self,
         line: Line,
@@ -419,7 +420,8 @@ impl Desk {
         self.sessions.contains_key(&line)
     }
 
-    /// What another start of the right server would mend is not final: a client that gives up takes a hand to bring it back.
+    /// What another start of the right server would mend is not final: a client that gives up takes a hand to
+    /// bring it back.
     fn admit(
         &self,
         hello: &wire::Hello,

@@ -303,7 +303,8 @@ pub(crate) mod tests {
         ]
     }
 
-    /// The same as earlier versions of this program wrote them: without checksums, and answers without digests.
+    /// The same as earlier versions of this program wrote them: without checksums, and answers without
+    /// digests.
     pub(crate) fn all_unsummed() -> Vec<Vec<u8>> {
         let digest = {
             let mut to = Saver::new();

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::server::{STORE, ServeError};
 use crate::store::Store;
 
-/// A journal from which all is thrown away that came after a checkpoint. Until the rest of the folder is back as well, no server starts.
+/// A journal from which all is thrown away that came after a checkpoint. Until the rest of the folder is back
+/// as well, no server starts.
 #[derive(Debug)]
 pub struct JournalBack {
     file: PathBuf,
@@ -13,8 +14,8 @@ pub struct JournalBack {
 }
 
 impl JournalBack {
-    /// Throws away all entries from one on, the one that the checkpoint after so many rounds goes on from. What clients were given
-    /// since then is void.
+    /// Throws away all entries from one on, the one that the checkpoint after so many rounds goes on from.
+    /// What clients were given since then is void.
     pub fn begin(folder: &Path, entry: u64, round: u32) -> Result<JournalBack, ServeError> {
         let file = folder.join(STORE);
         // Opening would make it, with other members and another identity.

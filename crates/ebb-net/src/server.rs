@@ -266,7 +266,8 @@ impl Served {
         ClientJudge::new(self.course.clone(), Some(self.revoked.clone()), every, n_rounds)
     }
 
-    /// The record beside the journal ends after so many rounds: as long as the journal did not make them again, nobody is listened to.
+    /// The record beside the journal ends after so many rounds: as long as the journal did not make them
+    /// again, nobody is listened to.
     pub fn expect(&self, recorded: u32) {
         self.course.expect(recorded);
     }
@@ -516,8 +517,8 @@ impl Fleet for Service {
             let (enrolled, writes) = desk.enrol_shown(request.get_ref(), &key, unix_s, shown)?;
             let shared = Arc::downgrade(&self.shared);
             let then = Box::new(move |result: Result<(), StoreError>| {
-                // Who is in memory and not on the disk would be told that it is a member when it asks again, and be none after a
-                // restart: as with all that cannot be written, the server stops.
+                // Who is in memory and not on the disk would be told that it is a member when it asks again,
+                // and be none after a restart: as with all that cannot be written, the server stops.
                 if let (Err(error), Some(shared)) = (&result, shared.upgrade()) {
                     shared.fail(error.clone());
                 }

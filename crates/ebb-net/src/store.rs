@@ -43,8 +43,8 @@ const MOST_AT_ONCE: usize = 64 << 20;
 const MOST_PRUNED: usize = 256;
 const MOST_PRUNED_BYTES: usize = 16 << 20;
 
-/// Files up to so many bytes are read as a whole before they are used. In larger ones, whose reading would take long, entries and
-/// vectors are checked one by one.
+/// Files up to so many bytes are read as a whole before they are used. In larger ones, whose reading would
+/// take long, entries and vectors are checked one by one.
 const MOST_CHECKED: u64 = 1 << 30;
 
 /// So many bytes of the file are kept in memory at most: what is written is rarely read again.
@@ -96,7 +96,8 @@ fn damaged(what: &str) -> String {
     )
 }
 
-/// Does something with the file. What reads a damaged one may panic: that is an error like any other, and said as one.
+/// Does something with the file. What reads a damaged one may panic: that is an error like any other, and
+/// said as one.
 pub(crate) fn guarded<T>(
     doing: &'static str,
     act: impl FnOnce() -> Result<T, StoreError>,
@@ -252,7 +253,8 @@ impl Store {
         Ok(uses)
     }
 
-    /// The number that the next entry of the journal gets: the one after the last, but never one from before a rollback.
+    /// The number that the next entry of the journal gets: the one after the last, but never one from before
+    /// a rollback.
     pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
         let floor = self.went_back_to()?;
         let read = self.database.begin_read().doing("reading")?;
@@ -281,7 +283,8 @@ impl Store {
         begin.commit().doing("writing")
     }
 
-    /// What tells the time since the last rollback from the time before: all zeros, as long as there was none.
+    /// What tells the time since the last rollback from the time before: all zeros, as long as there was
+    /// none.
     pub fn incarnation(&self) -> Result<[u8; 16], StoreError> {
         Ok(self.meta(INCARNATION)?.and_then(|found| found.try_into().ok()).unwrap_or_default())
     }
@@ -296,8 +299,8 @@ impl Store {
         Ok(self.meta(GOING_BACK_TO)?.and_then(|found| found.try_into().ok()).map(u32::from_le_bytes))
     }
 
-    /// Throws away the journal from an entry on, and begins another incarnation of the server. Until [`Store::went_back`] it is known
-    /// that the rest of the folder may not be back yet.
+    /// Throws away the journal from an entry on, and begins another incarnation of the server. Until
+    /// [`Store::went_back`] it is known that the rest of the folder may not be back yet.
     pub(crate) fn go_back(&self, entry: u64, round: u32) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);

@@ -145,7 +145,8 @@ impl Key {
         self.code("ticket", &bytes)
     }
 
-    /// The key of one incarnation of a server: what an earlier one gave out is void. The first, all zeros, has the key itself.
+    /// The key of one incarnation of a server: what an earlier one gave out is void. The first, all zeros,
+    /// has the key itself.
     #[must_use]
     pub fn of_incarnation(self, incarnation: &[u8; 16]) -> Key {
         match incarnation {
@@ -209,7 +210,8 @@ pub(crate) struct TokenKey {
     held: Mutex<Option<(Stamps, Arc<Key>)>>,
 }
 
-/// What tells each of the two files from the one that was there before: how long it is, and when it was written.
+/// What tells each of the two files from the one that was there before: how long it is, and when it was
+/// written.
 type Stamps = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl TokenKey {
@@ -236,8 +238,8 @@ impl TokenKey {
     }
 }
 
-/// Writes a file that only its owner can read; it is there as a whole or not at all. Where root writes it, it belongs to whom its
-/// folder belongs to: the server that reads it need not be root.
+/// Writes a file that only its owner can read; it is there as a whole or not at all. Where root writes it, it
+/// belongs to whom its folder belongs to: the server that reads it need not be root.
 pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = file.as_os_str().to_owned();
     new.push(".new");

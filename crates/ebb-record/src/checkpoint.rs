@@ -1,7 +1,7 @@
 //! The files to go on from: state that only the caller understands, and where the rows then stood.
 //!
-//! Each has the number of rounds done in its name. The last two stay, so that one is left where the other is damaged, and every
-//! so many for good, if that is wanted.
+//! Each has the number of rounds done in its name. The last two stay, so that one is left where the other is
+//! damaged, and every so many for good, if that is wanted.
 
 use std::fs;
 use std::io::{self, Write};
@@ -141,7 +141,8 @@ fn read(path: &Path) -> Result<(Stand, Vec<u8>), RecordError> {
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let version = word(8);
     if version > VERSION {
-        // A newer format may have another head. But where all else fits this one, only the version is damaged.
+        // A newer format may have another head. But where all else fits this one, only the version is
+        // damaged.
         let Some((head, state)) = bytes.split_first_chunk::<HEAD>() else {
             return damaged("it ends too early");
         };

@@ -16,8 +16,9 @@
 //! | `lock` | nothing; it is locked while a writer lives | |
 //!
 //! A process may die at any moment: a folder either is not there or is whole, and a file that is replaced is
-//! either the old or the new one. A run that is taken up again plays its rounds from the checkpoint on; rows that are there already are
-//! compared, and stay. [`RunWriter`] writes, [`RunFolder`] reads, at any time; [`Rollback`] goes back to an earlier checkpoint.
+//! either the old or the new one. A run that is taken up again plays its rounds from the checkpoint on; rows
+//! that are there already are compared, and stay. [`RunWriter`] writes, [`RunFolder`] reads, at any time;
+//! [`Rollback`] goes back to an earlier checkpoint.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,8 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// To the latest checkpoint that is from a round or before and can be used; round 0 is the start, and needs none.
+    /// To the latest checkpoint that is from a round or before and can be used; round 0 is the start, and
+    /// needs none.
     pub fn find(folder: &Path, to: u32) -> Result<Rollback, RecordError> {
         let lock = lock_unfinished(folder)?;
         let all = checkpoint::all(folder)?;
@@ -76,7 +77,8 @@ impl Rollback {
 
     /// Goes back. Where the rows are kept that came after, if there were any.
     ///
-    /// A process that dies in between leaves a run that is neither here nor there; the same once more brings it back.
+    /// A process that dies in between leaves a run that is neither here nor there; the same once more brings
+    /// it back.
     pub fn finish(mut self) -> Result<Option<PathBuf>, RecordError> {
         let next_round = self.next_round();
         // First, or a run that is taken up in between would go on from one of these.

@@ -1,6 +1,6 @@
 //! `rounds.jsonl` as it is added to. Rows that a run left beyond its checkpoint stay until their rounds are played again: then they
-//! are compared, and nothing is written where they are the same. One bit that flipped before that is found by the checksum of all of
-//! them, and put right.
+//! are compared, and nothing is written where they are the same. One bit that flipped before that is found by
+//! the checksum of all of them, and put right.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -33,7 +33,8 @@ pub(crate) struct RowsFile {
 const MOST_MENDED: u64 = 4 << 20;
 
 impl RowsFile {
-    /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint counts on.
+    /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint
+    /// counts on.
     pub(crate) fn open(folder: &Path, stand: Stand) -> Result<RowsFile, RecordError> {
         let path = folder.join(ROUNDS);
         let file = File::options().append(true).create(true).open(&path).doing("opening", &path)?;
@@ -193,7 +194,8 @@ impl RowsFile {
 
     fn write(&mut self, line: &[u8]) -> Result<(), RecordError> {
         if let Err(error) = self.file.write_all(line) {
-            // Half a line in the middle would be in the way; where it cannot be cut, the next process does so.
+            // Half a line in the middle would be in the way; where it cannot be cut, the next process does
+            // so.
             let _ = self.file.set_len(self.len);
             return Err(error).doing("writing", &self.path);
         }
@@ -212,8 +214,8 @@ impl RowsFile {
     }
 }
 
-/// Puts one flipped bit right among the first bytes, if by that their checksum, which is off by this, becomes what it was, and the
-/// bytes a row. What was done, in words.
+/// Puts one flipped bit right among the first bytes, if by that their checksum, which is off by this, becomes
+/// what it was, and the bytes a row. What was done, in words.
 fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(len).read_to_end(&mut bytes)).doing("reading", path)?;
@@ -237,7 +239,8 @@ fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> 
     )))
 }
 
-/// Which byte and bit of so many must have flipped for CRC-32 to be off by this. No two of less than half a gigabyte do the same.
+/// Which byte and bit of so many must have flipped for CRC-32 to be off by this. No two of less than half a
+/// gigabyte do the same.
 fn flipped(len: usize, off: u32) -> Option<(usize, u8)> {
     // How far the sum is off when the bit is in the last byte, and then in each before it.
     let mut offs: [u32; 8] = std::array::from_fn(|bit| STEPS[1 << bit]);

@@ -1,4 +1,5 @@
-//! What each round took on the clock: of interest to people only, so that a line that cannot be read is left out.
+//! What each round took on the clock: of interest to people only, so that a line that cannot be read is left
+//! out.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -23,8 +23,8 @@ use crate::{
 
 /// A run that is being written. Only one can exist for a folder, across all processes.
 ///
-/// After an error a run goes on by [`RunWriter::reopen`], once this writer is dropped. A checkpoint or friends that could not be
-/// written can be tried again instead.
+/// After an error a run goes on by [`RunWriter::reopen`], once this writer is dropped. A checkpoint or
+/// friends that could not be written can be tried again instead.
 #[derive(Debug)]
 pub struct RunWriter {
     folder: PathBuf,
@@ -81,8 +81,9 @@ impl RunWriter {
     }
 
     /// Takes up an unfinished run where its latest usable checkpoint stood, or at its start, and returns the
-    /// checkpoint's state. Nothing is cut: the rounds from there on are played again, and their rows compared with those that are
-    /// there. A run whose settings changed since it began is refused. What was passed over as damaged is among the warnings.
+    /// checkpoint's state. Nothing is cut: the rounds from there on are played again, and their rows compared
+    /// with those that are there. A run whose settings changed since it began is refused. What was passed
+    /// over as damaged is among the warnings.
     pub fn reopen(folder: &Path) -> Result<(Self, Option<Vec<u8>>), RecordError> {
         let lock = lock_unfinished(folder)?;
         let mut flaws = Vec::new();
@@ -99,7 +100,8 @@ impl RunWriter {
         }
         let (from, rows, state) = match found {
             Some((from, (rows, state))) => (from, rows, Some(state)),
-            // A simulation says how long that takes by being begun again; a server has nothing but its journal.
+            // A simulation says how long that takes by being begun again; a server has nothing but its
+            // journal.
             None if !flaws.is_empty() && !is_served(folder) => {
                 return Err(flaws.remove(0).or_begin_again(folder));
             }
@@ -126,7 +128,8 @@ impl RunWriter {
         self.rows.stand().next_round
     }
 
-    /// After how many rounds the rows end that are there, also those of an earlier process whose rounds are to be played again.
+    /// After how many rounds the rows end that are there, also those of an earlier process whose rounds are
+    /// to be played again.
     pub fn recorded(&self) -> Result<u32, RecordError> {
         self.rows.recorded()
     }
@@ -136,12 +139,14 @@ impl RunWriter {
         std::mem::take(&mut self.warnings)
     }
 
-    /// From now on keeps every checkpoint for good that is after a multiple of so many rounds; else only the last two stay.
+    /// From now on keeps every checkpoint for good that is after a multiple of so many rounds; else only the
+    /// last two stay.
     pub fn keep_every(&mut self, rounds: Option<NonZeroU32>) {
         self.keep_every = rounds;
     }
 
-    /// Adds a round, and returns its line. Where an earlier process recorded the round already, the line stays as it is.
+    /// Adds a round, and returns its line. Where an earlier process recorded the round already, the line
+    /// stays as it is.
     pub fn append(&mut self, row: &Row) -> Result<String, RecordError> {
         let mut line = serde_json::to_string(row).expect("lists, texts and numbers always make JSON");
         line.push('\n');
@@ -157,8 +162,9 @@ impl RunWriter {
 
     /// Writes who is how alike after the rounds so far.
     ///
-    /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more, and never lacks it. What
-    /// cannot be written is tried again before the next checkpoint, unless others follow until then.
+    /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more,
+    /// and never lacks it. What cannot be written is tried again before the next checkpoint, unless others
+    /// follow until then.
     pub fn friends(&mut self, all: &Acquaintance) -> Result<(), RecordError> {
         let after = self.next_round();
         self.friends_beyond.remove(&after);
@@ -167,7 +173,8 @@ impl RunWriter {
         written
     }
 
-    /// Makes all rows so far safe, and keeps the state to go on from after them. What was kept before stays, if that fails.
+    /// Makes all rows so far safe, and keeps the state to go on from after them. What was kept before stays,
+    /// if that fails.
     pub fn checkpoint(&mut self, state: &[u8]) -> Result<(), RecordError> {
         self.write_owed()?;
         self.rows.sync()?;
@@ -191,7 +198,8 @@ impl RunWriter {
     ) -> Result<Summary, RecordError> {
         self.write_owed()?;
         self.remove_friends_beyond(u32::MAX)?;
-        // A run that ends earlier than before, and only a simulation whose settings were changed by hand does, has rows beyond.
+        // A run that ends earlier than before, and only a simulation whose settings were changed by hand
+        // does, has rows beyond.
         self.rows.put_beyond_aside()?;
         self.rows.sync()?;
         self.wall.sync()?;
@@ -228,7 +236,8 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Removes friends of an earlier process that were not written again, though their rounds were played again.
+    /// Removes friends of an earlier process that were not written again, though their rounds were played
+    /// again.
     fn remove_friends_beyond(&mut self, up_to: u32) -> Result<(), RecordError> {
         let (gone, left): (BTreeSet<u32>, _) = self.friends_beyond.iter().partition(|&&after| after <= up_to);
         self.friends_beyond = left;

@@ -53,7 +53,8 @@ pub struct RunFacts {
     pub clip: Allowed,
     /// When a round is void; without, no round is, and a model that is not finite stays.
     pub guard: Option<guard::Limits>,
-    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the round's own.
+    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
+    /// round's own.
     pub stated_quantile: Option<f64>,
 }
 
@@ -334,8 +335,8 @@ impl Engine {
         })
     }
 
-    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. For servers, whose clients
-    /// know the seed of the run.
+    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. For
+    /// servers, whose clients know the seed of the run.
     pub fn draw_from(&mut self, seed: u64) {
         self.facts.seed = seed;
     }

@@ -1,8 +1,8 @@
 //! Voids a round whose result cannot be right: the model goes back to what it was before the round.
 //!
-//! A round is void if its step is not finite, if it is many times longer than recent steps and longer than the model,
-//! or if the accuracy falls far below that of the last evaluation. What substitution, aggregator and server rule
-//! learned in a void round is undone; who took part in it is not.
+//! A round is void if its step is not finite, if it is many times longer than recent steps and longer than
+//! the model, or if the accuracy falls far below that of the last evaluation. What substitution, aggregator
+//! and server rule learned in a void round is undone; who took part in it is not.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -86,8 +86,9 @@ impl Guard {
     }
 
     /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
-    /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of the model counts.
-    /// A step no longer than the model voids nothing: steps grow many times longer when clients come back that were away for long.
+    /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of
+    /// the model counts. A step no longer than the model voids nothing: steps grow many times longer when
+    /// clients come back that were away for long.
     pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64], model: f64) -> Option<Void> {
         let limits = self.limits?;
         if !finite || !length.is_finite() {

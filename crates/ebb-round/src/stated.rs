@@ -1,7 +1,8 @@
-//! Bounds what clients state of themselves: no loss counts as larger, and no time as shorter, than a quantile of the round's.
+//! Bounds what clients state of themselves: no loss counts as larger, and no time as shorter, than a quantile
+//! of the round's.
 //!
-//! Selectors go by stated losses and times, which nobody can check. A client that states a huge loss ties with the
-//! others above the quantile instead of being asked first in every round.
+//! Selectors go by stated losses and times, which nobody can check. A client that states a huge loss ties
+//! with the others above the quantile instead of being asked first in every round.
 
 use crate::fleet::Measured;
 use crate::roles::{Probes, Returns};

@@ -1,4 +1,5 @@
-//! One bit flipped somewhere in a server's folder: it goes on, or says what is damaged and what to type, and never shortens a record.
+//! One bit flipped somewhere in a server's folder: it goes on, or says what is damaged and what to type, and
+//! never shortens a record.
 //!
 //! `EBBFLOW_FLIPS=2000 cargo test -p ebbflow --test damage` tries so many places.
 

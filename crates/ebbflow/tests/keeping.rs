@@ -1,4 +1,5 @@
-//! What a server keeps: checkpoints that take each other's place, a journal and rows of one time, and all of it to itself.
+//! What a server keeps: checkpoints that take each other's place, a journal and rows of one time, and all of
+//! it to itself.
 
 mod common;
 mod served;

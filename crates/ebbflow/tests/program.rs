@@ -338,7 +338,8 @@ fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
 fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
-    // With this rate every step makes the quadratic's distance some hundred times longer, until no number holds it.
+    // With this rate every step makes the quadratic's distance some hundred times longer, until no number
+    // holds it.
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
                     centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();

@@ -61,7 +61,8 @@ fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
     let said = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(again.status.code() == Some(2) && said.contains("revoked"), "{said}");
 
-    // New certificates of the same authority are read by the running server; who is in stays in, and who comes trusts them.
+    // New certificates of the same authority are read by the running server; who is in stays in, and who
+    // comes trusts them.
     let before = std::fs::read(certs.join("server.pem")).unwrap();
     let renewed = Command::new(PROGRAM).args(["certs", "renew", text(&certs)]).output().unwrap();
     assert!(renewed.status.success(), "{}", String::from_utf8_lossy(&renewed.stderr));

@@ -46,7 +46,8 @@ pub(super) struct Args {
     /// Of how many rounds
     #[arg(long, default_value_t = 5, requires = "flower")]
     flower_rounds: u32,
-    /// Another build of this program: also its servers with its clients, in turns with this one's, and the ratios
+    /// Another build of this program: also its servers with its clients, in turns with this one's, and the
+    /// ratios
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
     /// How many turns each has

@@ -1,4 +1,5 @@
-//! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in, what programs are built of.
+//! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in, what
+//! programs are built of.
 
 mod dependencies;
 mod experiments;

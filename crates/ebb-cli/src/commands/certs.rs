@@ -1,7 +1,7 @@
 //! `ebbflow certs`: a private certificate authority, a server's certificate and those of clients, and new ones before they expire.
 //!
-//! The authority's key lies apart from the server's files: whoever has it can make certificates that the whole fleet trusts. The
-//! clock is read here alone; what is below is told the time.
+//! The authority's key lies apart from the server's files: whoever has it can make certificates that the
+//! whole fleet trusts. The clock is read here alone; what is below is told the time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -97,8 +97,8 @@ fn make(
     (0..n_clients).try_for_each(|number| make(&of_client(number), &[of_client(number)]))
 }
 
-/// Makes new certificates of an authority that is there, with the keys that the present ones have: clients are bound to theirs. Says
-/// what was made.
+/// Makes new certificates of an authority that is there, with the keys that the present ones have: clients
+/// are bound to theirs. Says what was made.
 fn renewed(args: &Renew, now_s: u64) -> Result<Vec<String>, CliError> {
     let folder = &args.folder;
     let authority = Authority::open(&authority_folder(folder, args.ca.as_deref()), now_s)?;
@@ -269,7 +269,8 @@ fn wrong(error: rcgen::Error) -> CliError {
     CliError::Usage(format!("making certificates: {error}"))
 }
 
-/// Where the authority lies, unless it is said otherwise: beside the folder, so that whoever copies that has no authority.
+/// Where the authority lies, unless it is said otherwise: beside the folder, so that whoever copies that has
+/// no authority.
 fn authority_folder(folder: &Path, ca: Option<&Path>) -> PathBuf {
     if let Some(ca) = ca {
         return ca.to_owned();
@@ -349,7 +350,8 @@ mod tests {
         renewed(&args, now_s).map_err(|error| error.to_string())
     }
 
-    /// From when until when a certificate lasts, in days from now and seconds, and what it says of authorities.
+    /// From when until when a certificate lasts, in days from now and seconds, and what it says of
+    /// authorities.
     fn look(file: &Path) -> (i64, i64, Option<(bool, Option<u32>)>) {
         let bytes = std::fs::read(file).unwrap();
         let pem = Pem::iter_from_buffer(&bytes).next().unwrap().unwrap();

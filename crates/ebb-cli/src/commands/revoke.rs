@@ -47,7 +47,8 @@ fn unrecorded(args: &Revoke) -> Vec<u32> {
     args.clients.iter().copied().filter(|&client| !was_in(client)).collect()
 }
 
-/// Opens a file to add to it. Through a link, the owner of the folder could be given a file that is not its own.
+/// Opens a file to add to it. Through a link, the owner of the folder could be given a file that is not its
+/// own.
 fn open_own(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);

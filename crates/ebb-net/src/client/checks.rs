@@ -1,6 +1,8 @@
-//! What a server says, checked field by field before anything is done with it: a server may be broken, or anybody's.
+//! What a server says, checked field by field before anything is done with it: a server may be broken, or
+//! anybody's.
 //!
-//! What passes has types of its own, and no other part of the client reads the numbers of a message from a server.
+//! What passes has types of its own, and no other part of the client reads the numbers of a message from a
+//! server.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -56,7 +58,8 @@ const TICKET: usize = 16;
 const SESSION: usize = 16;
 const SERVER: usize = 16;
 
-/// What somebody else wrote, fit for a terminal and a log: one line of bounded length without anything that steers either.
+/// What somebody else wrote, fit for a terminal and a log: one line of bounded length without anything that
+/// steers either.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::new();
     for char in text.chars() {

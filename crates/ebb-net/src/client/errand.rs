@@ -67,8 +67,8 @@ impl Wanted {
     }
 }
 
-/// Why a client does not do what it was asked. The server hears what kind of reason it is, and nothing of this machine: messages of
-/// trainers name files and rows.
+/// Why a client does not do what it was asked. The server hears what kind of reason it is, and nothing of
+/// this machine: messages of trainers name files and rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Declined {
     /// The server says what cannot be.
@@ -225,7 +225,8 @@ async fn end_after(longest: Duration, at_work: Arc<AtWork>, interrupter: Option<
     }
 }
 
-/// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for longer.
+/// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for
+/// longer.
 pub(super) const STUCK: Duration = Duration::from_secs(300);
 
 /// The trainer returns, if only by a panic.

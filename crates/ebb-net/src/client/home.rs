@@ -162,8 +162,8 @@ impl Home {
     }
 }
 
-/// Makes a folder that only its owner may enter, and those above it that are not there, and sees to it that all their names are on the
-/// disk: a client that forgot who it is after a loss of power would be another.
+/// Makes a folder that only its owner may enter, and those above it that are not there, and sees to it that
+/// all their names are on the disk: a client that forgot who it is after a loss of power would be another.
 fn make_private(folder: &Path) -> io::Result<()> {
     for folder in missing(folder) {
         let mut builder = std::fs::DirBuilder::new();

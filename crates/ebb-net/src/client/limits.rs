@@ -20,16 +20,17 @@ impl Default for Limits {
 /// Room for a model of 134 million numbers.
 pub const MEMORY_BYTES: u64 = 4 << 30;
 
-/// So many vectors of the model's length are held at once for the model, and as many for each vector beside it: as it came, the
-/// client's copy, its gradient, two moments, the update, what rounding took from it, and what is remembered.
+/// So many vectors of the model's length are held at once for the model, and as many for each vector beside
+/// it: as it came, the client's copy, its gradient, two moments, the update, what rounding took from it, and
+/// what is remembered.
 const COPIES: u64 = 8;
 
 /// The loss of every step is kept until the job is done.
 const STEP_BYTES: u64 = 8;
 
 impl Limits {
-    /// What a job needs, by an estimate: what is fetched, eight times the model and the vectors beside it, and eight bytes a step. The
-    /// client's data and the inner layers of its network are not in it.
+    /// What a job needs, by an estimate: what is fetched, eight times the model and the vectors beside it,
+    /// and eight bytes a step. The client's data and the inner layers of its network are not in it.
     pub fn needed_bytes(numbers: usize, sides: usize, fetched_bytes: u64, steps: u32) -> u64 {
         let vectors = (1 + sides as u64).saturating_mul(COPIES);
         let vectors = (4 * numbers as u64).saturating_mul(vectors);

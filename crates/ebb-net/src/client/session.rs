@@ -106,8 +106,8 @@ impl Member {
         let mut was_in = false;
         match self.try_visit(endpoint, until, &mut was_in).await {
             Ok(visit) => visit,
-            // Whoever was let in before may be behind a network that answers for others, or at a server that was started with the
-            // wrong certificate, and will not always be.
+            // Whoever was let in before may be behind a network that answers for others, or at a server that
+            // was started with the wrong certificate, and will not always be.
             Err(status) => match distrust(&status, &self.joining).filter(|_| self.home.enrolled.is_none()) {
                 Some(message) => Visit::Hopeless(JoinError::Unusable(message)),
                 None => Visit::Lost { why: brief(&status, &self.joining), was_in },
@@ -571,12 +571,13 @@ impl Member {
     }
 }
 
-/// Reasons for which a server may send a client home for good: what is not so at another start of the right server. Nobody but the
-/// client's own server knows that it is shut out, and what a client cannot do for a run it will not be able to do later.
+/// Reasons for which a server may send a client home for good: what is not so at another start of the right
+/// server. Nobody but the client's own server knows that it is shut out, and what a client cannot do for a
+/// run it will not be able to do later.
 const FOR_GOOD: [&str; 2] = ["revoked", "unable"];
 
-/// What a server says that is not the client's, is of another release, or was given the wrong certificates: asking again soon is of no
-/// use, but the right one may be started at the same address any time.
+/// What a server says that is not the client's, is of another release, or was given the wrong certificates:
+/// asking again soon is of no use, but the right one may be started at the same address any time.
 const MENDED_THERE: [&str; 3] = ["unknown", "version", "certificate"];
 
 /// A server of another release may call final what is not.

@@ -1,7 +1,9 @@
-//! One bound on the memory that answers take: on their way, not read yet, not written yet, and kept for the open round.
+//! One bound on the memory that answers take: on their way, not read yet, not written yet, and kept for the
+//! open round.
 //!
-//! What is in flight always comes to its end: it is read and written whatever else there is, or its client is dropped. So
-//! room that was given comes back, and one upload is let in at any size when nothing else is in flight.
+//! What is in flight always comes to its end: it is read and written whatever else there is, or its client is
+//! dropped. So room that was given comes back, and one upload is let in at any size when nothing else is in
+//! flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +58,8 @@ impl Budget {
         Budget { most, in_flight: Arc::default(), kept: Arc::default(), peak: 0, queue: Vec::new() }
     }
 
-    /// Whether a client may send so many bytes now: there is room, also for those that wait longer. If not, it waits.
+    /// Whether a client may send so many bytes now: there is room, also for those that wait longer. If not,
+    /// it waits.
     pub(super) fn may_send(&mut self, client: ClientId, bytes: u64, now_s: f64) -> bool {
         self.queue.retain(|one| one.client == client || now_s <= one.asked_s + PLACE_S);
         let at = self.queue.iter().position(|one| one.client == client).unwrap_or_else(|| {

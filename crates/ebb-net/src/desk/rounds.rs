@@ -298,7 +298,8 @@ impl Desk {
         wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.bytes.len() as u64 }
     }
 
-    /// Hands out the jobs of a round of which is noted who is asked, each with its model. Part of the round's time may be gone already.
+    /// Hands out the jobs of a round of which is noted who is asked, each with its model. Part of the round's
+    /// time may be gone already.
     pub(crate) fn open(
         &mut self,
         number: RoundNo,
@@ -434,7 +435,8 @@ impl Desk {
         self.waiting.insert(seq, arrived);
     }
 
-    /// Lets go of the vectors of an answer, unless there is room for them. They are in the journal, or soon will be.
+    /// Lets go of the vectors of an answer, unless there is room for them. They are in the journal, or soon
+    /// will be.
     pub(crate) fn make_room(&mut self, arrived: &mut Arrived) {
         if arrived.kept.is_none()
             && let Some(update) = &arrived.update

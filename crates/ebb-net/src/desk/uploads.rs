@@ -10,7 +10,8 @@ use super::{Desk, Reason};
 use crate::digest::Digest;
 use crate::wire;
 
-/// An upload of which nothing came for so long gives way to one that waits for room, as does one that is slow.
+/// An upload of which nothing came for so long gives way to one that waits for room, as does one that is
+/// slow.
 const STILL_S: f64 = 30.0;
 
 /// So many bytes a second an upload brings on average, after its first [`STILL_S`], or it counts as slow.
@@ -84,8 +85,8 @@ impl Uploads {
 }
 
 impl Desk {
-    /// How much of an update came already, and room for all of it where the client says how long it is. It stays so until the
-    /// client goes on: what an earlier stream still brings is not taken.
+    /// How much of an update came already, and room for all of it where the client says how long it is. It
+    /// stays so until the client goes on: what an earlier stream still brings is not taken.
     pub(crate) fn held(&mut self, request: &wire::HeldRequest, now_s: f64) -> Result<u64, Reason> {
         let client = self.of_session(&request.session).ok_or("unknown")?;
         let digest = Digest::read(&request.digest).ok_or("malformed")?;

@@ -1,4 +1,5 @@
-//! A client against its server: whatever that says, the client neither panics nor takes more than it gives, and says why it declines.
+//! A client against its server: whatever that says, the client neither panics nor takes more than it gives,
+//! and says why it declines.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,5 @@
-//! An operator's slips: what a client hears then, and that it comes back by itself once the right server is there.
+//! An operator's slips: what a client hears then, and that it comes back by itself once the right server is
+//! there.
 
 use super::*;
 

@@ -525,7 +525,8 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
     let ends: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] == b'\n').collect();
-    // Two bytes of round 3, and its end, between the checkpoints; a digit and a brace of round 5, beyond both.
+    // Two bytes of round 3, and its end, between the checkpoints; a digit and a brace of round 5, beyond
+    // both.
     let damages = [
         (vec![ends[2] + 1, ends[2] + 2], 3),
         (vec![ends[3] - 1, ends[3]], 3),

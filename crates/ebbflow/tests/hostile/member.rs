@@ -156,7 +156,8 @@ impl Member {
         }
     }
 
-    /// Begins to send vectors of so many bytes, and sends none: the stream. The digest says which they would be.
+    /// Begins to send vectors of so many bytes, and sends none: the stream. The digest says which they would
+    /// be.
     pub(crate) fn begin_upload(&mut self, digest: [u8; 32], size: u64) -> Result<u32, Gone> {
         let stream = self.peer.open("Send")?;
         let content = [bytes(1, &digest), number(2, size)].concat();

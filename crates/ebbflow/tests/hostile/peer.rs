@@ -1,4 +1,5 @@
-//! HTTP/2, gRPC and Protocol Buffers by hand, as far as an attack needs them: nothing of ours is between it and the server.
+//! HTTP/2, gRPC and Protocol Buffers by hand, as far as an attack needs them: nothing of ours is between it
+//! and the server.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

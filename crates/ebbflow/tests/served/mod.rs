@@ -55,7 +55,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one. Once its journal was played to its end it listens; else it ended, with a code, and said why.
+    /// Starts one. Once its journal was played to its end it listens; else it ended, with a code, and said
+    /// why.
     pub(crate) fn start(file: &Path, out: &Path) -> Result<Server, (Option<i32>, String)> {
         let mut process = Command::new(PROGRAM)
             .args(["serve", text(file), "--out", text(out), "--json", "--log", "info"])
@@ -115,7 +116,8 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Whose recipe compares clients, whose server keeps a checkpoint of every second round, and whose model comes from a file.
+    /// Whose recipe compares clients, whose server keeps a checkpoint of every second round, and whose model
+    /// comes from a file.
     pub(crate) fn new(place: &Path, serve: &str) -> Fleet {
         let file = place.join("fleet.toml");
         let settings = |rounds: u32, start: &str| {

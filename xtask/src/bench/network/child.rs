@@ -1,4 +1,5 @@
-//! The processes of a trial: this program again, or another build of it, told what to be by one argument, and then by lines.
+//! The processes of a trial: this program again, or another build of it, told what to be by one argument, and
+//! then by lines.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
