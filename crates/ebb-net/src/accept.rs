@@ -1,6 +1,6 @@
 //! Takes connections: only so many, only those on which somebody is let in soon, and on through whatever the system complains about.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
@@ -69,6 +69,11 @@ impl Limits {
     }
 }
 
+/// While at least so many are let in within so long, the next one waits for its place. Fewer must not, for one
+/// client that comes and goes would hold up everybody behind those that never come in.
+const FLOW: usize = 64;
+const SOON: Duration = Duration::from_millis(200);
+
 /// Time for an honest client to be let in.
 const GIVES_WAY: Duration = Duration::from_secs(2);
 
@@ -88,7 +93,7 @@ pub(crate) fn accept(
         while !to.is_closed() {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let Some(door) = lobby.open(place_of(address.ip())) else { continue };
+                    let Some(door) = lobby.open_soon(place_of(address.ip())).await else { continue };
                     let permit = match Arc::clone(&permits).try_acquire_owned() {
                         Ok(permit) => permit,
                         Err(_) => {
@@ -126,6 +131,17 @@ pub(crate) fn accept(
 struct Lobby {
     limits: Limits,
     waiting: Mutex<Waiting>,
+    /// Told of everybody who is let in.
+    enters: Notify,
+}
+
+/// Why a connection cannot wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoPlace {
+    /// Too many do from its address.
+    Crowded,
+    /// Too many do in all.
+    Full,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +150,8 @@ struct Waiting {
     by_number: BTreeMap<u64, (IpAddr, Door)>,
     by_address: HashMap<IpAddr, usize>,
     next: u64,
+    /// When the last ones were let in, the oldest first. At the start as if they were when the first one came.
+    entered: VecDeque<Instant>,
 }
 
 impl Waiting {
@@ -158,11 +176,27 @@ fn place_of(address: IpAddr) -> IpAddr {
 
 impl Lobby {
     fn new(limits: Limits) -> Arc<Lobby> {
-        Arc::new(Lobby { limits, waiting: Mutex::default() })
+        Arc::new(Lobby { limits, waiting: Mutex::default(), enters: Notify::new() })
     }
 
-    /// Lets a new connection wait; nothing, if there are too many of which none gives way yet.
-    fn open(self: &Arc<Self>, address: IpAddr) -> Option<Door> {
+    /// Lets a new connection wait; nothing, if there are too many of which none gives way yet, and few were let
+    /// in of late.
+    async fn open_soon(self: &Arc<Self>, address: IpAddr) -> Option<Door> {
+        loop {
+            match self.open(address) {
+                Ok(door) => return Some(door),
+                // Others must not wait for an address that sends too many.
+                Err(NoPlace::Crowded) => return None,
+                Err(NoPlace::Full) => {
+                    let quiet_at = *self.lock().entered.front()? + SOON;
+                    tokio::time::timeout_at(quiet_at, self.enters.notified()).await.ok()?;
+                }
+            }
+        }
+    }
+
+    /// Lets a new connection wait, unless there are too many of which none gives way yet.
+    fn open(self: &Arc<Self>, address: IpAddr) -> Result<Door, NoPlace> {
         let door = Door(Arc::new(Shared { lobby: Arc::clone(self), address, state: Mutex::new(In::new()) }));
         let count = |waiting: &Waiting| waiting.by_address.get(&address).copied().unwrap_or(0);
         let limits = self.limits;
@@ -170,18 +204,21 @@ impl Lobby {
             |waiting: &Waiting| !address.is_loopback() && count(waiting) >= limits.strangers_by_address;
         let full = |waiting: &Waiting| waiting.by_number.len() >= limits.strangers;
         if crowded(&self.lock()) && !self.evict_oldest(Some(address), limits.gives_way, None) {
-            return None;
+            return Err(NoPlace::Crowded);
         }
         if full(&self.lock()) && !self.evict_oldest(None, limits.gives_way, None) {
-            return None;
+            return Err(NoPlace::Full);
         }
         self.wait(&door);
-        Some(door)
+        Ok(door)
     }
 
     /// Nobody is in on this connection.
     fn wait(&self, door: &Door) {
         let mut waiting = self.lock();
+        if waiting.entered.is_empty() {
+            waiting.entered = vec![Instant::now(); FLOW].into();
+        }
         let number = waiting.next;
         waiting.next += 1;
         *waiting.by_address.entry(door.0.address).or_default() += 1;
@@ -276,7 +313,13 @@ impl Door {
         let waited_as = state.waits_as.take();
         drop(state);
         if let Some(number) = waited_as {
-            self.0.lobby.lock().remove(number);
+            let lobby = &self.0.lobby;
+            let mut waiting = lobby.lock();
+            waiting.remove(number);
+            waiting.entered.pop_front();
+            waiting.entered.push_back(Instant::now());
+            drop(waiting);
+            lobby.enters.notify_one();
         }
         Inside(self.clone())
     }
@@ -501,9 +544,9 @@ mod tests {
         let lobby = lobby(Duration::MAX);
         let first = lobby.open(address(1)).unwrap();
         let _second = lobby.open(address(1)).unwrap();
-        assert!(lobby.open(address(1)).is_none());
+        assert_eq!(lobby.open(address(1)).unwrap_err(), NoPlace::Crowded);
         let _elsewhere = [lobby.open(address(2)).unwrap(), lobby.open(address(3)).unwrap()];
-        assert!(lobby.open(address(4)).is_none());
+        assert_eq!(lobby.open(address(4)).unwrap_err(), NoPlace::Full);
         assert_eq!(waiting(&lobby), 4);
         // Whoever is let in makes room.
         let inside = first.enter();
@@ -517,7 +560,7 @@ mod tests {
     fn the_oldest_stranger_gives_way_after_a_while() {
         let lobby = lobby(Duration::ZERO);
         let doors: Vec<_> = (1..=4).map(|last| lobby.open(address(last)).unwrap()).collect();
-        assert!(lobby.open(address(5)).is_some());
+        assert!(lobby.open(address(5)).is_ok());
         let closed: Vec<_> = doors.iter().map(|door| door.lock().closed).collect();
         assert_eq!(closed, [true, false, false, false]);
     }
@@ -526,8 +569,53 @@ mod tests {
     fn a_proxy_on_this_machine_brings_everybody_from_one_address() {
         let lobby = lobby(Duration::MAX);
         let doors: Vec<_> = (0..4).map(|_| lobby.open(HERE).unwrap()).collect();
-        assert!(lobby.open(HERE).is_none());
+        assert_eq!(lobby.open(HERE).unwrap_err(), NoPlace::Full);
         drop(doors);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_many_are_let_in_the_next_one_waits_for_its_place() {
+        let lobby = lobby(Duration::MAX);
+        let mut next = 0;
+        let began = Instant::now();
+        let mut doors = VecDeque::new();
+        for _ in 0..4 {
+            next += 1;
+            doors.push_back(lobby.open_soon(address(next)).await.unwrap());
+        }
+        // So many are let in, one after the other: whoever comes meanwhile gets the place of one of them.
+        let mut inside = Vec::new();
+        for at in 1..=u32::try_from(FLOW).unwrap() {
+            let first = doors.pop_front().unwrap();
+            let entering = tokio::spawn(async move {
+                tokio::time::sleep(SOON / 100).await;
+                first.enter()
+            });
+            next += 1;
+            doors.push_back(lobby.open_soon(address(next)).await.expect("one is let in soon"));
+            inside.push(entering.await.unwrap());
+            assert_eq!(began.elapsed(), at * (SOON / 100));
+        }
+        // Nobody is let in any more: it waits no longer than since that was so, and others not at all.
+        assert!(lobby.open_soon(address(100)).await.is_none());
+        assert_eq!(began.elapsed(), SOON / 100 + SOON);
+        assert!(lobby.open_soon(address(101)).await.is_none());
+        assert_eq!(began.elapsed(), SOON / 100 + SOON);
+        // One that comes in now and then does not bring that back.
+        tokio::time::sleep(SOON).await;
+        inside.push(doors.pop_front().unwrap().enter());
+        assert!(lobby.open_soon(address(102)).await.is_some(), "it left a place");
+        assert!(lobby.open_soon(address(103)).await.is_none());
+        assert_eq!(began.elapsed(), SOON / 100 + 2 * SOON);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_sends_too_many_holds_up_nobody() {
+        let lobby = lobby(Duration::MAX);
+        let began = Instant::now();
+        let _doors = [lobby.open_soon(address(1)).await.unwrap(), lobby.open_soon(address(1)).await.unwrap()];
+        assert!(lobby.open_soon(address(1)).await.is_none());
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[test]
