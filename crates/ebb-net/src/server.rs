@@ -580,7 +580,7 @@ impl Fleet for Service {
         let turn = self.fetches.take(&session);
         tokio::spawn(guard_fetch(enter(door.as_ref()), door, turn, Arc::clone(&read), ended));
         let shared = Arc::clone(&self.shared);
-        Ok(Response::new(Pieces { shared, fetching, at: from, read, _alive: alive }))
+        Ok(Response::new(Pieces { shared, fetching, at: from, waited: true, read, _alive: alive }))
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
@@ -654,6 +654,8 @@ pub(crate) struct Pieces {
     shared: Arc<Shared>,
     fetching: Fetching,
     at: usize,
+    /// Whether others had their turn since the last piece.
+    waited: bool,
     /// Told of every piece.
     read: Arc<Notify>,
     /// Whoever guards the stream hears when this is dropped.
@@ -663,10 +665,16 @@ pub(crate) struct Pieces {
 impl Stream for Pieces {
     type Item = Result<wire::Chunk, Status>;
 
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.at >= self.fetching.bytes {
             return Poll::Ready(None);
         }
+        // A piece at a time, for messages to other clients are as urgent as the rest of this model.
+        if !std::mem::replace(&mut self.waited, true) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.waited = false;
         let piece = self.shared.at_desk(|desk, now_s| desk.next_piece(&self.fetching, self.at, now_s));
         self.read.notify_one();
         Poll::Ready(Some(match piece {
