@@ -213,10 +213,18 @@ fn rounded(value: f32) -> f16 {
 }
 
 fn write(values: &[f32], number: Number, to: &mut Vec<u8>) {
-    to.reserve(values.len() * number.width());
     match number {
-        Number::F32 => values.iter().for_each(|value| to.extend_from_slice(&value.to_le_bytes())),
-        Number::F16 => values.iter().for_each(|&value| to.extend_from_slice(&rounded(value).to_le_bytes())),
+        Number::F32 => write_each(values, f32::to_le_bytes, to),
+        Number::F16 => write_each(values, |value| rounded(value).to_le_bytes(), to),
+    }
+}
+
+/// One block of memory for all: to grow by each number takes several times as long.
+fn write_each<const N: usize>(values: &[f32], write: impl Fn(f32) -> [u8; N], to: &mut Vec<u8>) {
+    let from = to.len();
+    to.resize(from + N * values.len(), 0);
+    for (place, &value) in to[from..].as_chunks_mut().0.iter_mut().zip(values) {
+        *place = write(value);
     }
 }
 
