@@ -52,7 +52,7 @@ impl Home {
         let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
         let unavailable =
             |error: std::io::Error| JoinError::Unavailable(format!("{}: {error}", folder.display()));
-        make_private(&folder).map_err(unavailable)?;
+        let made = make_private(&folder).map_err(unavailable)?;
         if others_may_enter(&folder) {
             tracing::warn!(
                 home = %folder.display(),
@@ -76,6 +76,9 @@ impl Home {
         if let Some(bytes) = read(&folder.join(MEMORY))? {
             home.load_memory(&bytes).map_err(|error| unusable(format!("{MEMORY}: {error}")))?;
         }
+        // A client that forgot who it is after a loss of power would be another. After what is in the folders,
+        // for most file systems then have written these names, too.
+        made.iter().try_for_each(|folder| sync_folder_of(folder)).map_err(unavailable)?;
         Ok(home)
     }
 
@@ -162,19 +165,20 @@ impl Home {
     }
 }
 
-/// Makes a folder that only its owner may enter, and those above it that are not there, and sees to it that
-/// all their names are on the disk: a client that forgot who it is after a loss of power would be another.
-fn make_private(folder: &Path) -> io::Result<()> {
-    for folder in missing(folder) {
+/// Makes a folder that only its owner may enter, and those above it that are not there: their names are to be
+/// synced.
+fn make_private(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let missing = missing(folder);
+    for folder in &missing {
         let mut builder = std::fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        match builder.create(&folder) {
+        match builder.create(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => sync_folder_of(&folder)?,
+            _ => {}
         }
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// The folders on the way to one that are not there, from the top.
