@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ebb_methods::{Registry, registry};
 use ebb_record::{Header, RunFolder, START_MODEL};
-use ebb_round::clip::Allowed;
+use ebb_round::clip::NormBound;
 use ebb_round::{
-    ClientId, Engine, Layout, Loader, LocalRule, Roles, RunFacts, Saver, Skill, State, StateError,
+    ClientId, Engine, Layout, Loader, LocalRule, Roles, RunContext, Saver, State, StateError, StepFeature,
 };
 use ebb_settings::{Chance, Facts, Place, Positive, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
@@ -122,15 +122,15 @@ struct ClipTable {
 }
 
 /// How long an update may be, if that is said at all.
-fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<Allowed, CliError> {
+fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<NormBound, CliError> {
     if !tree.has("clip") {
-        return Ok(Allowed::default());
+        return Ok(NormBound::default());
     }
     let table: ClipTable = tree.table("clip", facts).parse()?;
     let ClipTable { off, norm, beside, times } = table;
     if off {
         return match (norm, beside, times) {
-            (None, None, None) => Ok(Allowed::default()),
+            (None, None, None) => Ok(NormBound::default()),
             _ => {
                 let message = "off = true leaves nothing to norm, beside and times; leave out them or it";
                 Err(tree.error("clip.off", message).into())
@@ -147,7 +147,7 @@ fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<Allowed, CliError
         return Err(tree.error("clip.norm", message).into());
     }
     let get = |bound: Option<Positive>| bound.map(Positive::get);
-    Ok(Allowed { norm: get(norm), beside: get(beside), times: get(times) })
+    Ok(NormBound { norm: get(norm), side_norm: get(beside), median_multiple: get(times) })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -336,8 +336,8 @@ fn build<W>(
                        snapshot; give chance = Q or every = N";
         return Err(tree.error("select.kind", message).into());
     }
-    let probe = roles.selector.probes().then_some(Skill::Loss);
-    let asked: Vec<_> = roles.local.skills().into_iter().chain(probe).collect();
+    let probe = roles.selector.uses_probes().then_some(StepFeature::Loss);
+    let asked: Vec<_> = roles.local.step_features().into_iter().chain(probe).collect();
     // Over a network the clients' own workers train, and they are asked when they join.
     if let Some(lack) = lack(task.as_ref(), &asked).filter(|_| oracles) {
         return Err(tree.error("data.trainer", lack).into());
@@ -350,8 +350,8 @@ fn build<W>(
             .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
             .into());
     }
-    let trained: usize = task.layout().trained().iter().map(ExactSizeIterator::len).sum();
-    let sends_more = roles.local.remembers() || trained < task.layout().len();
+    let trained: usize = task.layout().trained_ranges().iter().map(ExactSizeIterator::len).sum();
+    let sends_more = roles.local.is_stateful() || trained < task.layout().len();
     let clip = clip(&tree, facts, sends_more)?;
     let Guarding { limits: guard, most_void, stated_quantile } = Guarding::read(&tree, facts)?;
 
@@ -370,17 +370,17 @@ fn build<W>(
     };
     roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
     let local = Arc::clone(&roles.local);
-    let run_facts = RunFacts {
+    let run_facts = RunContext {
         seed: facts.seed,
         deadline_s,
         threads: threads.get(),
-        trained: task.layout().trained(),
+        trained_ranges: task.layout().trained_ranges(),
         oracle_clusters,
-        oracle_chances,
-        oracle: evaluation.oracle_absent,
-        clip,
+        oracle_probabilities: oracle_chances,
+        measures_oracle_error: evaluation.oracle_absent,
+        norm_bound: clip,
         guard,
-        stated_quantile,
+        reported_quantile: stated_quantile,
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
     let assembled = Assembled {
@@ -435,7 +435,7 @@ impl<F> Assembled<F> {
 
     /// Draws cohorts by a key instead of the seed.
     pub(crate) fn draw_by(&mut self, key: DrawKey) {
-        self.engine.draw_from(key.seed());
+        self.engine.reseed(key.seed());
         self.draw_key = Some(key);
     }
 
@@ -511,7 +511,7 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
 }
 
 /// What whoever trains lacks of what is asked, in words.
-pub(crate) fn lack(task: &dyn Task, asked: &[Skill]) -> Option<String> {
+pub(crate) fn lack(task: &dyn Task, asked: &[StepFeature]) -> Option<String> {
     let lacking: Vec<_> = asked.iter().filter(|skill| !task.can(**skill)).map(|skill| skill.name()).collect();
     (!lacking.is_empty()).then(|| {
         format!(
@@ -566,8 +566,8 @@ fn without_effect(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String>
 /// Refuses a method that goes by true chances where nobody knows them.
 pub(crate) fn check_oracle_chances(tree: &Tree, roles: &Roles, chances: &[f64]) -> Result<(), CliError> {
     let asks = [
-        ("select.kind", roles.selector.needs_oracle_chances()),
-        ("aggregate.chances", roles.aggregator.needs_oracle_chances()),
+        ("select.kind", roles.selector.needs_oracle_probabilities()),
+        ("aggregate.chances", roles.aggregator.needs_oracle_probabilities()),
     ];
     if let Some((key, _)) = asks.into_iter().find(|(_, asks)| *asks && chances.is_empty()) {
         let message = "nobody can know the chances of clients in this world; give it [world.availability] \

@@ -98,7 +98,7 @@ pub fn drive<F: Fleet>(
         folder: folder.clone(),
         source: Box::new(CliError::Record(error)),
     };
-    run.engine.lend(Box::new(FileShelf::new(&folder)));
+    run.engine.set_spill_store(Box::new(FileShelf::new(&folder)));
     writer.keep_every(run.run.keep_every());
     let mut ending = "rounds";
     let mut not_finite_rounds = 0;
@@ -156,7 +156,7 @@ pub fn drive<F: Fleet>(
             let kept = writer.checkpoint(&run.save());
             match &kept {
                 Ok(()) => {
-                    run.fleet.kept();
+                    run.fleet.on_state_saved();
                     if std::mem::take(&mut owed) {
                         watch.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
                     }
@@ -182,7 +182,8 @@ pub fn drive<F: Fleet>(
     keep_friends(run, &mut writer).map_err(broken)?;
     let target = run.stop.accuracy.map(ebb_settings::Chance::get);
     let model = &run.engine.model().model;
-    let summary = writer.finish(ending, run.layout(), model, target, run.engine.weights()).map_err(broken)?;
+    let summary =
+        writer.finish(ending, run.layout(), model, target, run.engine.client_influence()).map_err(broken)?;
     Ok(Ended::Finished(Box::new(summary)))
 }
 
@@ -208,7 +209,7 @@ fn could_meet<F>(run: &Assembled<F>) -> usize {
 
 /// Records who is how alike, if the substitution knows.
 fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
-    match run.engine.acquaintance() {
+    match run.engine.similarity_matrix() {
         Some(all) => writer.friends(&all),
         None => Ok(()),
     }
@@ -220,7 +221,7 @@ fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'stat
         return Some(DIVERGED);
     }
     let stop = &run.stop;
-    let spent = outcome.spent_so_far;
+    let spent = outcome.total_cost;
     let accuracy = outcome.score.as_ref().and_then(|score| score.accuracy);
     if stop.accuracy.is_some_and(|target| accuracy.is_some_and(|accuracy| accuracy >= target.get())) {
         Some("accuracy")

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::guard::Limits;
+use ebb_round::guard::GuardLimits;
 use ebb_settings::{Chance, Facts, Place, Positive, Tree};
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +80,7 @@ const MOST_SAMPLES_TIMES: f64 = 100.0;
 /// When a round is void, after how many in a row the run stops, and what clients are believed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guarding {
-    pub(crate) limits: Option<Limits>,
+    pub(crate) limits: Option<GuardLimits>,
     pub(crate) most_void: Option<NonZeroU32>,
     pub(crate) stated_quantile: Option<f64>,
 }
@@ -92,8 +92,8 @@ impl Guarding {
             return Ok(Guarding::default());
         }
         let table: GuardTable = tree.table("guard", facts).parse()?;
-        let limits = Limits {
-            times: table.times.map(Positive::get),
+        let limits = GuardLimits {
+            median_multiple: table.times.map(Positive::get),
             accuracy_drop: table.accuracy_drop.map(Chance::get),
         };
         let stated_quantile = table.stated_quantile.map(Chance::get);

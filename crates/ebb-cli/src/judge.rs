@@ -44,7 +44,7 @@ impl Judge {
     pub(crate) fn check(&mut self) -> Result<(), FleetError> {
         match self {
             Judge::Here(here) => here.failed().map_or(Ok(()), |message| {
-                Err(FleetError::Failed { doing: "judging the model".to_owned(), message })
+                Err(FleetError::Failed { operation: "judging the model".to_owned(), message })
             }),
             Judge::Clients(clients) => clients.failed().map_or(Ok(()), Err),
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_net::pack::{Number, Packing};
 use ebb_net::{Abilities, AfterDeadline, Rules, Tls};
-use ebb_round::{Layout, Needs, SideName};
+use ebb_round::{Layout, RequiredCapabilities, SideName};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
@@ -197,7 +197,7 @@ impl ServeTable {
     /// How the server deals with its clients.
     pub(crate) fn rules(
         &self,
-        needs: Needs,
+        needs: RequiredCapabilities,
         sides: Vec<SideName>,
         layout: Layout,
         settings: String,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_methods::Registry;
 use ebb_record::{Row, SelectionTally};
-use ebb_round::{Engine, RunFacts};
+use ebb_round::{Engine, RunContext};
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
@@ -68,18 +68,18 @@ impl Untrained {
         check_oracle_chances(&whole, &roles, &oracle_chances)?;
         roles.server.start_from(task.initial());
         let local = Arc::clone(&roles.local);
-        let by_losses = roles.selector.goes_by_losses();
-        let run_facts = RunFacts {
+        let by_losses = roles.selector.needs_losses();
+        let run_facts = RunContext {
             seed: facts.seed,
             deadline_s: world.deadline_s(),
             threads: 1,
-            trained: task.layout().trained(),
+            trained_ranges: task.layout().trained_ranges(),
             oracle_clusters: Vec::new(),
-            oracle_chances: oracle_chances.clone(),
-            oracle: false,
-            clip: Default::default(),
+            oracle_probabilities: oracle_chances.clone(),
+            measures_oracle_error: false,
+            norm_bound: Default::default(),
             guard: None,
-            stated_quantile: None,
+            reported_quantile: None,
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
         let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, Skill, StepRule, Stream};
+use ebb_round::{ClientId, Job, Layout, LocalRun, StepFeature, StepRule, Stream};
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use ebb_train::{Done, Tally, Task, Trainee};
 use serde::{Deserialize, Serialize};
@@ -318,7 +318,7 @@ impl Task for External {
         true
     }
 
-    fn can(&self, skill: Skill) -> bool {
+    fn can(&self, skill: StepFeature) -> bool {
         self.can.as_ref().is_none_or(|can| can.iter().any(|name| name == skill.name()))
     }
 
@@ -366,7 +366,7 @@ impl AtWork<'_> {
 }
 
 impl LocalRun for AtWork<'_> {
-    fn steps_asked(&self) -> u32 {
+    fn steps_requested(&self) -> u32 {
         self.asked.get()
     }
 
@@ -375,7 +375,7 @@ impl LocalRun for AtWork<'_> {
         if count == 0 {
             return 0;
         }
-        let push = match rule.push.map(|push| self.task.write(push)).transpose() {
+        let push = match rule.correction.map(|push| self.task.write(push)).transpose() {
             Ok(push) => push,
             Err(error) => {
                 self.task.pool.fail(error);
@@ -389,11 +389,11 @@ impl LocalRun for AtWork<'_> {
         done
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
+    fn full_gradient(&mut self) -> Vec<f32> {
         self.vector(|file| Ask::Gradient { file }).map_or_else(|| self.nothing(), |(gradient, _)| gradient)
     }
 
-    fn moved(&self) -> Vec<f32> {
+    fn delta(&self) -> Vec<f32> {
         self.vector(|file| Ask::Update { file }).map_or_else(|| self.nothing(), |(moved, _)| moved)
     }
 }

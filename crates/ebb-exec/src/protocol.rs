@@ -92,7 +92,16 @@ pub struct Rule {
 impl Rule {
     /// The same as the engine has it, but for what lies in a file.
     pub fn of(rule: &StepRule<'_>, push: Option<PathBuf>) -> Rule {
-        let &StepRule { rate, momentum, nesterov, adam, weight_decay, pull, push: _, clip } = rule;
+        let &StepRule {
+            learning_rate: rate,
+            momentum,
+            nesterov,
+            adam,
+            weight_decay,
+            proximal: pull,
+            correction: _,
+            max_grad_norm: clip,
+        } = rule;
         let adam = adam.map(|adam| [adam.beta1, adam.beta2, adam.epsilon]);
         Rule { rate, momentum, nesterov, adam, weight_decay, pull, push, clip }
     }

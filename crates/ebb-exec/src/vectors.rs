@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ebb_round::{Layout, Piece};
+use ebb_round::{Layout, Tensor};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 /// What batch norms keep beside weights: averaged over clients, not trained.
@@ -19,7 +19,7 @@ pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
     for (name, tensor) in found {
         model.extend(floats(&name, &tensor)?);
         let trained = !KEPT.iter().any(|kept| name.ends_with(kept));
-        pieces.push(Piece { name, shape: tensor.shape().to_vec(), trained });
+        pieces.push(Tensor { name, shape: tensor.shape().to_vec(), is_trained: trained });
     }
     if pieces.is_empty() {
         return Err("there is no tensor in it".to_owned());
@@ -32,7 +32,7 @@ pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
     let mut vector = Vec::with_capacity(layout.len());
-    for (piece, _) in layout.pieces() {
+    for (piece, _) in layout.tensors() {
         let tensor =
             tensors.tensor(&piece.name).map_err(|_| format!("tensor \"{}\" is missing", piece.name))?;
         if tensor.shape() != piece.shape {
@@ -51,7 +51,7 @@ pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
 pub fn write_vector(file: &Path, layout: &Layout, vector: &[f32]) -> Result<(), String> {
     assert_eq!(vector.len(), layout.len(), "a vector has the length of its layout");
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let tensors = layout.pieces().map(|(piece, range)| {
+    let tensors = layout.tensors().map(|(piece, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
         let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
         (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn a_model_comes_back_as_it_was_with_its_pieces() {
-        let piece = |name: &str, shape: &[usize], trained| Piece {
+        let piece = |name: &str, shape: &[usize], trained| Tensor {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            trained,
+            is_trained: trained,
         };
         let layout =
             Layout::new(vec![piece("b.weight", &[2, 2], true), piece("a.running_mean", &[1], false)]);
@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(back.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), model.map(f32::to_bits));
         let (found, _) = read_layout(&file).unwrap();
         assert_eq!(found.len(), 5);
-        let trained: Vec<_> = found.pieces().map(|(piece, _)| (piece.name.clone(), piece.trained)).collect();
+        let trained: Vec<_> =
+            found.tensors().map(|(piece, _)| (piece.name.clone(), piece.is_trained)).collect();
         assert!(
             trained.contains(&("a.running_mean".to_owned(), false))
                 && trained.contains(&("b.weight".to_owned(), true))
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn another_shape_is_named() {
         let layout = |shape: &[usize]| {
-            Layout::new(vec![Piece { name: "w".to_owned(), shape: shape.to_vec(), trained: true }])
+            Layout::new(vec![Tensor { name: "w".to_owned(), shape: shape.to_vec(), is_trained: true }])
         };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.safetensors");

@@ -7,8 +7,8 @@ use ebb_settings::{Settings, SettingsError};
 pub(crate) fn own<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
     let own = contributions.iter().filter(|one| one.is_own() && round.share(one.client) > 0.0);
     let own: Vec<_> = own.collect();
-    let total: f64 = own.iter().map(|one| round.weight(one.client)).sum();
-    own.into_iter().map(|one| (one, round.weight(one.client) / total)).collect()
+    let total: f64 = own.iter().map(|one| round.aggregation_weight(one.client)).sum();
+    own.into_iter().map(|one| (one, round.aggregation_weight(one.client) / total)).collect()
 }
 
 /// Adds `weight * vector`; an empty one counts as zero.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Bits, ClientId, Loader, Notes, Saver, Shelf, State, StateError};
+use ebb_round::{Bits, ClientId, Loader, Metrics, Saver, SpillStore, State, StateError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ enum Kept {
 /// A shelf, and what of it is taken.
 #[derive(Debug)]
 struct Spill {
-    shelf: Box<dyn Shelf>,
+    shelf: Box<dyn SpillStore>,
     end: u64,
     /// Places that nobody needs any more, all of one length.
     free: Vec<u64>,
@@ -76,7 +76,7 @@ impl Memory {
     }
 
     /// Takes a shelf, and puts there what is beyond the limit already.
-    pub(crate) fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    pub(crate) fn lend(&mut self, shelf: Box<dyn SpillStore>) {
         // What lies on another shelf comes with it.
         for client in self.clients() {
             if let Some(Kept::There(..)) = self.kept.get(&client) {
@@ -186,7 +186,7 @@ impl Memory {
     }
 
     /// Bytes in memory and on the shelf, for the record.
-    pub(crate) fn notes(&self) -> Notes {
+    pub(crate) fn notes(&self) -> Metrics {
         let there = self.kept.values().filter_map(|kept| match kept {
             Kept::There(_, len) => Some(*len as u64),
             Kept::Here(_) => None,
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    impl Shelf for Heap {
+    impl SpillStore for Heap {
         fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
             let end = at as usize + bytes.len();
             if end > self.most {

@@ -392,12 +392,13 @@ mod tests {
                     axis[*client] = 1.0;
                     let mut answer = vector_answer(*client, number, &axis);
                     let update = Arc::make_mut(&mut answer.update);
-                    (update.steps, update.steps_asked, update.rate) = (steps(*client), FOUR, rate);
+                    (update.steps, update.steps_requested, update.learning_rate) =
+                        (steps(*client), FOUR, rate);
                     Contribution::own(&answer)
                 };
                 let came: Vec<_> = clients.iter().map(along).collect();
-                let found = one.aggregate(&Round { rate, ..world.round(number) }, &came);
-                let Some(given) = found.given else {
+                let found = one.aggregate(&Round { learning_rate: rate, ..world.round(number) }, &came);
+                let Some(given) = found.coefficients else {
                     untold.push(entry.name);
                     break;
                 };

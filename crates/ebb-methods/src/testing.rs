@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ebb_round::{
-    Aggregator, Answer, Census, ClientId, Cohort, Contribution, Job, Loader, LocalRule, LocalRun, Parcel,
-    Report, Returns, Round, RoundNo, Saver, Selector, Shares, Skill, StepRule, Update,
+    Aggregator, Census, ClientId, ClientUpdate, Cohort, Contribution, Job, Loader, LocalRule, LocalRun,
+    Parcel, Report, Responses, Round, RoundNo, Saver, Selector, Shares, StepFeature, StepRule, Update,
 };
 use ebb_settings::{Entry, Facts, Tree};
 
@@ -69,7 +69,7 @@ impl World {
 
     /// The client answered that round on time.
     pub(crate) fn hear(&mut self, idx: usize, number: RoundNo) {
-        self.census.hear(ClientId::new(idx), number);
+        self.census.acknowledge(ClientId::new(idx), number);
     }
 
     pub(crate) fn with_up(mut self, idxs: &[usize]) -> World {
@@ -92,13 +92,13 @@ impl World {
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: 1,
-            rate: 0.1,
+            learning_rate: 0.1,
             global: Arc::new(Parcel::of(self.model.clone())),
-            trained: &self.trained,
+            trained_ranges: &self.trained,
             census: &self.census,
             shares: &self.shares,
             oracle_clusters: &self.clusters,
-            oracle_chances: &self.chances,
+            oracle_probabilities: &self.chances,
         }
     }
 }
@@ -116,26 +116,26 @@ pub(crate) fn check_aggregate(
 }
 
 /// The answers of a round, given as (client, value); everybody else was asked in vain.
-pub(crate) fn returns(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Returns {
+pub(crate) fn returns(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Responses {
     returned(world, number, answers.iter().map(|&(client, value)| answer(client, number, value)).collect())
 }
 
 /// The answers of a round, ascending by client; everybody else was asked in vain.
-pub(crate) fn returned(world: &World, number: RoundNo, fresh: Vec<Answer>) -> Returns {
+pub(crate) fn returned(world: &World, number: RoundNo, fresh: Vec<ClientUpdate>) -> Responses {
     let answered = |client: &ClientId| fresh.iter().any(|answer| answer.client == *client);
     let absent = world.round(number).enrolled().into_iter().filter(|client| !answered(client)).collect();
-    Returns { fresh, absent, ..Returns::default() }
+    Responses { fresh, absent, ..Responses::default() }
 }
 
 /// A client's answer to a round of a model of one number.
-pub(crate) fn answer(client: usize, base: RoundNo, value: f32) -> Answer {
+pub(crate) fn answer(client: usize, base: RoundNo, value: f32) -> ClientUpdate {
     vector_answer(client, base, &[value])
 }
 
 /// A client's answer to a round of a larger model.
-pub(crate) fn vector_answer(client: usize, base: RoundNo, values: &[f32]) -> Answer {
-    let update = Update { base, ..update(values.to_vec()) };
-    Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+pub(crate) fn vector_answer(client: usize, base: RoundNo, values: &[f32]) -> ClientUpdate {
+    let update = Update { base_round: base, ..update(values.to_vec()) };
+    ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
 /// One client's own update of a model of one number.
@@ -147,10 +147,10 @@ pub(crate) fn contribution(client: usize, value: f32) -> Contribution {
 pub(crate) fn update(delta: Vec<f32>) -> Update {
     Update {
         delta: Parcel::of(delta),
-        base: 0,
-        rate: 0.1,
+        base_round: 0,
+        learning_rate: 0.1,
         steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
+        steps_requested: NonZeroU32::MIN,
         samples: 1,
         loss: 0.0,
         loss_fall: 0.0,
@@ -163,7 +163,7 @@ pub(crate) fn partial(client: usize, value: f32, steps: u32, asked: u32) -> Cont
     let mut one = contribution(client, value);
     let update = Arc::make_mut(&mut one.update);
     update.steps = NonZeroU32::new(steps).unwrap();
-    update.steps_asked = NonZeroU32::new(asked).unwrap();
+    update.steps_requested = NonZeroU32::new(asked).unwrap();
     one
 }
 
@@ -217,15 +217,15 @@ pub(crate) fn report_losses(
     losses: &[(usize, f32)],
 ) {
     let answer = |&(client, loss): &(usize, f32)| {
-        let update = Update { base: number, loss, ..update(vec![0.0]) };
-        Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+        let update = Update { base_round: number, loss, ..update(vec![0.0]) };
+        ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
     };
     let fresh: Vec<_> = losses.iter().map(answer).collect();
     let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
-    let returns = Returns { fresh, ..Returns::default() };
+    let returns = Responses { fresh, ..Responses::default() };
     selector.observe(
         &world.round(number),
-        &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+        &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
     );
 }
 
@@ -260,10 +260,10 @@ pub(crate) fn run_local(
     memory: &Parcel,
 ) -> (Parabola, Option<Parcel>) {
     let side = side.iter().map(|(name, values)| (Cow::Borrowed(*name), values.clone())).collect();
-    let global = Arc::new(Parcel { model: vec![client.start], side });
+    let global = Arc::new(Parcel { model: vec![client.start], side_vectors: side });
     let (rate, work) = rule.plan(1);
     client.asked = work.steps(1).get();
-    let remembered = rule.run(&Job { round: 0, global, rate, work }, memory, &mut client);
+    let remembered = rule.run(&Job { round: 0, global, learning_rate: rate, work }, memory, &mut client);
     (client, remembered)
 }
 
@@ -276,7 +276,7 @@ pub(crate) struct Parabola {
     asked: u32,
     limit: u32,
     /// What was asked of it beyond plain steps.
-    pub(crate) skills: BTreeSet<Skill>,
+    pub(crate) skills: BTreeSet<StepFeature>,
 }
 
 impl Parabola {
@@ -306,31 +306,31 @@ impl Parabola {
 }
 
 impl LocalRun for Parabola {
-    fn steps_asked(&self) -> u32 {
+    fn steps_requested(&self) -> u32 {
         self.asked
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let count = count.min(self.limit);
-        self.skills.extend(rule.skills());
+        self.skills.extend(rule.step_features());
         for _ in 0..count {
             let slope = (self.weight - self.centre)
                 + rule.weight_decay * self.weight
-                + rule.pull * (self.weight - self.start)
-                + rule.push.map_or(0.0, |push| push[0]);
+                + rule.proximal * (self.weight - self.start)
+                + rule.correction.map_or(0.0, |push| push[0]);
             self.velocity = rule.momentum * self.velocity + slope;
-            self.weight -= rule.rate * self.velocity;
+            self.weight -= rule.learning_rate * self.velocity;
         }
         self.limit -= count;
         count
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
-        self.skills.insert(Skill::Gradient);
+    fn full_gradient(&mut self) -> Vec<f32> {
+        self.skills.insert(StepFeature::FullGradient);
         vec![self.weight - self.centre]
     }
 
-    fn moved(&self) -> Vec<f32> {
+    fn delta(&self) -> Vec<f32> {
         vec![self.weight - self.start]
     }
 }

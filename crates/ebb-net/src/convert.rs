@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Amount, Layout, Piece, Work};
+use ebb_round::{Amount, Layout, Tensor, Work};
 
 use crate::desk::Abilities;
 use crate::pack::{Number, Packing};
@@ -41,12 +41,12 @@ pub(crate) fn read_packing(said: wire::Packing) -> Option<Packing> {
 
 pub(crate) fn say_layout(layout: &Layout) -> Vec<wire::Tensor> {
     let side = |&side: &usize| u32::try_from(side).expect("no side of a tensor is longer than 2^32");
-    let tensor = |piece: &Piece| wire::Tensor {
+    let tensor = |piece: &Tensor| wire::Tensor {
         name: piece.name.clone(),
         shape: piece.shape.iter().map(side).collect(),
-        trained: piece.trained,
+        trained: piece.is_trained,
     };
-    layout.pieces().map(|(piece, _)| tensor(piece)).collect()
+    layout.tensors().map(|(piece, _)| tensor(piece)).collect()
 }
 
 /// `None` if no model can be as large as that.
@@ -56,10 +56,10 @@ pub(crate) fn layout(said: &[wire::Tensor]) -> Option<Layout> {
         let numbers = tensor.shape.iter().try_fold(1u64, |all, &side| all.checked_mul(u64::from(side)))?;
         most = most.checked_sub(numbers)?;
     }
-    let piece = |tensor: &wire::Tensor| Piece {
+    let piece = |tensor: &wire::Tensor| Tensor {
         name: tensor.name.clone(),
         shape: tensor.shape.iter().map(|&side| side as usize).collect(),
-        trained: tensor.trained,
+        is_trained: tensor.trained,
     };
     Some(Layout::new(said.iter().map(piece).collect()))
 }
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn a_layout_comes_back_as_it_was() {
-        let piece = |name: &str, shape: &[usize], trained| Piece {
+        let piece = |name: &str, shape: &[usize], trained| Tensor {
             name: name.to_owned(),
             shape: shape.to_vec(),
-            trained,
+            is_trained: trained,
         };
         let of = Layout::new(vec![
             piece("conv.weight", &[4, 1, 3, 3], true),

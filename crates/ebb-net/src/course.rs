@@ -60,7 +60,7 @@ impl Course {
     fn rewind(&self, from: u64, before: &[u64]) -> Result<(), FleetError> {
         let store = &self.shared.store;
         let failed =
-            |message: String| FleetError::Failed { doing: "reading the journal".to_owned(), message };
+            |message: String| FleetError::Failed { operation: "reading the journal".to_owned(), message };
         let read = |seq: u64, bytes: &[u8]| {
             Entry::read(bytes).map_err(|error| {
                 failed(format!("entry {seq} is damaged ({error}); put back a whole copy of the folder"))
@@ -128,7 +128,7 @@ impl Course {
     ) -> Result<Option<T>, FleetError> {
         let mut state = self.lock();
         if let Some(gap) = &state.gap {
-            return Err(FleetError::Failed { doing: doing.to_owned(), message: gap.clone() });
+            return Err(FleetError::Failed { operation: doing.to_owned(), message: gap.clone() });
         }
         while let Some((seq, entry)) = state.past.pop_front() {
             match entry {
@@ -144,7 +144,7 @@ impl Course {
                         state.open_s = None;
                     }
                     return wanted(other).map(Some).ok_or_else(|| FleetError::Failed {
-                        doing: doing.to_owned(),
+                        operation: doing.to_owned(),
                         message: format!(
                             "the journal does not go on as the run does: entry {seq} is {said}. Is the record beside it of another run, or were the settings or the program others? Go on with those that it was begun with, or begin another run with another --out"
                         ),
@@ -156,7 +156,7 @@ impl Course {
         drop(state);
         if round < recorded {
             return Err(FleetError::Failed {
-                doing: doing.to_owned(),
+                operation: doing.to_owned(),
                 message: format!(
                     "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: they are not of one time. \
                      Nothing was changed, and no client was asked. Put back both from one copy of the folder, or go back to where the \
@@ -170,7 +170,8 @@ impl Course {
 
     /// The answer of an entry that was played.
     pub(crate) fn answer(&self, seq: u64) -> Result<(Answered, Parcel), FleetError> {
-        let failed = || FleetError::Failed { doing: "reading the journal".to_owned(), message: missing(seq) };
+        let failed =
+            || FleetError::Failed { operation: "reading the journal".to_owned(), message: missing(seq) };
         let answer = self.lock().recalled.remove(&seq).ok_or_else(failed)?;
         let delta = self.delta(seq, &answer)?;
         Ok((answer, delta))
@@ -179,7 +180,7 @@ impl Course {
     /// The vectors of an entry.
     pub(crate) fn delta(&self, seq: u64, answer: &Answered) -> Result<Parcel, FleetError> {
         let failed = |message: String| FleetError::Failed {
-            doing: format!("reading entry {seq} of the journal"),
+            operation: format!("reading entry {seq} of the journal"),
             message,
         };
         let read = guarded("reading", || self.shared.store.vectors(seq));
@@ -203,7 +204,7 @@ impl Course {
         if self.shared.writer.next() > 0 {
             self.shared.at_desk(|desk, now_s| desk.expect_back(now_s));
         }
-        live().map_err(|message| FleetError::Failed { doing: "beginning to listen".to_owned(), message })
+        live().map_err(|message| FleetError::Failed { operation: "beginning to listen".to_owned(), message })
     }
 
     /// How long the round that is to be opened was open before, if it was.
@@ -214,7 +215,7 @@ impl Course {
     /// Writes the next entry; on return it is on the disk.
     pub(crate) fn enter(&self, entry: &Entry) -> Result<(), FleetError> {
         let seq = self.shared.writer.enter_now(entry.bytes()).map_err(|error| FleetError::Failed {
-            doing: "writing the journal".to_owned(),
+            operation: "writing the journal".to_owned(),
             message: error.to_string(),
         })?;
         if ends_round(entry) {

@@ -333,7 +333,7 @@ const MOST_FOR_VECTORS: i64 = 2 << 20;
 /// Vectors of several kinds: few and many numbers, alike and not, with and without others beside them.
 fn vectors() -> Vec<Parcel> {
     let mut small = Parcel::of(vec![1.5, -2.25, 1e-3, 0.1]);
-    small.side.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
+    small.side_vectors.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
     let ramp = (0..3000).map(|at| (at % 100) as f32 / 7.0).collect();
     let noise =
         (0..1000_u32).map(|at| f32::from_bits(0x3f00_0000 | at.wrapping_mul(2_654_435_761) >> 9)).collect();
@@ -369,13 +369,13 @@ fn read_parcel(bytes: &[u8]) -> bool {
     }
     let Ok((parcel, payload)) = unpack(bytes, BOUNDS) else { return false };
     assert!(payload <= bytes.len() as u64);
-    assert!(parcel.side.len() <= BOUNDS.sides);
-    let vectors = std::iter::once(&parcel.model).chain(parcel.side.values());
+    assert!(parcel.side_vectors.len() <= BOUNDS.sides);
+    let vectors = std::iter::once(&parcel.model).chain(parcel.side_vectors.values());
     assert!(vectors.clone().all(|vector| vector.len() <= BOUNDS.numbers));
     let again = unpack(&pack(&parcel, Packing::default()).bytes, BOUNDS).expect("it was just packed").0;
     let bits = |parcel: &Parcel| -> Vec<u32> {
         std::iter::once(&parcel.model)
-            .chain(parcel.side.values())
+            .chain(parcel.side_vectors.values())
             .flatten()
             .map(|value| value.to_bits())
             .collect()

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::{Census, ClientId, LATE_ROUNDS, Layout, RoundNo, SideName, Update};
+use ebb_round::{Census, ClientId, Layout, MAX_STALENESS_ROUNDS, RoundNo, SideName, Update};
 
 use crate::digest::Digest;
 use crate::journal::{Answered, Roll};
@@ -841,8 +841,8 @@ impl Desk {
 
     /// Forgets who was asked so long ago that no answer counts any more.
     fn forget_rounds(&mut self, number: RoundNo) {
-        self.asked.retain(|&round, _| round + LATE_ROUNDS > number);
-        self.hands.retain(|_, &mut round| round + LATE_ROUNDS > number);
+        self.asked.retain(|&round, _| round + MAX_STALENESS_ROUNDS > number);
+        self.hands.retain(|_, &mut round| round + MAX_STALENESS_ROUNDS > number);
         let owing: Vec<_> = self.uploads.clients().filter(|&client| !self.owes(client)).collect();
         owing.into_iter().for_each(|client| self.uploads.drop_of(client));
     }

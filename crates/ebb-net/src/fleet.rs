@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Account, Census, ClientId, Evaluator, Fleet, FleetError, Job, Loader, Order, Parcel, RoundNo, Saver,
-    Score, Shares, Sink, Spent, State, StateError, Update, Wait,
+    Assignment, Census, ClientId, Cost, Evaluator, Fleet, FleetError, Job, Loader, Parcel, ResponseInfo,
+    RoundNo, Saver, Score, Shares, State, StateError, Update, UpdateSink, Wait,
 };
 
 use crate::course::Course;
@@ -49,7 +49,7 @@ impl NetFleet {
     }
 
     fn failed(&self, doing: &str, message: String) -> FleetError {
-        FleetError::Failed { doing: format!("{doing} in round {}", self.number), message }
+        FleetError::Failed { operation: format!("{doing} in round {}", self.number), message }
     }
 
     /// Waits until something happens, at the latest until a time, and sees to what time brings.
@@ -152,7 +152,7 @@ impl NetFleet {
     }
 
     /// Plays a round that was closed before the restart.
-    fn replay(&mut self, took: &[u64], sink: &mut dyn Sink) -> Result<(), FleetError> {
+    fn replay(&mut self, took: &[u64], sink: &mut dyn UpdateSink) -> Result<(), FleetError> {
         for &seq in took {
             let (answer, delta) = self.course.answer(seq)?;
             self.note_time(&answer);
@@ -198,14 +198,14 @@ impl Fleet for NetFleet {
         Ok(())
     }
 
-    fn measure(
+    fn probe(
         &mut self,
         clients: &[ClientId],
         samples: Option<NonZeroU32>,
         job: &Job,
-    ) -> Result<(Probes, Spent), FleetError> {
+    ) -> Result<(Probes, Cost), FleetError> {
         if clients.is_empty() {
-            return Ok((Probes::new(), Spent::default()));
+            return Ok((Probes::new(), Cost::default()));
         }
         let round = self.number;
         let past =
@@ -219,7 +219,7 @@ impl Fleet for NetFleet {
                 let (found, elapsed_s) = self.ask(clients, Question::Probe(job, samples))?;
                 let probes: Vec<_> = found.measured.into_iter().collect();
                 let spent =
-                    Spent { elapsed_s, bytes_down: found.bytes_down, bytes_up: 4 * probes.len() as u64 };
+                    Cost { elapsed_s, bytes_down: found.bytes_down, bytes_up: 4 * probes.len() as u64 };
                 self.course.enter(&Entry::Probed { round, probes: probes.clone(), spent })?;
                 (probes, spent)
             }
@@ -227,7 +227,12 @@ impl Fleet for NetFleet {
         Ok((probes.into_iter().collect(), spent))
     }
 
-    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+    fn train(
+        &mut self,
+        orders: &[Assignment],
+        wait: Wait,
+        sink: &mut dyn UpdateSink,
+    ) -> Result<Cost, FleetError> {
         let round = self.number;
         self.took_s.clear();
         let shared = Arc::clone(&self.course.shared);
@@ -282,12 +287,12 @@ impl Fleet for NetFleet {
         Ok(spent)
     }
 
-    fn kept(&mut self) {
+    fn on_state_saved(&mut self) {
         self.course.kept();
     }
 
-    fn account(&self) -> Account {
-        Account { took_s: self.took_s.clone(), imputed: None }
+    fn response_info(&self) -> ResponseInfo {
+        ResponseInfo { response_times_s: self.took_s.clone(), imputed: None }
     }
 }
 

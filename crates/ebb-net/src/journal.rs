@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Loader, Measured, Parcel, RoundNo, Saver, Spent, StateError, Update};
+use ebb_round::{ClientId, Cost, Loader, Parcel, ProbeResult, RoundNo, Saver, StateError, Update};
 
 use crate::digest::Digest;
 
@@ -12,13 +12,13 @@ pub(crate) enum Entry {
     /// The roll of a round was taken.
     Roll(Roll),
     /// Clients were probed.
-    Probed { round: RoundNo, probes: Vec<(ClientId, Measured)>, spent: Spent },
+    Probed { round: RoundNo, probes: Vec<(ClientId, ProbeResult)>, spent: Cost },
     /// Jobs were handed out.
     Opened { round: RoundNo },
     /// A client answered. Its vectors are beside the entry.
     Answered(Answered),
     /// A round was closed with these answers, by their entries, in the order in which they count.
-    Closed { round: RoundNo, took: Vec<u64>, spent: Spent },
+    Closed { round: RoundNo, took: Vec<u64>, spent: Cost },
     /// Clients judged the model of a round.
     Judged { round: RoundNo, samples: f64, loss: f64, hits: Option<f64> },
     /// So much of the open round's time was gone.
@@ -59,7 +59,17 @@ pub(crate) struct Answered {
 impl Answered {
     pub(crate) fn update(&self, delta: Parcel) -> Update {
         let &Answered { base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy, .. } = self;
-        Update { delta, base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy }
+        Update {
+            delta,
+            base_round: base,
+            learning_rate: rate,
+            steps,
+            steps_requested: steps_asked,
+            samples,
+            loss,
+            loss_fall,
+            accuracy,
+        }
     }
 }
 
@@ -88,7 +98,7 @@ impl Entry {
                 to.bytes("kind", b"probed");
                 to.u64("round", u64::from(*round));
                 clients(&mut to, "clients", probes.iter().map(|(client, _)| client));
-                let of = |figure: fn(&Measured) -> f64| -> Vec<f64> {
+                let of = |figure: fn(&ProbeResult) -> f64| -> Vec<f64> {
                     probes.iter().map(|(_, measured)| figure(measured)).collect()
                 };
                 to.f32s("loss", &probes.iter().map(|(_, measured)| measured.loss).collect::<Vec<_>>());
@@ -171,7 +181,8 @@ impl Entry {
                 if [loss.len(), train_s.len(), upload_s.len()] != [clients.len(); 3] {
                     return Err(from.error("loss", "not one figure for each client"));
                 }
-                let measured = |at| Measured { loss: loss[at], train_s: train_s[at], upload_s: upload_s[at] };
+                let measured =
+                    |at| ProbeResult { loss: loss[at], train_s: train_s[at], upload_s: upload_s[at] };
                 let probes =
                     clients.into_iter().enumerate().map(|(at, client)| (client, measured(at))).collect();
                 Entry::Probed { round, probes, spent: load_spent(from)? }
@@ -246,14 +257,14 @@ fn read_clients(from: &mut Loader<'_>, name: &str) -> Result<Vec<ClientId>, Stat
     Ok(from.u32s(name)?.into_iter().map(|number| ClientId::new(number as usize)).collect())
 }
 
-fn save_spent(to: &mut Saver, spent: Spent) {
+fn save_spent(to: &mut Saver, spent: Cost) {
     to.f64("elapsed_s", spent.elapsed_s);
     to.u64("bytes_down", spent.bytes_down);
     to.u64("bytes_up", spent.bytes_up);
 }
 
-fn load_spent(from: &mut Loader<'_>) -> Result<Spent, StateError> {
-    Ok(Spent {
+fn load_spent(from: &mut Loader<'_>) -> Result<Cost, StateError> {
+    Ok(Cost {
         elapsed_s: from.f64("elapsed_s")?,
         bytes_down: from.u64("bytes_down")?,
         bytes_up: from.u64("bytes_up")?,
@@ -267,8 +278,8 @@ pub(crate) mod tests {
     /// One of every kind.
     pub(crate) fn all() -> Vec<Entry> {
         let client = ClientId::new;
-        let spent = Spent { elapsed_s: 1.25, bytes_down: 7, bytes_up: 8 };
-        let measured = Measured { loss: 0.5, train_s: 2.0, upload_s: 0.25 };
+        let spent = Cost { elapsed_s: 1.25, bytes_down: 7, bytes_up: 8 };
+        let measured = ProbeResult { loss: 0.5, train_s: 2.0, upload_s: 0.25 };
         let steps = NonZeroU32::new(3).unwrap();
         let answer = Answered {
             client: client(4),

@@ -65,7 +65,7 @@ const PART: usize = 16 * 1024;
 /// A model of one tensor.
 #[cfg(test)]
 fn flat(numbers: usize) -> ebb_round::Layout {
-    let piece = ebb_round::Piece { name: "w".to_owned(), shape: vec![numbers], trained: true };
+    let piece = ebb_round::Tensor { name: "w".to_owned(), shape: vec![numbers], is_trained: true };
     ebb_round::Layout::new(vec![piece])
 }
 

@@ -106,11 +106,11 @@ impl fmt::Display for Unpackable {
 /// # Panics
 /// When there are more than 255 side vectors, or a name has more than 255 bytes.
 pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
-    let sides = u8::try_from(parcel.side.len()).expect("methods send a few side vectors");
+    let sides = u8::try_from(parcel.side_vectors.len()).expect("methods send a few side vectors");
     let mut bytes = MAGIC.to_vec();
     bytes.extend([packing.number as u8, u8::from(packing.zstd), sides]);
     let vectors = std::iter::once(("", &parcel.model))
-        .chain(parcel.side.iter().map(|(name, values)| (name.as_ref(), values)));
+        .chain(parcel.side_vectors.iter().map(|(name, values)| (name.as_ref(), values)));
     for (name, values) in vectors.clone() {
         bytes.push(u8::try_from(name.len()).expect("names are short"));
         bytes.extend(name.as_bytes());
@@ -172,7 +172,7 @@ pub fn unpack(bytes: &[u8], bounds: Bounds) -> Result<(Parcel, u64), Unpackable>
                 return Err(Unpackable::Head);
             }
             parcel.model = values;
-        } else if parcel.side.insert(Cow::Owned(name.to_owned()), values).is_some() {
+        } else if parcel.side_vectors.insert(Cow::Owned(name.to_owned()), values).is_some() {
             return Err(Unpackable::Head);
         }
     }
@@ -193,7 +193,7 @@ pub fn lost(parcel: &Parcel, packing: Packing) -> Parcel {
     };
     Parcel {
         model: left(&parcel.model),
-        side: parcel.side.iter().map(|(name, values)| (name.clone(), left(values))).collect(),
+        side_vectors: parcel.side_vectors.iter().map(|(name, values)| (name.clone(), left(values))).collect(),
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
 
     fn parcel() -> Parcel {
         let mut parcel = Parcel::of(vec![1.5, -2.25, 1e-3, 0.1]);
-        parcel.side.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
+        parcel.side_vectors.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
         parcel
     }
 
@@ -287,7 +287,7 @@ mod tests {
                 Number::F16 => {
                     assert_eq!(back.model[..2], [1.5, -2.25]);
                     assert_eq!(back.model[3], 0.099_975_586);
-                    assert_eq!(back.side, parcel().side);
+                    assert_eq!(back.side_vectors, parcel().side_vectors);
                 }
             }
         }

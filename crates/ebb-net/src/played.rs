@@ -12,12 +12,12 @@ use bytes::Bytes;
 use ebb_methods::Registry;
 use ebb_record::Row;
 use ebb_round::{
-    ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunFacts, Saver,
-    SideName, State,
+    ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunContext,
+    Saver, SideName, State,
 };
 use ebb_settings::{Facts, Place, Tree};
 use ebb_sim::{SimFleet, World};
-use ebb_train::backend::{Assignment, Threads, train_while};
+use ebb_train::backend::{Threads, TrainingJob, train_while};
 use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
 
 use crate::client::checks;
@@ -112,12 +112,12 @@ fn assemble(tree: &Tree) -> Run {
     roles.server.start_from(task.initial());
     let rule = Arc::clone(&roles.local);
     let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
-    let facts = RunFacts {
+    let facts = RunContext {
         seed: 1,
         deadline_s: DEADLINE_S,
         threads: 1,
-        trained: task.layout().trained(),
-        ..RunFacts::default()
+        trained_ranges: task.layout().trained_ranges(),
+        ..RunContext::default()
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, SCRIPT.len() as u32, NonZeroUsize::MIN);
     Run { engine: Engine::new(roles, facts), task, rule, evaluator, judge: None }
@@ -307,7 +307,7 @@ impl Theatre {
     fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
         let global = self.fetch(shared, client, said.global.as_ref());
         let checks::Job { round, rate, work, .. } = checks::job(said, self.task.layout()).unwrap();
-        let job = Arc::new(Job { round, global, rate, work });
+        let job = Arc::new(Job { round, global, learning_rate: rate, work });
         let acts = SCRIPT[said.round as usize];
         let act = acts.iter().find(|(one, _)| *one == client).map_or(Whole, |(_, act)| *act);
         let asked = job.work.steps(self.task.samples(ClientId::new(client)));
@@ -317,7 +317,7 @@ impl Theatre {
         };
         let memory = self.with(client, |actor| actor.memory.recall(said.round, said.heard));
         let assignment =
-            Assignment { client: ClientId::new(client), job: Arc::<Job>::clone(&job), memory, limit };
+            TrainingJob { client: ClientId::new(client), job: Arc::<Job>::clone(&job), memory, limit };
         let trained = train_while(self.task.as_ref(), self.rule.as_ref(), 1, &assignment, &|_| true).unwrap();
         if let Some(memory) = trained.memory {
             self.with(client, |actor| actor.memory.note(said.round, memory));
@@ -335,7 +335,7 @@ impl Theatre {
             ticket: said.ticket.clone(),
             delta: Some(wire::Content { digest, bytes: packed.len() as u64 }),
             steps: update.steps.get(),
-            steps_asked: update.steps_asked.get(),
+            steps_asked: update.steps_requested.get(),
             samples: update.samples,
             loss: update.loss,
             loss_fall: update.loss_fall,
@@ -468,7 +468,7 @@ fn live(
     let store = Arc::clone(store);
     let members = Members::new(store.members().unwrap(), store.token_uses().unwrap(), 100);
     let desk = Desk::new(
-        rules(run.task.as_ref(), &run.engine.sides()),
+        rules(run.task.as_ref(), &run.engine.side_vectors()),
         Key::new(&theatre.key),
         store.server().unwrap(),
         members,

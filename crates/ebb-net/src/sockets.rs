@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebb_round::{Amount, Census, ClientId, Fleet, FleetError, Job, Order, Parcel, Sink, Update, Wait, Work};
+use ebb_round::{
+    Amount, Assignment, Census, ClientId, Fleet, FleetError, Job, Parcel, Update, UpdateSink, Wait, Work,
+};
 use ebb_train::backend::Trained;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -190,7 +192,7 @@ impl House {
 
     /// Plays a round that closes after so many answers: who answered with what.
     fn round(&mut self, number: u32, wanted: usize) -> Vec<(u32, u32, f32)> {
-        self.round_of(number, number as f32, Wait::Answers(wanted))
+        self.round_of(number, number as f32, Wait::FirstByDeadline(wanted))
     }
 
     /// The same, of a model all of whose numbers are this one.
@@ -219,8 +221,8 @@ fn play(
     fleet.roll_call(number, census).unwrap();
     let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
     let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
-    let job = Arc::new(Job { round: number, global, rate: 0.5, work });
-    let order = |client| Order { client, job: Arc::clone(&job), heard: None };
+    let job = Arc::new(Job { round: number, global, learning_rate: 0.5, work });
+    let order = |client| Assignment { client, job: Arc::clone(&job), acknowledged: None };
     let orders: Vec<_> = census.up().iter().map(ClientId::new).map(order).collect();
     let mut answers = Answers::default();
     fleet.train(&orders, wait, &mut answers).unwrap();
@@ -231,10 +233,10 @@ fn play(
 #[derive(Default)]
 struct Answers(Vec<(u32, u32, f32)>);
 
-impl Sink for Answers {
+impl UpdateSink for Answers {
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError> {
         assert_eq!(update.delta.model.len(), N_PARAMS);
-        self.0.push((client.number(), update.base, update.delta.model[0]));
+        self.0.push((client.number(), update.base_round, update.delta.model[0]));
         Ok(())
     }
 }
@@ -261,10 +263,10 @@ impl Trainer for Adder {
 fn added(job: &Job, number: f32) -> Trained {
     let update = Update {
         delta: Parcel::of(vec![number; N_PARAMS]),
-        base: job.round,
-        rate: job.rate,
+        base_round: job.round,
+        learning_rate: job.learning_rate,
         steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
+        steps_requested: NonZeroU32::MIN,
         samples: 10,
         loss: 1.0,
         loss_fall: 0.0,

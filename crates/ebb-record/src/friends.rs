@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebb_round::Acquaintance;
+use ebb_round::SimilarityMatrix;
 use parquet::basic::Encoding;
 use parquet::column::page::Page;
 use parquet::data_type::{DoubleType, Int32Type};
@@ -71,7 +71,7 @@ pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>, RecordError> {
 }
 
 /// Puts the friends after so many rounds in place.
-pub(crate) fn write(folder: &Path, n_rounds: u32, all: &Acquaintance) -> Result<(), RecordError> {
+pub(crate) fn write(folder: &Path, n_rounds: u32, all: &SimilarityMatrix) -> Result<(), RecordError> {
     let below = folder.join(FRIENDS);
     if !below.is_dir() {
         fs::create_dir(&below).doing("creating", &below)?;
@@ -138,7 +138,7 @@ fn n_rounds(name: &str) -> Option<u32> {
     (number == format!("{n_rounds:06}")).then_some(n_rounds)
 }
 
-fn to_parquet(all: &Acquaintance) -> Result<Vec<u8>, ParquetError> {
+fn to_parquet(all: &SimilarityMatrix) -> Result<Vec<u8>, ParquetError> {
     let schema = parse_message_type(SCHEMA).expect("names and types that Parquet knows");
     let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
     let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
@@ -148,9 +148,19 @@ fn to_parquet(all: &Acquaintance) -> Result<Vec<u8>, ParquetError> {
         // Parquet keeps unsigned numbers by their bits.
         write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.0)), None, None)?;
         write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.1)), None, None)?;
-        write_column::<DoubleType, _>(&mut group, &each(pairs, |pair| pair.2.similarity), None, None)?;
-        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| pair.2.met as i32), None, None)?;
-        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| pair.2.last_met as i32), None, None)?;
+        write_column::<DoubleType, _>(&mut group, &each(pairs, |pair| pair.2.mean), None, None)?;
+        write_column::<Int32Type, _>(
+            &mut group,
+            &each(pairs, |pair| pair.2.n_shared_rounds as i32),
+            None,
+            None,
+        )?;
+        write_column::<Int32Type, _>(
+            &mut group,
+            &each(pairs, |pair| pair.2.last_shared_round as i32),
+            None,
+            None,
+        )?;
         group.close()?;
     }
     let stamp = [VERSION.to_string().as_bytes(), MARK, NO_SUM].concat();
@@ -275,18 +285,22 @@ fn values<const N: usize, T>(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use ebb_round::{ClientId, Likeness};
+    use ebb_round::{ClientId, Similarity};
 
     use super::*;
 
     /// So many clients, 3 apart, of which every pair but those whose numbers differ by 6 met.
-    pub(crate) fn acquaintance(n_clients: u32) -> Acquaintance {
-        let mut all = Acquaintance::default();
+    pub(crate) fn acquaintance(n_clients: u32) -> SimilarityMatrix {
+        let mut all = SimilarityMatrix::default();
         for high in 0..n_clients {
             all.clients.push(ClientId::new(3 * high as usize));
             for low in (0..high).filter(|low| high - low != 2) {
                 let similarity = f64::from(low) / f64::from(high + 1);
-                all.pairs.push((low, high, Likeness { similarity, met: high, last_met: high + low }));
+                all.pairs.push((
+                    low,
+                    high,
+                    Similarity { mean: similarity, n_shared_rounds: high, last_shared_round: high + low },
+                ));
             }
         }
         all
@@ -329,7 +343,7 @@ pub(crate) mod tests {
     fn nobody_who_met_anybody_makes_a_file_too() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(rounds(folder.path()).unwrap(), [0; 0]);
-        write(folder.path(), 1, &Acquaintance::default()).unwrap();
+        write(folder.path(), 1, &SimilarityMatrix::default()).unwrap();
         assert_eq!(read(folder.path(), 1).unwrap(), []);
     }
 

@@ -19,7 +19,7 @@ use crate::error::{Doing, RecordError};
 pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), RecordError> {
     assert_eq!(model.len(), layout.len(), "a model has the length of its layout");
     let bytes: Vec<u8> = model.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let tensors = layout.pieces().map(|(piece, range)| {
+    let tensors = layout.tensors().map(|(piece, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
         let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
         (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
@@ -38,7 +38,7 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
     let bytes = fs::read(path).doing("reading", path)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| misfit(path, unreadable(&bytes, &error)))?;
     let mut model = Vec::with_capacity(layout.len());
-    for (piece, _) in layout.pieces() {
+    for (piece, _) in layout.tensors() {
         let (name, expected) = (&piece.name, &piece.shape);
         let Ok(tensor) = file.tensor(name) else {
             let mut found: Vec<_> = file.iter().collect();
@@ -72,7 +72,7 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
     }
     // A model with more to it is another model, so half of it is no start.
     let known = |name: &str| {
-        layout.pieces().any(|(piece, _)| piece.name == name)
+        layout.tensors().any(|(piece, _)| piece.name == name)
             || batch_counts(layout).any(|count| count == name)
     };
     let mut tensors = file.tensors();
@@ -80,7 +80,7 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
     match tensors.iter().find(|(name, _)| !known(name)) {
         Some((name, tensor)) => {
             let expected =
-                list(layout.pieces().map(|(piece, _)| (piece.name.as_str(), piece.shape.as_slice())));
+                list(layout.tensors().map(|(piece, _)| (piece.name.as_str(), piece.shape.as_slice())));
             let (found, remedy) = (tensor.shape(), "leave it out, or change the model");
             let message = format!(
                 "tensor \"{name}\" of shape {found:?} does not belong to the model, expected {expected}; {remedy}"
@@ -93,7 +93,7 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
 
 /// The names under which PyTorch's batch norms count batches, beside the statistics that they keep.
 fn batch_counts(layout: &Layout) -> impl Iterator<Item = String> {
-    layout.pieces().filter(|(piece, _)| !piece.trained).filter_map(|(piece, _)| {
+    layout.tensors().filter(|(piece, _)| !piece.is_trained).filter_map(|(piece, _)| {
         piece.name.strip_suffix("running_var").map(|norm| format!("{norm}num_batches_tracked"))
     })
 }
@@ -187,15 +187,15 @@ fn misfit(path: &Path, message: String) -> RecordError {
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::Piece;
+    use ebb_round::Tensor;
 
     use super::*;
 
     fn layout(pieces: &[(&str, &[usize])]) -> Layout {
-        let piece = |&(name, shape): &(&str, &[usize])| Piece {
+        let piece = |&(name, shape): &(&str, &[usize])| Tensor {
             name: name.into(),
             shape: shape.into(),
-            trained: true,
+            is_trained: true,
         };
         Layout::new(pieces.iter().map(piece).collect())
     }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_batch_norm_counts_no_batches_here_but_its_count_travels_along() {
-        let piece = |name: &str, trained| Piece { name: name.into(), shape: vec![1], trained };
+        let piece = |name: &str, trained| Tensor { name: name.into(), shape: vec![1], is_trained: trained };
         let norm = Layout::new(vec![piece("bn1.weight", true), piece("bn1.running_var", false)]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ebb_round::{Census, ClientId, Judgement, Notes, OracleError, Outcome, Refusal, Score, StandIn};
+use ebb_round::{Census, ClientDecision, ClientId, Metrics, OracleError, Outcome, Refusal, Score, StandIn};
 
 use crate::clients::{Bitset, MANY_CLIENTS, busy, count, either_form, members, n_members, stretches, up};
 use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
@@ -213,21 +213,21 @@ pub struct Judged {
 }
 
 impl Judged {
-    fn of(judgement: &Judgement) -> Judged {
+    fn of(judgement: &ClientDecision) -> Judged {
         Judged {
             client: judgement.client.number(),
-            verdict: judgement.verdict.to_owned(),
-            figures: named(&judgement.figures),
+            verdict: judgement.decision.to_owned(),
+            figures: named(&judgement.metrics),
         }
     }
 }
 
-fn named(notes: &Notes) -> BTreeMap<String, f64> {
+fn named(notes: &Metrics) -> BTreeMap<String, f64> {
     notes.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect()
 }
 
 /// The figures of the roles, and the scores on sets of clients.
-fn notes(notes: &Notes, score: Option<&Score>) -> BTreeMap<String, f64> {
+fn notes(notes: &Metrics, score: Option<&Score>) -> BTreeMap<String, f64> {
     let mut all = named(notes);
     for (name, score) in score.map_or(&[][..], |score| &score.oracle_sets) {
         all.insert(format!("oracle_set_loss_{name}"), score.loss);
@@ -239,27 +239,28 @@ fn notes(notes: &Notes, score: Option<&Score>) -> BTreeMap<String, f64> {
 impl Row {
     /// The row of a round that just ended.
     pub fn new(census: &Census, outcome: &Outcome, model: Option<&[f32]>) -> Self {
-        let returns = &outcome.returns;
+        let returns = &outcome.responses;
         let n_clients = census.len();
         let (whole, partial): (Vec<_>, Vec<_>) =
-            returns.fresh.iter().partition(|answer| answer.update.whole());
+            returns.fresh.iter().partition(|answer| answer.update.is_whole());
         let (up, up_bits) = up(census);
         let (busy, busy_bits) = busy(census);
         let set = |clients: &mut dyn ExactSizeIterator<Item = ClientId>| either_form(clients, n_clients);
-        let (asked, asked_bits) = set(&mut outcome.cohort.picks.iter().map(|pick| pick.client));
+        let (asked, asked_bits) = set(&mut outcome.cohort.selected.iter().map(|pick| pick.client));
         let (whole, whole_bits) = set(&mut whole.iter().map(|answer| answer.client));
         let partial_steps = partial.iter().map(|answer| answer.update.steps.get()).collect();
         let (partial, partial_bits) = set(&mut partial.iter().map(|answer| answer.client));
         let (absent, absent_bits) = set(&mut returns.absent.iter().copied());
-        let (chance, chances) = chances(outcome.cohort.picks.iter().map(|pick| pick.chance).collect());
+        let (chance, chances) =
+            chances(outcome.cohort.selected.iter().map(|pick| pick.inclusion_probability).collect());
         let score = outcome.score.as_ref();
         let oracle = score.and_then(|score| score.oracle_clients);
         let classes = score.map_or(&[][..], |score| &score.classes);
         let top_k = score.map_or(&[][..], |score| &score.top_k);
-        let so_far = outcome.spent_so_far;
+        let so_far = outcome.total_cost;
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
-        let cost = outcome.oracle;
-        let imputed = outcome.account.imputed.as_ref();
+        let cost = outcome.oracle_error;
+        let imputed = outcome.response_info.imputed.as_ref();
         let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
         let bound = |cost: OracleError, apart2: f64| cost.absent_share * cost.absent_share * apart2;
         Row {
@@ -282,15 +283,15 @@ impl Row {
             absent_bits,
             chance,
             chances,
-            chances_approximate: outcome.cohort.approximate,
+            chances_approximate: outcome.cohort.is_approximate,
             partial_steps,
             took_s: took_s(outcome, n_clients),
-            imputed_by: imputed.map(|imputed| imputed.by.to_owned()),
+            imputed_by: imputed.map(|imputed| imputed.rule.to_owned()),
             imputed: imputed.map_or_else(Vec::new, |imputed| numbers_of(&imputed.clients)),
             late: returns.late.iter().map(|answer| answer.client.number()).collect(),
-            late_base: returns.late.iter().map(|answer| answer.update.base).collect(),
+            late_base: returns.late.iter().map(|answer| answer.update.base_round).collect(),
             refused: returns.refused.iter().map(|refused| refused.client.number()).collect(),
-            refused_why: returns.refused.iter().map(|refused| refused.why.name().to_owned()).collect(),
+            refused_why: returns.refused.iter().map(|refused| refused.reason.name().to_owned()).collect(),
             n_stand_ins: count(outcome.stand_ins.len()),
             stand_in_for: stand_ins.whom,
             stand_in_by: stand_ins.by,
@@ -300,9 +301,9 @@ impl Row {
             friend_met: stand_ins.met,
             friend_last_met: stand_ins.last_met,
             stand_in_by_none: stand_ins.by_none,
-            judged: outcome.judged.iter().map(Judged::of).collect(),
-            notes: notes(&outcome.notes, score),
-            rate: outcome.rate,
+            judged: outcome.decisions.iter().map(Judged::of).collect(),
+            notes: notes(&outcome.metrics, score),
+            rate: outcome.learning_rate,
             train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
             step_norm: outcome.step_norm,
@@ -311,28 +312,28 @@ impl Row {
             accuracy: score.and_then(|score| score.accuracy),
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
-            oracle_client_deviation: oracle.map(|spread| spread.deviation),
+            oracle_client_deviation: oracle.map(|spread| spread.std),
             oracle_client_deciles: oracle.map_or_else(Vec::new, |spread| spread.deciles.to_vec()),
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
             oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
             oracle_error2: cost.map(|cost| cost.error2),
-            oracle_sigma_p2: cost.map(|cost| cost.apart2),
-            oracle_sigma_f2: cost.and_then(|cost| cost.apart_in_cluster2),
-            oracle_bound_p2: cost.map(|cost| bound(cost, cost.apart2)),
-            oracle_bound_f2: cost.and_then(|cost| Some(bound(cost, cost.apart_in_cluster2?))),
+            oracle_sigma_p2: cost.map(|cost| cost.max_distance2),
+            oracle_sigma_f2: cost.and_then(|cost| cost.max_distance_in_cluster2),
+            oracle_bound_p2: cost.map(|cost| bound(cost, cost.max_distance2)),
+            oracle_bound_f2: cost.and_then(|cost| Some(bound(cost, cost.max_distance_in_cluster2?))),
             oracle_psi: cost.map(|cost| cost.psi),
             class_samples: classes.iter().map(|class| class.samples).collect(),
             class_accuracy: classes
                 .iter()
-                .map(|class| f64::from(class.hits) / f64::from(class.samples))
+                .map(|class| f64::from(class.n_correct) / f64::from(class.samples))
                 .collect(),
             top_k: top_k.iter().map(|(k, _)| *k).collect(),
             top_k_accuracy: top_k.iter().map(|(_, accuracy)| *accuracy).collect(),
-            elapsed_s: outcome.spent.elapsed_s,
+            elapsed_s: outcome.cost.elapsed_s,
             virtual_s: so_far.elapsed_s,
-            bytes_down: outcome.spent.bytes_down,
-            bytes_up: outcome.spent.bytes_up,
+            bytes_down: outcome.cost.bytes_down,
+            bytes_up: outcome.cost.bytes_up,
             bytes_total: so_far.bytes_down + so_far.bytes_up,
             model: model.map(<[f32]>::to_vec),
         }
@@ -560,11 +561,11 @@ impl StandIns {
             lists.whom.push(one.client.number());
             lists.by.push(source.number());
             lists.age.push(one.age);
-            lists.part.push(one.part);
-            if let Some(likeness) = one.likeness {
-                lists.similarity.push(likeness.similarity);
-                lists.met.push(likeness.met);
-                lists.last_met.push(likeness.last_met);
+            lists.part.push(one.fraction);
+            if let Some(likeness) = one.similarity {
+                lists.similarity.push(likeness.mean);
+                lists.met.push(likeness.n_shared_rounds);
+                lists.last_met.push(likeness.last_shared_round);
             }
         }
         if lists.part.iter().all(|part| *part == 1.0) {
@@ -596,11 +597,11 @@ fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
 
 /// How long each client took that answered in time, NaN where nobody knows; nothing unless it is known of one of them.
 fn took_s(outcome: &Outcome, n_clients: usize) -> Vec<f64> {
-    let fresh = &outcome.returns.fresh;
+    let fresh = &outcome.responses.fresh;
     if n_clients > MANY_CLIENTS {
         return Vec::new();
     }
-    let known = &outcome.account.took_s;
+    let known = &outcome.response_info.response_times_s;
     let of = |client: ClientId| {
         let at = known.binary_search_by_key(&client, |(one, _)| *one);
         at.map_or(f64::NAN, |at| known[at].1)

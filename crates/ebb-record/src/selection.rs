@@ -295,7 +295,7 @@ fn n_shared(ones: &[u32], others: &[u32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::{ClientId, Notes};
+    use ebb_round::{ClientId, Metrics};
 
     use super::*;
     use crate::row::tests::{answer, census, outcome};
@@ -310,16 +310,16 @@ mod tests {
         let comes = |idx: &&usize| up.contains(idx) && !silent.contains(idx);
         // The first of them is cut off halfway: partial answers count.
         let answers = asked.iter().filter(comes).enumerate();
-        outcome.returns.fresh =
+        outcome.responses.fresh =
             answers.map(|(at, &idx)| answer(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
         let absent = asked.iter().filter(|idx| !comes(idx));
-        outcome.returns.absent = absent.map(|&idx| ClientId::new(idx)).collect();
+        outcome.responses.absent = absent.map(|&idx| ClientId::new(idx)).collect();
         outcome.oracle_silent = Some(silent.iter().map(|&idx| ClientId::new(idx)).collect());
         Row::new(&census(n_clients, up), &outcome, None)
     }
 
     fn noted(mut row: Row, notes: &[(&'static str, f64)]) -> Row {
-        let notes: Notes = notes.iter().copied().collect();
+        let notes: Metrics = notes.iter().copied().collect();
         row.notes = notes.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
         row
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use ebb_round::Shelf;
+use ebb_round::SpillStore;
 
 /// A shelf in a folder; nothing is there until something is put on it.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl FileShelf {
     }
 }
 
-impl Shelf for FileShelf {
+impl SpillStore for FileShelf {
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
         self.write(at, bytes).is_ok()
     }

@@ -1,6 +1,6 @@
 //! What came of a run, in a few numbers, from its rows alone.
 
-use ebb_round::{Bits, Refusal, Weights};
+use ebb_round::{Bits, ClientInfluence, Refusal};
 use serde::{Deserialize, Serialize};
 
 use crate::numbers::{number, numbers, some_number};
@@ -121,9 +121,9 @@ impl ClientWeights {
     }
 }
 
-impl From<&Weights> for ClientWeights {
-    fn from(weights: &Weights) -> Self {
-        ClientWeights { given: weights.given().to_vec(), due: weights.due().to_vec() }
+impl From<&ClientInfluence> for ClientWeights {
+    fn from(weights: &ClientInfluence) -> Self {
+        ClientWeights { given: weights.realised().to_vec(), due: weights.intended().to_vec() }
     }
 }
 

@@ -330,9 +330,9 @@ mod tests {
 
     fn rows() -> Vec<Row> {
         let mut last = outcome(2);
-        last.cohort.picks[1].chance = None;
-        last.returns.fresh.clear();
-        last.rate = 1e-7;
+        last.cohort.selected[1].inclusion_probability = None;
+        last.responses.fresh.clear();
+        last.learning_rate = 1e-7;
         vec![row(0, 2.0, Some(0.25)), row(1, f64::NAN, None), Row::new(&census(4, &[]), &last, None)]
     }
 

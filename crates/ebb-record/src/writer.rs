@@ -7,7 +7,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use ebb_round::{Acquaintance, Layout, Weights};
+use ebb_round::{ClientInfluence, Layout, SimilarityMatrix};
 
 use crate::checkpoint::{self, Kept, Stand};
 use crate::disk;
@@ -35,7 +35,7 @@ pub struct RunWriter {
     /// Friends of an earlier process, of rounds that were not played again yet.
     friends_beyond: BTreeSet<u32>,
     /// Friends that could not be written, and after how many rounds they are.
-    friends_owed: Option<(u32, Acquaintance)>,
+    friends_owed: Option<(u32, SimilarityMatrix)>,
     warnings: Vec<String>,
     _lock: File,
 }
@@ -165,7 +165,7 @@ impl RunWriter {
     /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more,
     /// and never lacks it. What cannot be written is tried again before the next checkpoint, unless others
     /// follow until then.
-    pub fn friends(&mut self, all: &Acquaintance) -> Result<(), RecordError> {
+    pub fn friends(&mut self, all: &SimilarityMatrix) -> Result<(), RecordError> {
         let after = self.next_round();
         self.friends_beyond.remove(&after);
         let written = friends::write(&self.folder, after, all);
@@ -194,7 +194,7 @@ impl RunWriter {
         layout: &Layout,
         model: &[f32],
         target_accuracy: Option<f64>,
-        weights: Option<&Weights>,
+        weights: Option<&ClientInfluence>,
     ) -> Result<Summary, RecordError> {
         self.write_owed()?;
         self.remove_friends_beyond(u32::MAX)?;

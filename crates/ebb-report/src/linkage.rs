@@ -133,7 +133,7 @@ mod tests {
         for seed in 0..50 {
             let mut stream = ebb_round::Stream::of_round(seed, "linkage", 0);
             let n = 2 + stream.below(12);
-            let places: Vec<_> = (0..n).map(|_| (stream.unit(), stream.unit())).collect();
+            let places: Vec<_> = (0..n).map(|_| (stream.uniform(), stream.uniform())).collect();
             let apart = |one: usize, other: usize| {
                 (places[one].0 - places[other].0).hypot(places[one].1 - places[other].1)
             };

@@ -74,14 +74,14 @@ impl Bits {
     }
 
     /// Turns off whatever is off in `other`.
-    pub fn keep_only(&mut self, other: &Bits) {
+    pub fn intersect(&mut self, other: &Bits) {
         for (at, word) in self.words.iter_mut().enumerate() {
             *word &= other.words.get(at).copied().unwrap_or(0);
         }
     }
 
     /// Turns off whatever is on in `other`.
-    pub fn take_out(&mut self, other: &Bits) {
+    pub fn subtract(&mut self, other: &Bits) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word &= !other;
         }
@@ -109,18 +109,18 @@ impl Bits {
         for (at, slot) in self.words.iter_mut().enumerate() {
             *slot = word(at);
         }
-        self.trim();
+        self.clear_past_end();
     }
 
     /// The bits written as `words`, cut to `len`.
     pub fn from_words(mut words: Vec<u64>, len: usize) -> Self {
         words.resize(len.div_ceil(64), 0);
         let mut bits = Bits { words, len };
-        bits.trim();
+        bits.clear_past_end();
         bits
     }
 
-    fn trim(&mut self) {
+    fn clear_past_end(&mut self) {
         if !self.len.is_multiple_of(64) {
             let last = self.words.last_mut().expect("a ragged length has a last word");
             *last &= (1 << (self.len % 64)) - 1;
@@ -168,14 +168,14 @@ mod tests {
     #[test]
     fn keeping_only_others_intersects() {
         let mut bits = some(100, &[1, 50, 99]);
-        bits.keep_only(&some(100, &[50, 99]));
+        bits.intersect(&some(100, &[50, 99]));
         assert_eq!(bits.iter().collect::<Vec<_>>(), [50, 99]);
     }
 
     #[test]
     fn taking_out_others_leaves_the_rest() {
         let mut bits = some(100, &[1, 50, 99]);
-        bits.take_out(&some(70, &[2, 50]));
+        bits.subtract(&some(70, &[2, 50]));
         assert_eq!(bits.iter().collect::<Vec<_>>(), [1, 99]);
     }
 }

@@ -35,7 +35,7 @@ pub struct Census {
     samples: Vec<u32>,
     joined: Vec<RoundNo>,
     left: Vec<RoundNo>,
-    heard: Vec<RoundNo>,
+    acknowledged: Vec<RoundNo>,
     enrolled: Bits,
     up: Bits,
     busy: Bits,
@@ -67,7 +67,7 @@ impl Census {
             self.samples.resize(len, 0);
             self.joined.resize(len, NEVER);
             self.left.resize(len, NEVER);
-            self.heard.resize(len, NEVER);
+            self.acknowledged.resize(len, NEVER);
             self.enrolled.grow(len);
             self.up.grow(len);
             self.busy.grow(len);
@@ -113,7 +113,7 @@ impl Census {
     /// For the fleet: who can be reached. Clients that are not enrolled are taken out afterwards.
     pub fn set_up(&mut self, write: impl FnOnce(&Bits, &mut Bits)) {
         write(&self.enrolled, &mut self.up);
-        self.up.keep_only(&self.enrolled);
+        self.up.intersect(&self.enrolled);
     }
 
     /// The enrolled clients whose answer to an earlier round is still under way, up or not.
@@ -125,13 +125,13 @@ impl Census {
     pub fn set_busy(&mut self, write: impl FnOnce(&mut Bits)) {
         self.busy.clear();
         write(&mut self.busy);
-        self.busy.keep_only(&self.enrolled);
+        self.busy.intersect(&self.enrolled);
     }
 
     /// The enrolled clients that can take a job this round: up, and not busy.
     pub fn free(&self) -> Bits {
         let mut free = self.up.clone();
-        free.take_out(&self.busy);
+        free.subtract(&self.busy);
         free
     }
 
@@ -151,8 +151,8 @@ impl Census {
     }
 
     /// The latest round whose job the client answered on time.
-    pub fn heard(&self, client: ClientId) -> Option<RoundNo> {
-        self.heard.get(client.idx()).copied().filter(|&number| number != NEVER)
+    pub fn acknowledged(&self, client: ClientId) -> Option<RoundNo> {
+        self.acknowledged.get(client.idx()).copied().filter(|&number| number != NEVER)
     }
 
     /// Grows with every change of membership or of a sample count.
@@ -167,9 +167,9 @@ impl Census {
     }
 
     /// For the engine: the client answered this round's job on time.
-    pub fn hear(&mut self, client: ClientId, base: RoundNo) {
-        let heard = &mut self.heard[client.idx()];
-        *heard = if *heard == NEVER { base } else { base.max(*heard) };
+    pub fn acknowledge(&mut self, client: ClientId, base: RoundNo) {
+        let acknowledged = &mut self.acknowledged[client.idx()];
+        *acknowledged = if *acknowledged == NEVER { base } else { base.max(*acknowledged) };
     }
 }
 
@@ -178,7 +178,7 @@ impl State for Census {
         to.u32s("samples", &self.samples);
         to.u32s("joined", &self.joined);
         to.u32s("left", &self.left);
-        to.u32s("heard", &self.heard);
+        to.u32s("heard", &self.acknowledged);
         to.u64s("enrolled", self.enrolled.words());
         to.u64s("up", self.up.words());
         to.u64s("busy", self.busy.words());
@@ -190,8 +190,8 @@ impl State for Census {
         let len = self.samples.len();
         self.joined = from.u32s("joined")?;
         self.left = from.u32s("left")?;
-        self.heard = from.u32s("heard")?;
-        if [&self.joined, &self.left, &self.heard].iter().any(|list| list.len() != len) {
+        self.acknowledged = from.u32s("heard")?;
+        if [&self.joined, &self.left, &self.acknowledged].iter().any(|list| list.len() != len) {
             return Err(StateError::new("census", "its lists differ in length"));
         }
         self.enrolled = Bits::from_words(from.u64s("enrolled")?, len);
@@ -257,14 +257,14 @@ mod tests {
     fn what_is_saved_loads_again() {
         let mut census = Census::new();
         census.enrol(ClientId::new(70), 5, 2);
-        census.hear(ClientId::new(70), 3);
+        census.acknowledge(ClientId::new(70), 3);
         census.set_busy(|busy| busy.set(70, true));
         let mut saver = Saver::new();
         census.save(&mut saver);
         let bytes = saver.finish();
         let mut again = Census::new();
         again.load(&mut Loader::new(&bytes)).unwrap();
-        assert_eq!(again.heard(ClientId::new(70)), Some(3));
+        assert_eq!(again.acknowledged(ClientId::new(70)), Some(3));
         assert_eq!((again.len(), again.n_enrolled()), (71, 1));
         assert_eq!(again.busy(), census.busy());
     }

@@ -9,35 +9,35 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::inbox::Refusal;
-use crate::roles::Notes;
+use crate::roles::Metrics;
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{SideName, Update, vectors};
 
 /// The rounds heard last that together have so many lengths say what is usual.
-const REMEMBERED: usize = 101;
+const NORMS_KEPT: usize = 101;
 
 /// From so many lengths on.
-const LEAST: usize = 10;
+const MIN_NORMS: usize = 10;
 
 /// How long an update may be. Where a length and a multiple are given, the shorter counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Allowed {
+pub struct NormBound {
     /// What is trained of the model, in its own units.
     pub norm: Option<f64>,
     /// Each vector beside the model, and the running statistics, in their own units.
-    pub beside: Option<f64>,
+    pub side_norm: Option<f64>,
     /// So many times the median of the lengths heard in the last rounds, for each kind of vector by itself.
-    pub times: Option<f64>,
+    pub median_multiple: Option<f64>,
 }
 
 /// Makes updates as short as they may be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clip {
-    allowed: Allowed,
+    norm_bound: NormBound,
     /// By kind of vector, the lengths of the rounds that are remembered, as they came, the last round last.
-    lengths: BTreeMap<Kind, VecDeque<Vec<f64>>>,
+    norms: BTreeMap<VectorKind, VecDeque<Vec<f64>>>,
     /// What is allowed in the present round.
-    bounds: BTreeMap<Kind, f64>,
+    bounds: BTreeMap<VectorKind, f64>,
     /// The coordinates that are trained, and those that are not.
     parts: [Vec<Range<usize>>; 2],
     n_clipped: u32,
@@ -45,60 +45,60 @@ pub(crate) struct Clip {
 
 /// A vector of an answer. Names come from clients, so no name can stand for the model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum VectorKind {
     /// What is trained of the model.
-    Model,
+    Trained,
     /// The model's running statistics.
     Statistics,
     /// A vector beside the model.
     Side(SideName),
 }
 
-impl Kind {
+impl VectorKind {
     /// As it is saved: a digit, and the name of a side vector.
-    fn saved(&self) -> Cow<'_, str> {
+    fn label(&self) -> Cow<'_, str> {
         match self {
-            Kind::Model => Cow::Borrowed("0"),
-            Kind::Statistics => Cow::Borrowed("1"),
-            Kind::Side(name) => Cow::Owned(format!("2{name}")),
+            VectorKind::Trained => Cow::Borrowed("0"),
+            VectorKind::Statistics => Cow::Borrowed("1"),
+            VectorKind::Side(name) => Cow::Owned(format!("2{name}")),
         }
     }
 
-    fn read(saved: &str) -> Option<Kind> {
-        match saved.split_at_checked(1)? {
-            ("0", "") => Some(Kind::Model),
-            ("1", "") => Some(Kind::Statistics),
-            ("2", name) => Some(Kind::Side(Cow::Owned(name.to_owned()))),
+    fn parse(label: &str) -> Option<VectorKind> {
+        match label.split_at_checked(1)? {
+            ("0", "") => Some(VectorKind::Trained),
+            ("1", "") => Some(VectorKind::Statistics),
+            ("2", name) => Some(VectorKind::Side(Cow::Owned(name.to_owned()))),
             _ => None,
         }
     }
 }
 
 impl Clip {
-    pub(crate) fn new(allowed: Allowed) -> Clip {
-        Clip { allowed, ..Clip::default() }
+    pub(crate) fn new(norm_bound: NormBound) -> Clip {
+        Clip { norm_bound, ..Clip::default() }
     }
 
     fn is_off(&self) -> bool {
-        self.allowed == Allowed::default()
+        self.norm_bound == NormBound::default()
     }
 
     /// A round begins, with these coordinates trained and those not: what is allowed now holds until its end.
-    pub(crate) fn begin(&mut self, trained: &[Range<usize>], statistics: &[Range<usize>]) {
+    pub(crate) fn begin_round(&mut self, trained: &[Range<usize>], statistics: &[Range<usize>]) {
         self.n_clipped = 0;
         if self.is_off() {
             return;
         }
         self.parts = [trained.to_vec(), statistics.to_vec()];
         self.bounds.clear();
-        for (kind, rounds) in &mut self.lengths {
+        for (kind, rounds) in &mut self.norms {
             // Whole rounds, or those that come last in each would say what is usual.
-            let mut n_lengths: usize = rounds.iter().map(Vec::len).sum();
-            while let Some(oldest) = rounds.front().filter(|oldest| n_lengths - oldest.len() >= REMEMBERED) {
-                n_lengths -= oldest.len();
+            let mut n_norms: usize = rounds.iter().map(Vec::len).sum();
+            while let Some(oldest) = rounds.front().filter(|oldest| n_norms - oldest.len() >= NORMS_KEPT) {
+                n_norms -= oldest.len();
                 rounds.pop_front();
             }
-            if let Some(times) = self.allowed.times.filter(|_| n_lengths >= LEAST) {
+            if let Some(times) = self.norm_bound.median_multiple.filter(|_| n_norms >= MIN_NORMS) {
                 self.bounds.insert(kind.clone(), times * median(rounds));
             }
             // A round without such a vector leaves nothing behind.
@@ -109,26 +109,30 @@ impl Clip {
     }
 
     /// What a vector of this kind may be long.
-    fn bound(&self, kind: &Kind) -> f64 {
-        let given = if *kind == Kind::Model { self.allowed.norm } else { self.allowed.beside };
+    fn bound(&self, kind: &VectorKind) -> f64 {
+        let given =
+            if *kind == VectorKind::Trained { self.norm_bound.norm } else { self.norm_bound.side_norm };
         let usual = self.bounds.get(kind).copied();
         given.into_iter().chain(usual).fold(f64::INFINITY, f64::min)
     }
 
     /// Shortens an answer's vectors to what they may be, or says that the answer cannot be used.
-    pub(crate) fn shorten(&mut self, update: &mut Update) -> Result<(), Refusal> {
+    pub(crate) fn clip(&mut self, update: &mut Update) -> Result<(), Refusal> {
         if self.is_off() {
             return Ok(());
         }
         let [trained, statistics] = std::mem::take(&mut self.parts);
-        let mut factors = vec![self.factor(Kind::Model, norm_over(&update.delta.model, &trained))];
+        let mut factors =
+            vec![self.record_and_factor(VectorKind::Trained, norm_over(&update.delta.model, &trained))];
         if !statistics.is_empty() {
-            factors.push(self.factor(Kind::Statistics, norm_over(&update.delta.model, &statistics)));
+            factors.push(
+                self.record_and_factor(VectorKind::Statistics, norm_over(&update.delta.model, &statistics)),
+            );
         }
-        let sides = &update.delta.side;
-        factors.extend(
-            sides.iter().map(|(name, vector)| self.factor(Kind::Side(name.clone()), vectors::norm(vector))),
-        );
+        let sides = &update.delta.side_vectors;
+        factors.extend(sides.iter().map(|(name, vector)| {
+            self.record_and_factor(VectorKind::Side(name.clone()), vectors::norm(vector))
+        }));
         let too_long = factors.iter().any(|factor| *factor < 1.0);
         let refused = too_long && !sides.is_empty();
         if !refused {
@@ -142,24 +146,24 @@ impl Clip {
     }
 
     /// By what a vector of this length must be multiplied.
-    fn factor(&mut self, kind: Kind, norm: f64) -> f64 {
+    fn record_and_factor(&mut self, kind: VectorKind, norm: f64) -> f64 {
         let bound = self.bound(&kind);
-        if self.allowed.times.is_some() {
-            let rounds = self.lengths.entry(kind).or_insert_with(|| VecDeque::from([Vec::new()]));
+        if self.norm_bound.median_multiple.is_some() {
+            let rounds = self.norms.entry(kind).or_insert_with(|| VecDeque::from([Vec::new()]));
             rounds.back_mut().expect("the present round is there").push(norm);
         }
         if norm > bound { bound / norm } else { 1.0 }
     }
 
     /// Figures of the round, if anything is bounded.
-    pub(crate) fn notes(&self) -> Notes {
-        let mut notes = Notes::new();
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::new();
         if !self.is_off() {
-            notes.insert("clipped", f64::from(self.n_clipped));
-            let bound = self.bound(&Kind::Model);
-            notes.extend(bound.is_finite().then_some(("clip_bound", bound)));
+            metrics.insert("clipped", f64::from(self.n_clipped));
+            let bound = self.bound(&VectorKind::Trained);
+            metrics.extend(bound.is_finite().then_some(("clip_bound", bound)));
         }
-        notes
+        metrics
     }
 }
 
@@ -182,21 +186,21 @@ fn median(rounds: &VecDeque<Vec<f64>>) -> f64 {
 
 impl State for Clip {
     fn save(&self, to: &mut Saver) {
-        to.u64("vectors", self.lengths.len() as u64);
-        for (kind, rounds) in &self.lengths {
-            to.bytes("kind", kind.saved().as_bytes());
+        to.u64("vectors", self.norms.len() as u64);
+        for (kind, rounds) in &self.norms {
+            to.bytes("kind", kind.label().as_bytes());
             to.u64("rounds", rounds.len() as u64);
-            rounds.iter().for_each(|lengths| to.f64s("lengths", lengths));
+            rounds.iter().for_each(|norms| to.f64s("lengths", norms));
         }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.lengths.clear();
+        self.norms.clear();
         for _ in 0..from.u64("vectors")? {
-            let kind =
-                Kind::read(from.text("kind")?).ok_or_else(|| from.error("kind", "is none there is"))?;
+            let kind = VectorKind::parse(from.text("kind")?)
+                .ok_or_else(|| from.error("kind", "is none there is"))?;
             let rounds = (0..from.u64("rounds")?).map(|_| from.f64s("lengths")).collect::<Result<_, _>>()?;
-            self.lengths.insert(kind, rounds);
+            self.norms.insert(kind, rounds);
         }
         Ok(())
     }
@@ -211,13 +215,13 @@ mod tests {
 
     fn update(model: &[f32], side: Option<&[f32]>) -> Update {
         let mut delta = Parcel::of(model.to_vec());
-        delta.side.extend(side.map(|side| ("control".into(), side.to_vec())));
+        delta.side_vectors.extend(side.map(|side| ("control".into(), side.to_vec())));
         Update {
             delta,
-            base: 0,
-            rate: 0.1,
+            base_round: 0,
+            learning_rate: 0.1,
             steps: NonZeroU32::MIN,
-            steps_asked: NonZeroU32::MIN,
+            steps_requested: NonZeroU32::MIN,
             samples: 1,
             loss: 0.0,
             loss_fall: 0.0,
@@ -225,91 +229,94 @@ mod tests {
         }
     }
 
-    fn clip(norm: Option<f64>, beside: Option<f64>, times: Option<f64>) -> Clip {
-        let mut clip = Clip::new(Allowed { norm, beside, times });
+    fn clip(norm: Option<f64>, side_norm: Option<f64>, median_multiple: Option<f64>) -> Clip {
+        let mut clip = Clip::new(NormBound { norm, side_norm, median_multiple });
         begin(&mut clip);
         clip
     }
 
     /// All of the model is trained.
     fn begin(clip: &mut Clip) {
-        clip.begin(std::slice::from_ref(&(0..1)), &[]);
+        clip.begin_round(std::slice::from_ref(&(0..1)), &[]);
     }
 
     /// What becomes of a model of one number.
-    fn one(clip: &mut Clip, value: f32, side: Option<f32>) -> Option<f32> {
+    fn clipped_value(clip: &mut Clip, value: f32, side: Option<f32>) -> Option<f32> {
         let side = side.map(|side| [side]);
         let mut update = update(&[value], side.as_ref().map(<[f32; 1]>::as_slice));
-        let taken = clip.shorten(&mut update);
+        let taken = clip.clip(&mut update);
         if let Some(side) = side {
-            assert_eq!(update.delta.side["control"], side, "nothing beside a model is ever shortened");
+            assert_eq!(
+                update.delta.side_vectors["control"], side,
+                "nothing beside a model is ever shortened"
+            );
         }
         taken.is_ok().then(|| update.delta.model[0])
     }
 
-    fn note(clip: &Clip, name: &str) -> Option<f64> {
-        clip.notes().get(name).copied()
+    fn metric(clip: &Clip, name: &str) -> Option<f64> {
+        clip.metrics().get(name).copied()
     }
 
     #[test]
     fn what_is_too_long_keeps_its_direction() {
-        let mut clip = Clip::new(Allowed { norm: Some(1.0), ..Allowed::default() });
-        clip.begin(&[0..1, 1..2], &[]);
+        let mut clip = Clip::new(NormBound { norm: Some(1.0), ..NormBound::default() });
+        clip.begin_round(&[0..1, 1..2], &[]);
         let mut long = update(&[3.0, -4.0], None);
-        clip.shorten(&mut long).unwrap();
+        clip.clip(&mut long).unwrap();
         assert_eq!(long.delta.model, [0.6, -0.8]);
         let mut short = update(&[0.3, 0.4], None);
-        clip.shorten(&mut short).unwrap();
+        clip.clip(&mut short).unwrap();
         assert_eq!(short.delta.model, [0.3, 0.4]);
-        assert_eq!((note(&clip, "clipped"), note(&clip, "clip_bound")), (Some(1.0), Some(1.0)));
+        assert_eq!((metric(&clip, "clipped"), metric(&clip, "clip_bound")), (Some(1.0), Some(1.0)));
         // Numbers whose squares leave f32 are numbers.
         begin(&mut clip);
-        assert_eq!(note(&clip, "clipped"), Some(0.0));
-        assert_eq!(one(&mut clip, 3e38, None), Some(1.0));
+        assert_eq!(metric(&clip, "clipped"), Some(0.0));
+        assert_eq!(clipped_value(&mut clip, 3e38, None), Some(1.0));
     }
 
     #[test]
     fn what_carries_more_than_a_model_is_taken_whole_or_not_at_all() {
-        let mut given = clip(Some(1.0), Some(10.0), None);
-        assert_eq!(one(&mut given, 0.5, Some(9.0)), Some(0.5));
-        assert_eq!(one(&mut given, 2.0, Some(9.0)), None, "its model is too long");
-        assert_eq!(one(&mut given, 0.0, Some(1e30)), None, "what is beside it is");
-        assert_eq!(note(&given, "clipped"), Some(0.0));
+        let mut bounded = clip(Some(1.0), Some(10.0), None);
+        assert_eq!(clipped_value(&mut bounded, 0.5, Some(9.0)), Some(0.5));
+        assert_eq!(clipped_value(&mut bounded, 2.0, Some(9.0)), None, "its model is too long");
+        assert_eq!(clipped_value(&mut bounded, 0.0, Some(1e30)), None, "what is beside it is");
+        assert_eq!(metric(&bounded, "clipped"), Some(0.0));
     }
 
     #[test]
     fn running_statistics_have_a_length_of_their_own() {
-        let mut clip = Clip::new(Allowed { norm: Some(1.0), beside: Some(20.0), times: None });
-        clip.begin(std::slice::from_ref(&(1..2)), &[0..1, 2..3]);
+        let mut clip = Clip::new(NormBound { norm: Some(1.0), side_norm: Some(20.0), median_multiple: None });
+        clip.begin_round(std::slice::from_ref(&(1..2)), &[0..1, 2..3]);
         let mut honest = update(&[12.0, 0.5, 16.0], None);
-        clip.shorten(&mut honest).unwrap();
+        clip.clip(&mut honest).unwrap();
         assert_eq!(honest.delta.model, [12.0, 0.5, 16.0]);
         let mut wrong = update(&[30.0, 2.0, -40.0], None);
-        clip.shorten(&mut wrong).unwrap();
+        clip.clip(&mut wrong).unwrap();
         assert_eq!(wrong.delta.model, [12.0, 1.0, -16.0]);
     }
 
     #[test]
-    fn without_a_bound_nothing_changes_and_nothing_is_said() {
+    fn without_a_bound_nothing_changes_and_nothing_is_reported() {
         let mut clip = clip(None, None, None);
-        assert_eq!(one(&mut clip, 3e30, Some(1e9)), Some(3e30));
-        assert!(clip.notes().is_empty());
+        assert_eq!(clipped_value(&mut clip, 3e30, Some(1e9)), Some(3e30));
+        assert!(clip.metrics().is_empty());
     }
 
     #[test]
     fn what_is_usual_is_learned_from_earlier_rounds() {
         let mut clip = clip(None, None, Some(2.0));
         for length in 1..=9 {
-            one(&mut clip, length as f32, None);
+            clipped_value(&mut clip, length as f32, None);
         }
         // Nine are too few, and the tenth counts from the next round on.
         begin(&mut clip);
-        assert_eq!(one(&mut clip, 1e6, None), Some(1e6));
-        assert_eq!(note(&clip, "clip_bound"), None);
+        assert_eq!(clipped_value(&mut clip, 1e6, None), Some(1e6));
+        assert_eq!(metric(&clip, "clip_bound"), None);
         begin(&mut clip);
         // The median of 1 to 9 and a million is 5.5.
-        assert_eq!(note(&clip, "clip_bound"), Some(11.0));
-        assert_eq!(one(&mut clip, 22.0, None), Some(11.0));
+        assert_eq!(metric(&clip, "clip_bound"), Some(11.0));
+        assert_eq!(clipped_value(&mut clip, 22.0, None), Some(11.0));
     }
 
     #[test]
@@ -317,31 +324,31 @@ mod tests {
         let mut clip = clip(None, None, Some(1.0));
         for _ in 0..3 {
             for client in 0..1000 {
-                one(&mut clip, if client < 900 { 1.0 } else { 1e30 }, None);
+                clipped_value(&mut clip, if client < 900 { 1.0 } else { 1e30 }, None);
             }
             begin(&mut clip);
-            assert_eq!(note(&clip, "clip_bound"), Some(1.0));
+            assert_eq!(metric(&clip, "clip_bound"), Some(1.0));
         }
         // One whole round is enough, and is all that is kept; then the present one.
-        assert_eq!(clip.lengths[&Kind::Model].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
+        assert_eq!(clip.norms[&VectorKind::Trained].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
     }
 
     #[test]
     fn of_two_bounds_the_shorter_counts_and_what_is_usual_is_taken_up_again() {
         let mut both = clip(Some(3.0), None, Some(1.0));
         for _ in 0..20 {
-            one(&mut both, 7.0, Some(5.0));
+            clipped_value(&mut both, 7.0, Some(5.0));
         }
         begin(&mut both);
-        assert_eq!(note(&both, "clip_bound"), Some(3.0));
+        assert_eq!(metric(&both, "clip_bound"), Some(3.0));
         let mut saver = Saver::new();
         both.save(&mut saver);
         let bytes = saver.finish();
         let mut again = clip(None, None, Some(1.0));
         again.load(&mut Loader::new(&bytes)).unwrap();
         begin(&mut again);
-        assert_eq!(note(&again, "clip_bound"), Some(7.0));
-        assert_eq!(again.bound(&Kind::Side("control".into())), 5.0);
+        assert_eq!(metric(&again, "clip_bound"), Some(7.0));
+        assert_eq!(again.bound(&VectorKind::Side("control".into())), 5.0);
     }
 
     #[test]
@@ -349,28 +356,28 @@ mod tests {
         let mut clip = clip(None, None, Some(1.0));
         for name in ["", "/statistics", "0", "1", "2"] {
             for _ in 0..20 {
-                one(&mut clip, 1.0, None);
+                clipped_value(&mut clip, 1.0, None);
                 let mut liar = update(&[100.0], None);
-                liar.delta.side.insert(name.into(), vec![100.0]);
-                let _ = clip.shorten(&mut liar);
-                one(&mut clip, 1.0, None);
+                liar.delta.side_vectors.insert(name.into(), vec![100.0]);
+                let _ = clip.clip(&mut liar);
+                clipped_value(&mut clip, 1.0, None);
             }
             begin(&mut clip);
             // One vote of three: the median is that of the honest two.
-            assert_eq!(note(&clip, "clip_bound"), Some(1.0), "{name:?}");
+            assert_eq!(metric(&clip, "clip_bound"), Some(1.0), "{name:?}");
         }
         let mut saver = Saver::new();
         clip.save(&mut saver);
-        let mut again = Clip::new(clip.allowed);
+        let mut again = Clip::new(clip.norm_bound);
         again.load(&mut Loader::new(&saver.finish())).unwrap();
-        assert_eq!(again.lengths, clip.lengths);
+        assert_eq!(again.norms, clip.norms);
     }
 
     #[test]
     fn rounds_without_answers_leave_nothing_behind() {
         let mut clip = clip(None, None, Some(1.0));
-        one(&mut clip, 1.0, Some(1.0));
+        clipped_value(&mut clip, 1.0, Some(1.0));
         (0..100).for_each(|_| begin(&mut clip));
-        assert!(clip.lengths.values().all(|rounds| rounds.len() == 2));
+        assert!(clip.norms.values().all(|rounds| rounds.len() == 2));
     }
 }

@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::clip::{Allowed, Clip};
-use crate::fleet::{Account, Evaluator, Fleet, FleetError, Order, Score, Spent};
+use crate::clip::{Clip, NormBound};
+use crate::fleet::{Assignment, Cost, Evaluator, Fleet, FleetError, ResponseInfo, Score};
 use crate::guard::{self, Guard, Void};
-use crate::inbox::{Closed, Inbox, Owed};
+use crate::inbox::{ClosedInbox, Inbox, Outstanding};
 use crate::oracle::{self, OracleError};
 use crate::roles::{
-    Acquaintance, Aggregate, Aggregator, Cohort, Contribution, Hold, Judgement, Likeness, LocalRule, Notes,
-    Objective, OwnStart, Report, Returns, Round, Selector, ServerRule, Substitution,
+    Aggregate, Aggregator, ClientDecision, Cohort, Contribution, LocalRule, Metrics, Objective, OwnStart,
+    Report, Responses, Retention, Round, Selector, ServerRule, Similarity, SimilarityMatrix, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
-use crate::weights::Weights;
-use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, Shelf, SideName, stated, vectors};
+use crate::weights::ClientInfluence;
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, SideName, SpillStore, stated, vectors};
 
 /// One answer to each of the six questions.
 pub struct Roles {
@@ -34,7 +34,7 @@ pub struct Roles {
 
 /// What the engine needs to know of a run beside its roles.
 #[derive(Clone, Debug, Default)]
-pub struct RunFacts {
+pub struct RunContext {
     /// The seed of everything random.
     pub seed: u64,
     /// How long answers are waited for, in seconds; infinite if there is no deadline.
@@ -42,25 +42,25 @@ pub struct RunFacts {
     /// How many threads sums may use. No result depends on it.
     pub threads: usize,
     /// The coordinates of the model that gradients move.
-    pub trained: Vec<Range<usize>>,
+    pub trained_ranges: Vec<Range<usize>>,
     /// The group of alike clients that each was made in, by client; empty where nobody knows.
     pub oracle_clusters: Vec<Option<u32>>,
     /// The true chance of each client to be there when it is asked, by client; empty where nobody knows.
-    pub oracle_chances: Vec<f64>,
+    pub oracle_probabilities: Vec<f64>,
     /// Whether the absent are trained too, to measure what their absence costs. Nothing of it reaches the run.
-    pub oracle: bool,
+    pub measures_oracle_error: bool,
     /// How long an update may be.
-    pub clip: Allowed,
+    pub norm_bound: NormBound,
     /// When a round is void; without, no round is, and a model that is not finite stays.
-    pub guard: Option<guard::Limits>,
+    pub guard: Option<guard::GuardLimits>,
     /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
     /// round's own.
-    pub stated_quantile: Option<f64>,
+    pub reported_quantile: Option<f64>,
 }
 
 /// What roles need of every client, beyond training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct RequiredCapabilities {
     /// It remembers something from round to round, and sends beside the model what that changed by.
     pub memory: bool,
     /// It starts from a model of its own.
@@ -72,15 +72,15 @@ pub struct Needs {
 /// A run between two rounds.
 pub struct Engine {
     roles: Roles,
-    facts: RunFacts,
+    context: RunContext,
     census: Census,
     shares: Shares,
-    owed: Owed,
+    outstanding: Outstanding,
     next: RoundNo,
-    spent: Spent,
+    total_cost: Cost,
     /// The squares of the oracle's errors so far, added up.
     oracle_errors2: f64,
-    weights: Weights,
+    influence: ClientInfluence,
     clip: Clip,
     guard: Guard,
 }
@@ -95,13 +95,13 @@ pub struct Outcome {
     /// Who went, ascending.
     pub left: Vec<ClientId>,
     /// The local rate.
-    pub rate: f32,
+    pub learning_rate: f32,
     /// Who was asked, ascending by client.
     pub cohort: Cohort,
     /// Who answered what.
-    pub returns: Returns,
+    pub responses: Responses,
     /// What the fleet knows of the answers beside what is in them.
-    pub account: Account,
+    pub response_info: ResponseInfo,
     /// Who stood in for whom, ascending by client.
     pub stand_ins: Vec<StandIn>,
     /// Of the stand-ins that came from one client, how many came from the client's true cluster, and how many there were;
@@ -110,11 +110,11 @@ pub struct Outcome {
     /// Who of those that were up would not have been heard in time if it had been asked; `None` where nobody can say.
     pub oracle_silent: Option<Vec<ClientId>>,
     /// What the absences cost, if that was asked.
-    pub oracle: Option<OracleError>,
+    pub oracle_error: Option<OracleError>,
     /// What the objective decided about single clients.
-    pub judged: Vec<Judgement>,
+    pub decisions: Vec<ClientDecision>,
     /// Figures of the substitution and of the selector.
-    pub notes: Notes,
+    pub metrics: Metrics,
     /// The norm of the aggregate.
     pub step_norm: f64,
     /// Why the round is void, if it is: then the model is as before, and nobody counts as heard.
@@ -122,9 +122,9 @@ pub struct Outcome {
     /// How good the model is now, if that was asked.
     pub score: Option<Score>,
     /// What the round took.
-    pub spent: Spent,
+    pub cost: Cost,
     /// What all rounds took so far.
-    pub spent_so_far: Spent,
+    pub total_cost: Cost,
 }
 
 /// An update that counted for somebody who did not answer on time.
@@ -137,26 +137,26 @@ pub struct StandIn {
     /// How many rounds ago.
     pub age: u32,
     /// What part of the client's say it had.
-    pub part: f64,
+    pub fraction: f64,
     /// How alike source and client are, if that is why.
-    pub likeness: Option<Likeness>,
+    pub similarity: Option<Similarity>,
 }
 
 impl Engine {
     /// A run before its first round.
-    pub fn new(roles: Roles, facts: RunFacts) -> Self {
-        let clip = Clip::new(facts.clip);
-        let guard = Guard::new(facts.guard);
+    pub fn new(roles: Roles, context: RunContext) -> Self {
+        let clip = Clip::new(context.norm_bound);
+        let guard = Guard::new(context.guard);
         Engine {
             roles,
-            facts,
+            context,
             census: Census::new(),
             shares: Shares::default(),
-            owed: Owed::default(),
+            outstanding: Outstanding::default(),
             next: 0,
-            spent: Spent::default(),
+            total_cost: Cost::default(),
             oracle_errors2: 0.0,
-            weights: Weights::default(),
+            influence: ClientInfluence::default(),
             clip,
             guard,
         }
@@ -176,95 +176,104 @@ impl Engine {
 
         let Roles { objective, selector, local, substitution, aggregator, server } = &mut self.roles;
         // Where nobody said what is trained, all of it is.
-        let everything = 0..server.model().model.len();
-        let trained = match self.facts.trained.as_slice() {
-            [] => std::slice::from_ref(&everything),
-            said => said,
+        let whole_model = 0..server.model().model.len();
+        let trained_ranges = match self.context.trained_ranges.as_slice() {
+            [] => std::slice::from_ref(&whole_model),
+            given => given,
         };
         let mut round = Round {
             number,
-            seed: self.facts.seed,
-            deadline_s: self.facts.deadline_s,
-            threads: self.facts.threads,
-            rate: 0.0,
+            seed: self.context.seed,
+            deadline_s: self.context.deadline_s,
+            threads: self.context.threads,
+            learning_rate: 0.0,
             global: Arc::clone(server.model()),
-            trained,
+            trained_ranges,
             census: &self.census,
             shares: &self.shares,
-            oracle_clusters: &self.facts.oracle_clusters,
-            oracle_chances: &self.facts.oracle_chances,
+            oracle_clusters: &self.context.oracle_clusters,
+            oracle_probabilities: &self.context.oracle_probabilities,
         };
-        let (rate, work) = local.plan(server.tick(&round).min(aggregator.latest_tick(&round)));
-        round.rate = rate;
-        let job = Arc::new(Job { round: number, global: server.parcel(&round), rate, work });
+        let (learning_rate, work) =
+            local.plan(server.schedule_position(&round).min(aggregator.latest_schedule_position(&round)));
+        round.learning_rate = learning_rate;
+        let job = Arc::new(Job { round: number, global: server.parcel(&round), learning_rate, work });
         let probed = selector.probe(&round);
-        let (mut probes, probing) = fleet.measure(&probed, selector.probe_samples(), &job)?;
-        if let Some(quantile) = self.facts.stated_quantile {
+        let (mut probes, probing) = fleet.probe(&probed, selector.probe_samples(), &job)?;
+        if let Some(quantile) = self.context.reported_quantile {
             stated::bound_probes(&mut probes, quantile);
         }
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
-        let oracle_hold = if self.facts.oracle { Hold::All } else { Hold::Fold };
+        let oracle_retention =
+            if self.context.measures_oracle_error { Retention::KeepAll } else { Retention::Fold };
         // Running statistics are averaged whatever the method, and a sum that is folded cannot be taken apart.
         let statistics = statistics(&round);
-        let statistics_hold = if statistics.is_empty() { Hold::Fold } else { Hold::All };
-        let hold = all_fold([
-            objective.hold(),
-            substitution.hold(),
-            aggregator.hold(),
-            server.hold(),
-            oracle_hold,
-            statistics_hold,
+        let statistics_retention = if statistics.is_empty() { Retention::Fold } else { Retention::KeepAll };
+        let retention = combined_retention([
+            objective.retention(),
+            substitution.retention(),
+            aggregator.retention(),
+            server.retention(),
+            oracle_retention,
+            statistics_retention,
         ]);
-        self.clip.begin(trained, &statistics);
+        self.clip.begin_round(trained_ranges, &statistics);
         // Answers that are folded change the aggregator as they come.
         let before = self
             .guard
             .is_on()
             .then(|| save_roles(substitution.as_ref(), aggregator.as_ref(), server.as_ref()));
-        let lengths = self.guard.wants_lengths().then(Vec::new);
-        let mut inbox =
-            Inbox::new(&round, &cohort, &mut self.owed, hold, aggregator.as_mut(), &mut self.clip, lengths);
+        let norms = self.guard.needs_update_norms().then(Vec::new);
+        let mut inbox = Inbox::new(
+            &round,
+            &cohort,
+            &mut self.outstanding,
+            retention,
+            aggregator.as_mut(),
+            &mut self.clip,
+            norms,
+        );
         let training = fleet.train(
-            &orders(&round, server.as_ref(), &cohort.clients(), &job),
+            &assignments(&round, server.as_ref(), &cohort.clients(), &job),
             cohort.wait,
             &mut inbox,
         )?; // local training
-        let Closed { returns, folded, lengths } = inbox.close(probing.elapsed_s + training.elapsed_s);
-        let account = fleet.account();
+        let ClosedInbox { responses, folded, norms } = inbox.close(probing.elapsed_s + training.elapsed_s);
+        let response_info = fleet.response_info();
 
-        let mut contributions: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
-        contributions.extend(substitution.stand_ins(&round, &returns)); // substitution
+        let mut contributions: Vec<_> = responses.fresh.iter().map(Contribution::own).collect();
+        contributions.extend(substitution.stand_ins(&round, &responses)); // substitution
         contributions.sort_by_key(|one| (one.client, one.age, one.source));
-        let recounted = if folded.is_none() { objective.recount(&round, &contributions) } else { None };
+        let recounted = if folded.is_none() { objective.reweight(&round, &contributions) } else { None };
         let recounted = Round { shares: recounted.as_ref().unwrap_or(round.shares), ..round.clone() };
-        let Aggregate { vector: mut aggregate, given } = match folded {
+        let Aggregate { vector: mut aggregate, coefficients } = match folded {
             Some(aggregate) => aggregate,
             None => aggregator.aggregate(&recounted, &contributions), // debiasing, aggregation
         };
-        if !aggregator.makes_statistics() {
-            average(&round, &statistics, &returns, &mut aggregate);
+        if !aggregator.aggregates_statistics() {
+            average_statistics(&round, &statistics, &responses, &mut aggregate);
         }
-        let mut oracle = match self.facts.oracle {
+        let mut oracle = match self.context.measures_oracle_error {
             true => {
-                let missing = orders(&round, server.as_ref(), &returns.missing(&round), &job);
-                let absent = fleet.oracle(&missing)?;
-                Some(oracle::measure(&round, &returns, &absent, &aggregate))
+                let missing = assignments(&round, server.as_ref(), &responses.missing(&round), &job);
+                let absent = fleet.oracle_updates(&missing)?;
+                Some(oracle::error(&round, &responses, &absent, &aggregate))
             }
             false => None,
         };
         let step_norm = vectors::norm(&aggregate);
-        server.absorb(&recounted, &contributions, &aggregate); // server update
+        server.update_model(&recounted, &contributions, &aggregate); // server update
         let mut void = None;
-        let mut length = step_norm;
+        let mut guarded_norm = step_norm;
         if self.guard.is_on() {
-            if !server.goes_by_aggregate() {
-                length = vectors::distance(&round.global.model, &server.model().model);
+            if !server.uses_aggregate() {
+                guarded_norm = vectors::distance(&round.global.model, &server.model().model);
             }
-            let finite = vectors::all_finite(&aggregate) && vectors::all_finite(&server.model().model);
-            let model = vectors::norm(&round.global.model);
-            void = self.guard.step(length, finite, &lengths, model);
+            let is_finite = vectors::all_finite(&aggregate) && vectors::all_finite(&server.model().model);
+            let model_norm = vectors::norm(&round.global.model);
+            void = self.guard.check_step(guarded_norm, is_finite, &norms, model_norm);
         }
         let mut undo = |server: &mut dyn ServerRule| {
             let before = before.as_deref().expect("only a guard voids rounds");
@@ -275,7 +284,7 @@ impl Engine {
         }
         let mut score = evaluator.evaluate(number, server.model(), &self.census, &self.shares); // evaluation
         if void.is_none() {
-            void = self.guard.accuracy(score.as_ref().and_then(|score| score.accuracy));
+            void = self.guard.check_accuracy(score.as_ref().and_then(|score| score.accuracy));
             if void.is_some() {
                 undo(server.as_mut());
                 // It is that of a model which is no more.
@@ -283,62 +292,62 @@ impl Engine {
             }
         }
         if void.is_some() {
-            self.guard.void();
+            self.guard.record_void();
             contributions.clear();
             oracle = None;
         } else {
-            self.guard.keep(length, score.as_ref().and_then(|score| score.accuracy));
-            self.weights.add(&round, given.filter(|_| server.goes_by_aggregate()));
+            self.guard.record_valid(guarded_norm, score.as_ref().and_then(|score| score.accuracy));
+            self.influence.add(&round, coefficients.filter(|_| server.uses_aggregate()));
         }
         if let Some(cost) = &mut oracle {
             self.oracle_errors2 += cost.error2;
             cost.psi = self.oracle_errors2 / f64::from(number + 1);
         }
 
-        let oracle_hits = oracle::hits(&round, &contributions);
-        let most_loss = stated::most_loss(&returns, self.facts.stated_quantile);
-        let report = Report { cohort: &cohort, returns: &returns, most_loss };
+        let oracle_hits = oracle::cluster_hits(&round, &contributions);
+        let max_loss = stated::max_loss(&responses, self.context.reported_quantile);
+        let report = Report { cohort: &cohort, responses: &responses, max_loss };
         objective.observe(&round, &report);
         selector.observe(&round, &report);
-        let judged = objective.judged();
-        let mut notes = substitution.notes();
-        notes.extend(selector.notes());
-        notes.extend(aggregator.notes());
-        notes.extend(self.clip.notes());
+        let decisions = objective.decisions();
+        let mut metrics = substitution.metrics();
+        metrics.extend(selector.metrics());
+        metrics.extend(aggregator.metrics());
+        metrics.extend(self.clip.metrics());
         // A late answer came when its round was over: what the client made of it there must not be remembered,
         // for no role took its part in it.
-        for answer in returns.fresh.iter().filter(|_| void.is_none()) {
-            self.census.hear(answer.client, answer.update.base);
+        for answer in responses.fresh.iter().filter(|_| void.is_none()) {
+            self.census.acknowledge(answer.client, answer.update.base_round);
         }
         self.next += 1;
-        let spent = probing + training;
-        self.spent = self.spent + spent;
+        let cost = probing + training;
+        self.total_cost = self.total_cost + cost;
         Ok(Outcome {
             number,
             joined,
             left,
-            rate,
+            learning_rate,
             cohort,
-            returns,
-            account,
+            responses,
+            response_info,
             stand_ins: stand_ins(&contributions),
             oracle_hits,
             oracle_silent,
-            oracle,
-            judged,
-            notes,
+            oracle_error: oracle,
+            decisions,
+            metrics,
             step_norm,
             void,
             score,
-            spent,
-            spent_so_far: self.spent,
+            cost,
+            total_cost: self.total_cost,
         })
     }
 
     /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. For
     /// servers, whose clients know the seed of the run.
-    pub fn draw_from(&mut self, seed: u64) {
-        self.facts.seed = seed;
+    pub fn reseed(&mut self, seed: u64) {
+        self.context.seed = seed;
     }
 
     /// How many rounds in a row were void by now.
@@ -347,14 +356,18 @@ impl Engine {
     }
 
     /// What the roles need of every client.
-    pub fn needs(&self) -> Needs {
+    pub fn required_capabilities(&self) -> RequiredCapabilities {
         let Roles { selector, local, server, .. } = &self.roles;
-        Needs { memory: local.remembers(), own_start: server.gives_own_starts(), probe: selector.probes() }
+        RequiredCapabilities {
+            memory: local.is_stateful(),
+            own_start: server.gives_own_starts(),
+            probe: selector.uses_probes(),
+        }
     }
 
     /// The names of the vectors that clients send beside the model.
-    pub fn sides(&self) -> Vec<SideName> {
-        self.roles.local.sides()
+    pub fn side_vectors(&self) -> Vec<SideName> {
+        self.roles.local.side_vectors()
     }
 
     /// The number of the round that comes next.
@@ -378,23 +391,23 @@ impl Engine {
     }
 
     /// Who is how alike, as far as the substitution knows.
-    pub fn acquaintance(&self) -> Option<Acquaintance> {
-        self.roles.substitution.acquaintance()
+    pub fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
+        self.roles.substitution.similarity_matrix()
     }
 
     /// Lends the roles a shelf for what they remember beyond the limit they were given.
-    pub fn lend(&mut self, shelf: Box<dyn Shelf>) {
-        self.roles.aggregator.lend(shelf);
+    pub fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.roles.aggregator.set_spill_store(store);
     }
 
     /// How much the work of each client counted so far, and how much it should have; `None` where that is not known.
-    pub fn weights(&self) -> Option<&Weights> {
-        self.weights.known()
+    pub fn client_influence(&self) -> Option<&ClientInfluence> {
+        self.influence.known()
     }
 
     /// What all rounds took so far.
-    pub fn spent(&self) -> Spent {
-        self.spent
+    pub fn total_cost(&self) -> Cost {
+        self.total_cost
     }
 
     fn update_shares(&mut self, number: RoundNo) {
@@ -407,15 +420,15 @@ impl Engine {
 impl State for Engine {
     fn save(&self, to: &mut Saver) {
         to.u64("next", u64::from(self.next));
-        to.f64("elapsed_s", self.spent.elapsed_s);
-        to.u64("bytes_down", self.spent.bytes_down);
-        to.u64("bytes_up", self.spent.bytes_up);
+        to.f64("elapsed_s", self.total_cost.elapsed_s);
+        to.u64("bytes_down", self.total_cost.bytes_down);
+        to.u64("bytes_up", self.total_cost.bytes_up);
         to.f64("oracle_errors2", self.oracle_errors2);
         to.section("census", |to| self.census.save(to));
         to.section("shares", |to| self.shares.save(to));
-        to.section("owed", |to| self.owed.save(to));
-        to.section("weights", |to| self.weights.save(to));
-        if self.facts.clip != Allowed::default() {
+        to.section("owed", |to| self.outstanding.save(to));
+        to.section("weights", |to| self.influence.save(to));
+        if self.context.norm_bound != NormBound::default() {
             to.section("clip", |to| self.clip.save(to));
         }
         if self.guard.is_on() {
@@ -430,15 +443,15 @@ impl State for Engine {
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.next = from.u32("next")?;
-        self.spent.elapsed_s = from.f64("elapsed_s")?;
-        self.spent.bytes_down = from.u64("bytes_down")?;
-        self.spent.bytes_up = from.u64("bytes_up")?;
+        self.total_cost.elapsed_s = from.f64("elapsed_s")?;
+        self.total_cost.bytes_down = from.u64("bytes_down")?;
+        self.total_cost.bytes_up = from.u64("bytes_up")?;
         self.oracle_errors2 = from.f64("oracle_errors2")?;
         from.section("census", |from| self.census.load(from))?;
         from.section("shares", |from| self.shares.load(from))?;
-        from.section("owed", |from| self.owed.load(from))?;
-        from.section("weights", |from| self.weights.load(from))?;
-        if self.facts.clip != Allowed::default() {
+        from.section("owed", |from| self.outstanding.load(from))?;
+        from.section("weights", |from| self.influence.load(from))?;
+        if self.context.norm_bound != NormBound::default() {
             from.section("clip", |from| self.clip.load(from))?;
         }
         if self.guard.is_on() {
@@ -479,25 +492,30 @@ fn load_roles(
     loaded.expect("roles read what they just wrote");
 }
 
-fn all_fold(holds: [Hold; 6]) -> Hold {
-    if holds.contains(&Hold::All) { Hold::All } else { Hold::Fold }
+fn combined_retention(retentions: [Retention; 6]) -> Retention {
+    if retentions.contains(&Retention::KeepAll) { Retention::KeepAll } else { Retention::Fold }
 }
 
 /// The stretches of the model that gradients do not move.
 fn statistics(round: &Round<'_>) -> Vec<Range<usize>> {
     let len = round.global.model.len();
-    let starts = std::iter::once(0).chain(round.trained.iter().map(|range| range.end));
-    let ends = round.trained.iter().map(|range| range.start).chain(std::iter::once(len));
+    let starts = std::iter::once(0).chain(round.trained_ranges.iter().map(|range| range.end));
+    let ends = round.trained_ranges.iter().map(|range| range.start).chain(std::iter::once(len));
     starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
 }
 
 /// Running statistics become the mean of those of this round's answers, by shares: weights that make up for somebody, and
 /// what is remembered, are for directions to go in.
-fn average(round: &Round<'_>, statistics: &[Range<usize>], returns: &Returns, aggregate: &mut [f32]) {
+fn average_statistics(
+    round: &Round<'_>,
+    statistics: &[Range<usize>],
+    responses: &Responses,
+    aggregate: &mut [f32],
+) {
     if statistics.is_empty() {
         return;
     }
-    let own: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
+    let own: Vec<_> = responses.fresh.iter().map(Contribution::own).collect();
     let mut shares: Vec<_> = own.iter().map(|one| round.share(one.client)).collect();
     if shares.iter().sum::<f64>() <= 0.0 {
         shares.fill(1.0);
@@ -514,15 +532,15 @@ fn average(round: &Round<'_>, statistics: &[Range<usize>], returns: &Returns, ag
 /// # Panics
 /// When the selector broke its promise: enrolled clients, each at most once.
 fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
-    cohort.picks.sort_by_key(|pick| pick.client);
-    for pair in cohort.picks.windows(2) {
+    cohort.selected.sort_by_key(|pick| pick.client);
+    for pair in cohort.selected.windows(2) {
         assert!(
             pair[0].client != pair[1].client,
             "the selector picked client {} twice",
             pair[0].client.number()
         );
     }
-    for pick in &cohort.picks {
+    for pick in &cohort.selected {
         let client = pick.client;
         assert!(
             census.enrolled().get(client.idx()),
@@ -533,15 +551,21 @@ fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
     cohort
 }
 
-fn orders(round: &Round<'_>, server: &dyn ServerRule, clients: &[ClientId], job: &Arc<Job>) -> Vec<Order> {
-    let own =
-        |OwnStart { parcel, times }| Arc::new(Job { global: parcel, work: job.work.times(times), ..**job });
-    let order = |&client| Order {
+fn assignments(
+    round: &Round<'_>,
+    server: &dyn ServerRule,
+    clients: &[ClientId],
+    job: &Arc<Job>,
+) -> Vec<Assignment> {
+    let own = |OwnStart { parcel, work_multiple: times }| {
+        Arc::new(Job { global: parcel, work: job.work.times(times), ..**job })
+    };
+    let assignment = |&client| Assignment {
         client,
         job: server.own_start(round, client).map_or_else(|| Arc::clone(job), own),
-        heard: round.census.heard(client),
+        acknowledged: round.census.acknowledged(client),
     };
-    clients.iter().map(order).collect()
+    clients.iter().map(assignment).collect()
 }
 
 fn stand_ins(contributions: &[Contribution]) -> Vec<StandIn> {
@@ -549,8 +573,8 @@ fn stand_ins(contributions: &[Contribution]) -> Vec<StandIn> {
         client: one.client,
         source: one.source,
         age: one.age,
-        part: one.part,
-        likeness: one.likeness,
+        fraction: one.fraction,
+        similarity: one.similarity,
     };
     contributions.iter().filter(|one| !one.is_own()).map(stand_in).collect()
 }

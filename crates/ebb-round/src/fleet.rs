@@ -16,24 +16,32 @@ pub trait Fleet: State {
 
     /// Asks clients for their loss at the job's model, over so many of their samples or over all, and how long they would
     /// take. The silent are missing.
-    fn measure(
+    fn probe(
         &mut self,
         clients: &[ClientId],
         samples: Option<NonZeroU32>,
         job: &Job,
-    ) -> Result<(Probes, Spent), FleetError>;
+    ) -> Result<(Probes, Cost), FleetError>;
 
     /// The state that was saved last is safely on the disk: what only older ones need is not needed any more.
-    fn kept(&mut self) {}
+    fn on_state_saved(&mut self) {}
 
     /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
     /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet. An order to a
     /// busy client is not sent: a client has one job at a time.
-    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError>;
+    fn train(
+        &mut self,
+        assignments: &[Assignment],
+        wait: Wait,
+        sink: &mut dyn UpdateSink,
+    ) -> Result<Cost, FleetError>;
 
     /// What clients would return if they did all that the orders ask: an oracle, which only a simulation can be. It
     /// changes nothing. Clients of which nothing can be said are missing.
-    fn oracle(&mut self, _orders: &[Order]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
+    fn oracle_updates(
+        &mut self,
+        _assignments: &[Assignment],
+    ) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
         Ok(Vec::new())
     }
 
@@ -44,17 +52,17 @@ pub trait Fleet: State {
     }
 
     /// What the fleet knows of the answers of the round that was just trained, beside what is in them.
-    fn account(&self) -> Account {
-        Account::default()
+    fn response_info(&self) -> ResponseInfo {
+        ResponseInfo::default()
     }
 }
 
 /// What a fleet knows of a round's answers, beside what is in them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Account {
+pub struct ResponseInfo {
     /// How long clients took to answer, in seconds from when the round was opened, ascending by client. Those of whom nobody knows are
     /// missing.
-    pub took_s: Vec<(ClientId, f64)>,
+    pub response_times_s: Vec<(ClientId, f64)>,
     /// Whose outcome is a guess, where a fleet plays what was recorded of another run.
     pub imputed: Option<Imputed>,
 }
@@ -63,31 +71,31 @@ pub struct Account {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imputed {
     /// The rule by which they were guessed.
-    pub by: &'static str,
+    pub rule: &'static str,
     /// Whose, ascending by client.
     pub clients: Vec<ClientId>,
 }
 
 /// What one client is asked to do.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct Assignment {
     /// Who.
     pub client: ClientId,
     /// What.
     pub job: Arc<Job>,
     /// The latest round the client answered on time; it then commits what it remembers of it.
-    pub heard: Option<RoundNo>,
+    pub acknowledged: Option<RoundNo>,
 }
 
 /// Where a fleet puts answers.
-pub trait Sink {
+pub trait UpdateSink {
     /// Takes one answer. One that cannot be used is counted as refused, which is no error.
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError>;
 }
 
 /// What an exchange with the clients took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub struct Cost {
     /// Seconds: virtual in simulation, real over a network.
     pub elapsed_s: f64,
     /// Payload sent to clients.
@@ -96,10 +104,10 @@ pub struct Spent {
     pub bytes_up: u64,
 }
 
-impl std::ops::Add for Spent {
-    type Output = Spent;
-    fn add(self, other: Spent) -> Spent {
-        Spent {
+impl std::ops::Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost {
             elapsed_s: self.elapsed_s + other.elapsed_s,
             bytes_down: self.bytes_down + other.bytes_down,
             bytes_up: self.bytes_up + other.bytes_up,
@@ -109,7 +117,7 @@ impl std::ops::Add for Spent {
 
 /// What a probe of one client brings.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Measured {
+pub struct ProbeResult {
     /// Loss of the model on the client's data, or on as many samples of it as were asked for.
     pub loss: f32,
     /// How long the client would train, in seconds.
@@ -162,7 +170,7 @@ pub struct ClassScore {
     /// Samples of the class.
     pub samples: u32,
     /// Those among them that are labelled right.
-    pub hits: u32,
+    pub n_correct: u32,
 }
 
 /// A figure taken at every client.
@@ -173,7 +181,7 @@ pub struct Spread {
     /// Its mean over the tenth of the clients that are served worst.
     pub worst_tenth: f64,
     /// Its standard deviation over clients.
-    pub deviation: f64,
+    pub std: f64,
     /// From the client that is served worst to the one that is served best, in steps of a tenth of them.
     pub deciles: [f64; 11],
 }
@@ -191,7 +199,7 @@ pub enum FleetError {
     /// Something the fleet depends on failed.
     Failed {
         /// What was being done, and to whom.
-        doing: String,
+        operation: String,
         /// What went wrong.
         message: String,
     },
@@ -206,7 +214,7 @@ impl fmt::Display for FleetError {
                 client.number(),
                 after.number()
             ),
-            FleetError::Failed { doing, message } => write!(f, "{doing}: {message}"),
+            FleetError::Failed { operation: doing, message } => write!(f, "{doing}: {message}"),
         }
     }
 }

@@ -10,19 +10,19 @@ use std::fmt;
 use crate::state::{Loader, Saver, State, StateError};
 
 /// The last so many steps say what is usual.
-const REMEMBERED: usize = 21;
+const STEPS_KEPT: usize = 21;
 
 /// From so many steps on, earlier steps say what is usual. Before, the answers of the round do.
-const LEAST: usize = 5;
+const MIN_STEPS: usize = 5;
 
 /// Of so many answers, one cannot say alone what is usual.
-const MAJORITY: usize = 3;
+const MIN_UPDATES: usize = 3;
 
 /// When a round is void.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct GuardLimits {
     /// A step longer than so many times the median of the last steps, and than the model, voids the round.
-    pub times: Option<f64>,
+    pub median_multiple: Option<f64>,
     /// The loss of more than this fraction of the last accuracy voids the round.
     pub accuracy_drop: Option<f64>,
 }
@@ -62,9 +62,9 @@ impl fmt::Display for Void {
 /// What recent rounds were like.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
-    limits: Option<Limits>,
+    limits: Option<GuardLimits>,
     /// The lengths of the last steps that moved the model.
-    steps: VecDeque<f64>,
+    step_norms: VecDeque<f64>,
     /// The accuracy at the last evaluation.
     accuracy: Option<f64>,
     /// How many rounds in a row were void.
@@ -72,7 +72,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(limits: Option<Limits>) -> Guard {
+    pub(crate) fn new(limits: Option<GuardLimits>) -> Guard {
         Guard { limits, ..Guard::default() }
     }
 
@@ -81,27 +81,34 @@ impl Guard {
     }
 
     /// Whether the lengths of the round's answers are asked for.
-    pub(crate) fn wants_lengths(&self) -> bool {
-        self.steps.len() < LEAST && self.limits.is_some_and(|limits| limits.times.is_some())
+    pub(crate) fn needs_update_norms(&self) -> bool {
+        self.step_norms.len() < MIN_STEPS
+            && self.limits.is_some_and(|limits| limits.median_multiple.is_some())
     }
 
     /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
     /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of
     /// the model counts. A step no longer than the model voids nothing: steps grow many times longer when
     /// clients come back that were away for long.
-    pub(crate) fn step(&mut self, length: f64, finite: bool, answers: &[f64], model: f64) -> Option<Void> {
+    pub(crate) fn check_step(
+        &mut self,
+        step_norm: f64,
+        finite: bool,
+        update_norms: &[f64],
+        model_norm: f64,
+    ) -> Option<Void> {
         let limits = self.limits?;
-        if !finite || !length.is_finite() {
+        if !finite || !step_norm.is_finite() {
             return Some(Void::NotFinite);
         }
-        let usual = match self.steps.len() {
-            LEAST.. => median(self.steps.iter().copied()),
-            _ if answers.len() < MAJORITY => Some(model.max(1.0)),
-            _ => median(answers.iter().copied()),
+        let typical_norm = match self.step_norms.len() {
+            MIN_STEPS.. => median(self.step_norms.iter().copied()),
+            _ if update_norms.len() < MIN_UPDATES => Some(model_norm.max(1.0)),
+            _ => median(update_norms.iter().copied()),
         };
-        if let (Some(times), Some(usual)) = (limits.times, usual)
+        if let (Some(times), Some(usual)) = (limits.median_multiple, typical_norm)
             && usual > 0.0
-            && length > (times * usual).max(model)
+            && step_norm > (times * usual).max(model_norm)
         {
             return Some(Void::StepTooLong);
         }
@@ -109,14 +116,14 @@ impl Guard {
     }
 
     /// Why this accuracy voids the round, if it does.
-    pub(crate) fn accuracy(&self, accuracy: Option<f64>) -> Option<Void> {
+    pub(crate) fn check_accuracy(&self, accuracy: Option<f64>) -> Option<Void> {
         let drop = self.limits?.accuracy_drop?;
         let fell = accuracy? < (1.0 - drop) * self.accuracy?;
         fell.then_some(Void::AccuracyFell)
     }
 
     /// The round is void: nothing of it is usual.
-    pub(crate) fn void(&mut self) {
+    pub(crate) fn record_void(&mut self) {
         self.void_rounds += 1;
     }
 
@@ -126,15 +133,15 @@ impl Guard {
     }
 
     /// The round counts: it is part of what is usual from now on.
-    pub(crate) fn keep(&mut self, length: f64, accuracy: Option<f64>) {
+    pub(crate) fn record_valid(&mut self, step_norm: f64, accuracy: Option<f64>) {
         if !self.is_on() {
             return;
         }
         self.void_rounds = 0;
-        if length > 0.0 {
-            self.steps.push_back(length);
-            if self.steps.len() > REMEMBERED {
-                self.steps.pop_front();
+        if step_norm > 0.0 {
+            self.step_norms.push_back(step_norm);
+            if self.step_norms.len() > STEPS_KEPT {
+                self.step_norms.pop_front();
             }
         }
         self.accuracy = accuracy.or(self.accuracy);
@@ -142,21 +149,21 @@ impl Guard {
 }
 
 /// The middle one; of two in the middle the smaller, for one of them may be a liar's.
-fn median(lengths: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<_> = lengths.collect();
+fn median(norms: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<_> = norms.collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
 impl State for Guard {
     fn save(&self, to: &mut Saver) {
-        to.f64s("steps", &self.steps.iter().copied().collect::<Vec<_>>());
+        to.f64s("steps", &self.step_norms.iter().copied().collect::<Vec<_>>());
         to.f64s("accuracy", self.accuracy.as_slice());
         to.u64("void_rounds", u64::from(self.void_rounds));
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.steps = from.f64s("steps")?.into();
+        self.step_norms = from.f64s("steps")?.into();
         self.accuracy = from.f64s("accuracy")?.first().copied();
         self.void_rounds = from.u32("void_rounds")?;
         Ok(())
@@ -168,80 +175,80 @@ mod tests {
     use super::*;
 
     fn guard() -> Guard {
-        Guard::new(Some(Limits { times: Some(10.0), accuracy_drop: Some(0.5) }))
+        Guard::new(Some(GuardLimits { median_multiple: Some(10.0), accuracy_drop: Some(0.5) }))
     }
 
     #[test]
     fn a_step_is_measured_by_the_rounds_answers_until_steps_are_known() {
         let mut guard = guard();
-        assert_eq!(guard.step(10.0, true, &[1.0, 1.0, 50.0], 0.0), None);
-        assert_eq!(guard.step(10.1, true, &[1.0, 1.0, 50.0], 0.0), Some(Void::StepTooLong));
+        assert_eq!(guard.check_step(10.0, true, &[1.0, 1.0, 50.0], 0.0), None);
+        assert_eq!(guard.check_step(10.1, true, &[1.0, 1.0, 50.0], 0.0), Some(Void::StepTooLong));
         for _ in 0..5 {
-            guard.keep(2.0, None);
+            guard.record_valid(2.0, None);
         }
-        assert!(!guard.wants_lengths());
-        assert_eq!(guard.step(20.0, true, &[100.0], 0.0), None);
-        assert_eq!(guard.step(20.1, true, &[100.0], 0.0), Some(Void::StepTooLong));
+        assert!(!guard.needs_update_norms());
+        assert_eq!(guard.check_step(20.0, true, &[100.0], 0.0), None);
+        assert_eq!(guard.check_step(20.1, true, &[100.0], 0.0), Some(Void::StepTooLong));
     }
 
     #[test]
     fn a_step_that_is_not_finite_voids_the_round_however_little_is_known() {
-        assert_eq!(guard().step(f64::NAN, true, &[], 0.0), Some(Void::NotFinite));
-        assert_eq!(guard().step(1.0, false, &[], 0.0), Some(Void::NotFinite));
-        assert_eq!(guard().step(1.0, true, &[], 0.0), None);
-        assert_eq!(Guard::new(None).step(f64::NAN, false, &[], 0.0), None);
+        assert_eq!(guard().check_step(f64::NAN, true, &[], 0.0), Some(Void::NotFinite));
+        assert_eq!(guard().check_step(1.0, false, &[], 0.0), Some(Void::NotFinite));
+        assert_eq!(guard().check_step(1.0, true, &[], 0.0), None);
+        assert_eq!(Guard::new(None).check_step(f64::NAN, false, &[], 0.0), None);
     }
 
     #[test]
     fn clients_that_come_back_may_make_long_steps_of_short_ones() {
         let mut guard = guard();
-        (0..21).for_each(|_| guard.keep(0.007, None));
-        assert_eq!(guard.step(0.1, true, &[], 5.0), None);
-        assert_eq!(guard.step(5.1, true, &[], 5.0), Some(Void::StepTooLong));
-        assert_eq!(guard.step(0.1, true, &[], 0.09), Some(Void::StepTooLong));
+        (0..21).for_each(|_| guard.record_valid(0.007, None));
+        assert_eq!(guard.check_step(0.1, true, &[], 5.0), None);
+        assert_eq!(guard.check_step(5.1, true, &[], 5.0), Some(Void::StepTooLong));
+        assert_eq!(guard.check_step(0.1, true, &[], 0.09), Some(Void::StepTooLong));
     }
 
     #[test]
     fn one_or_two_answers_do_not_say_what_is_usual() {
         for answers in [&[3e38][..], &[1.0, 3e38]] {
-            assert_eq!(guard().step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
-            assert_eq!(guard().step(400.0, true, answers, 40.0), None);
-            assert_eq!(guard().step(10.0, true, answers, 0.0), None, "a model may begin at zero");
+            assert_eq!(guard().check_step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
+            assert_eq!(guard().check_step(400.0, true, answers, 40.0), None);
+            assert_eq!(guard().check_step(10.0, true, answers, 0.0), None, "a model may begin at zero");
         }
-        assert_eq!(guard().step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 5.0), Some(Void::StepTooLong));
+        assert_eq!(guard().check_step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 5.0), Some(Void::StepTooLong));
     }
 
     #[test]
     fn rounds_that_move_nothing_do_not_make_every_step_too_long() {
         let mut guard = guard();
         for _ in 0..30 {
-            guard.keep(0.0, None);
+            guard.record_valid(0.0, None);
         }
-        assert_eq!(guard.step(5.0, true, &[5.0], 0.0), None);
+        assert_eq!(guard.check_step(5.0, true, &[5.0], 0.0), None);
     }
 
     #[test]
     fn an_accuracy_below_the_allowed_fraction_of_the_last_voids_the_round() {
         let mut guard = guard();
-        assert_eq!(guard.accuracy(Some(0.1)), None);
-        guard.keep(1.0, Some(0.8));
-        guard.keep(1.0, None);
-        assert_eq!(guard.accuracy(Some(0.41)), None);
-        assert_eq!(guard.accuracy(Some(0.39)), Some(Void::AccuracyFell));
-        assert_eq!(guard.accuracy(None), None);
+        assert_eq!(guard.check_accuracy(Some(0.1)), None);
+        guard.record_valid(1.0, Some(0.8));
+        guard.record_valid(1.0, None);
+        assert_eq!(guard.check_accuracy(Some(0.41)), None);
+        assert_eq!(guard.check_accuracy(Some(0.39)), Some(Void::AccuracyFell));
+        assert_eq!(guard.check_accuracy(None), None);
     }
 
     #[test]
     fn what_is_usual_survives_a_restart() {
         let mut before = guard();
-        (0..40).for_each(|at| before.keep(f64::from(at), Some(0.5)));
-        before.void();
+        (0..40).for_each(|at| before.record_valid(f64::from(at), Some(0.5)));
+        before.record_void();
         let mut to = Saver::new();
         before.save(&mut to);
         let mut after = guard();
         after.load(&mut Loader::new(&to.finish())).unwrap();
-        assert_eq!((&after.steps, after.accuracy), (&before.steps, before.accuracy));
+        assert_eq!((&after.step_norms, after.accuracy), (&before.step_norms, before.accuracy));
         assert_eq!(after.void_rounds(), 1);
-        assert_eq!(after.steps.len(), REMEMBERED);
+        assert_eq!(after.step_norms.len(), STEPS_KEPT);
     }
 }

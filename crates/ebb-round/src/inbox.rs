@@ -5,29 +5,31 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clip::Clip;
-use crate::fleet::{FleetError, Sink};
-use crate::roles::{Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Returns, Round, scaled};
+use crate::fleet::{FleetError, UpdateSink};
+use crate::roles::{
+    Aggregate, Aggregator, ClientUpdate, Cohort, Contribution, Responses, Retention, Round, scaled,
+};
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, Parcel, RoundNo, Update, vectors};
 
 /// An answer that was not used. Its client counts as silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedUpdate {
     /// Who sent it.
     pub client: ClientId,
     /// Why it was refused.
-    pub why: Refusal,
+    pub reason: Refusal,
 }
 
 /// Why an answer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// The client was not asked.
-    NotAsked,
+    NotSelected,
     /// It belongs to a round in which the client owes no answer.
-    OtherRound,
+    WrongRound,
     /// The client had answered already.
-    Repeated,
+    Duplicate,
     /// A vector has another length than the model.
     WrongLength,
     /// A number is NaN or infinite.
@@ -42,9 +44,9 @@ impl Refusal {
     /// Its name in records.
     pub fn name(self) -> &'static str {
         match self {
-            Refusal::NotAsked => "not-asked",
-            Refusal::OtherRound => "other-round",
-            Refusal::Repeated => "repeated",
+            Refusal::NotSelected => "not-asked",
+            Refusal::WrongRound => "other-round",
+            Refusal::Duplicate => "repeated",
             Refusal::WrongLength => "wrong-length",
             Refusal::NotFinite => "not-finite",
             Refusal::Diverged => "diverged",
@@ -61,42 +63,42 @@ impl fmt::Display for Refusal {
 
 /// Updates that wait to be added to the sum together: one pass over the sum serves all of them. Of small ones, as many as have
 /// about so many numbers, for starting threads for a few would take longer than adding them; but no more than can wait anywhere.
-const FOLD_TOGETHER: usize = 16;
-const FOLD_NUMBERS: usize = 1 << 23;
-const FOLD_MOST: usize = 1024;
+const MIN_FOLD_BATCH: usize = 16;
+const FOLD_PARAMETERS: usize = 1 << 23;
+const MAX_FOLD_BATCH: usize = 1024;
 
 /// For how many rounds an answer may still come.
-pub const LATE_ROUNDS: u32 = 32;
+pub const MAX_STALENESS_ROUNDS: u32 = 32;
 
 /// Takes the answers of one round.
 pub(crate) struct Inbox<'a> {
     round: &'a Round<'a>,
     cohort: &'a Cohort,
-    owed: &'a mut Owed,
+    outstanding: &'a mut Outstanding,
     aggregator: &'a mut dyn Aggregator,
     clip: &'a mut Clip,
-    returns: Returns,
+    responses: Responses,
     fold: Option<Fold>,
     /// The lengths of on-time answers, if they are asked for.
-    lengths: Option<Vec<f64>>,
+    norms: Option<Vec<f64>>,
 }
 
 /// What came of a round's answers.
-pub(crate) struct Closed {
+pub(crate) struct ClosedInbox {
     /// Who answered what.
-    pub(crate) returns: Returns,
+    pub(crate) responses: Responses,
     /// The aggregate, if updates were folded.
     pub(crate) folded: Option<Aggregate>,
     /// The lengths of on-time answers, if they were asked for.
-    pub(crate) lengths: Vec<f64>,
+    pub(crate) norms: Vec<f64>,
 }
 
 /// The running sum of a round whose updates are not kept.
 struct Fold {
     sum: Vec<f64>,
-    total: f64,
-    waiting: Vec<(Parcel, f64)>,
-    weights: Vec<(ClientId, f64)>,
+    total_weight: f64,
+    buffered: Vec<(Parcel, f64)>,
+    coefficients: Vec<(ClientId, f64)>,
 }
 
 impl<'a> Inbox<'a> {
@@ -104,56 +106,57 @@ impl<'a> Inbox<'a> {
     pub(crate) fn new(
         round: &'a Round<'a>,
         cohort: &'a Cohort,
-        owed: &'a mut Owed,
-        hold: Hold,
+        outstanding: &'a mut Outstanding,
+        retention: Retention,
         aggregator: &'a mut dyn Aggregator,
         clip: &'a mut Clip,
-        lengths: Option<Vec<f64>>,
+        norms: Option<Vec<f64>>,
     ) -> Self {
-        let fold = (hold == Hold::Fold).then(|| Fold {
+        let fold = (retention == Retention::Fold).then(|| Fold {
             sum: vec![0.0; round.global.model.len()],
-            total: 0.0,
-            waiting: Vec::with_capacity(FOLD_TOGETHER),
-            weights: Vec::new(),
+            total_weight: 0.0,
+            buffered: Vec::with_capacity(MIN_FOLD_BATCH),
+            coefficients: Vec::new(),
         });
-        Inbox { round, cohort, owed, aggregator, clip, returns: Returns::default(), fold, lengths }
+        Inbox { round, cohort, outstanding, aggregator, clip, responses: Responses::default(), fold, norms }
     }
 
     /// Ends the round.
-    pub(crate) fn close(mut self, elapsed_s: f64) -> Closed {
-        let mut answered = self.returns.fresh.iter().map(|answer| answer.client).peekable();
-        let asked = self.cohort.picks.iter().map(|pick| pick.client);
-        self.returns.absent =
-            asked.filter(|client| answered.next_if(|answered| answered == client).is_none()).collect();
-        self.returns.elapsed_s = elapsed_s;
-        self.owed.remember(self.round.number, &self.returns.absent);
+    pub(crate) fn close(mut self, elapsed_s: f64) -> ClosedInbox {
+        let mut on_time = self.responses.fresh.iter().map(|answer| answer.client).peekable();
+        let selected = self.cohort.selected.iter().map(|pick| pick.client);
+        self.responses.absent =
+            selected.filter(|client| on_time.next_if(|answered| answered == client).is_none()).collect();
+        self.responses.elapsed_s = elapsed_s;
+        self.outstanding.add_absent(self.round.number, &self.responses.absent);
         let folded = self.fold.take().map(|mut fold| {
             fold.flush(self.round.threads);
-            let own: Vec<_> = self.returns.fresh.iter().map(Contribution::own).collect();
-            let scale = self.aggregator.scale(self.round, fold.total, &own);
-            fold.weights.iter_mut().for_each(|(_, weight)| *weight *= scale);
-            Aggregate { vector: scaled(&fold.sum, scale), given: Some(fold.weights) }
+            let own: Vec<_> = self.responses.fresh.iter().map(Contribution::own).collect();
+            let scale = self.aggregator.scale(self.round, fold.total_weight, &own);
+            fold.coefficients.iter_mut().for_each(|(_, weight)| *weight *= scale);
+            Aggregate { vector: scaled(&fold.sum, scale), coefficients: Some(fold.coefficients) }
         });
-        Closed { returns: self.returns, folded, lengths: self.lengths.unwrap_or_default() }
+        ClosedInbox { responses: self.responses, folded, norms: self.norms.unwrap_or_default() }
     }
 
     /// The chance a fresh answer was asked with, or why the answer is refused.
-    fn admit(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
-        let chance = if update.base == self.round.number {
-            let picks = &self.cohort.picks;
-            let at =
-                picks.binary_search_by_key(&client, |pick| pick.client).map_err(|_| Refusal::NotAsked)?;
-            if self.returns.fresh.binary_search_by_key(&client, |answer| answer.client).is_ok() {
-                return Err(Refusal::Repeated);
+    fn check(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
+        let inclusion_probability = if update.base_round == self.round.number {
+            let selected = &self.cohort.selected;
+            let at = selected
+                .binary_search_by_key(&client, |pick| pick.client)
+                .map_err(|_| Refusal::NotSelected)?;
+            if self.responses.fresh.binary_search_by_key(&client, |answer| answer.client).is_ok() {
+                return Err(Refusal::Duplicate);
             }
-            picks[at].chance
-        } else if self.owed.owes(client, update.base) {
+            selected[at].inclusion_probability
+        } else if self.outstanding.contains(client, update.base_round) {
             None
         } else {
-            return Err(Refusal::OtherRound);
+            return Err(Refusal::WrongRound);
         };
         let model_len = self.round.global.model.len();
-        let mut vectors = std::iter::once(&update.delta.model).chain(update.delta.side.values());
+        let mut vectors = std::iter::once(&update.delta.model).chain(update.delta.side_vectors.values());
         if vectors.clone().any(|vector| vector.len() != model_len) {
             return Err(Refusal::WrongLength);
         }
@@ -165,49 +168,54 @@ impl<'a> Inbox<'a> {
         {
             return Err(Refusal::NotFinite);
         }
-        Ok(chance)
+        Ok(inclusion_probability)
     }
 }
 
-impl Sink for Inbox<'_> {
+impl UpdateSink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
-        let admitted = self.admit(client, &update);
-        let chance = match admitted.and_then(|chance| self.clip.shorten(&mut update).map(|()| chance)) {
-            Ok(chance) => chance,
-            Err(why) => {
-                self.returns.refused.push(Refused { client, why });
-                return Ok(());
-            }
-        };
-        let fresh = update.base == self.round.number;
-        let last = self.returns.fresh.last().map(|answer| answer.client);
+        let checked = self.check(client, &update);
+        let inclusion_probability =
+            match checked.and_then(|chance| self.clip.clip(&mut update).map(|()| chance)) {
+                Ok(chance) => chance,
+                Err(why) => {
+                    self.responses.refused.push(RefusedUpdate { client, reason: why });
+                    return Ok(());
+                }
+            };
+        let fresh = update.base_round == self.round.number;
+        let last = self.responses.fresh.last().map(|answer| answer.client);
         if let Some(after) = last.filter(|&last| fresh && last > client) {
             return Err(FleetError::OutOfOrder { client, after });
         }
         if !fresh {
-            self.owed.settle(client, update.base);
+            self.outstanding.remove(client, update.base_round);
             if self.fold.is_some() {
                 update.delta = Parcel::default();
             }
-            self.returns.late.push(Answer { client, chance, update: Arc::new(update) });
+            self.responses.late.push(ClientUpdate {
+                client,
+                inclusion_probability,
+                update: Arc::new(update),
+            });
             return Ok(());
         }
-        if let Some(lengths) = &mut self.lengths {
-            lengths.push(vectors::norm(&update.delta.model));
+        if let Some(norms) = &mut self.norms {
+            norms.push(vectors::norm(&update.delta.model));
         }
         let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
-        let answer = Answer { client, chance, update: Arc::new(update) };
+        let answer = ClientUpdate { client, inclusion_probability, update: Arc::new(update) };
         if let (Some(delta), Some(fold)) = (folded, &mut self.fold) {
             let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
-            fold.total += weight;
-            fold.waiting.push((delta, weight));
-            fold.weights.push((client, weight * answer.update.done()));
-            let together = (FOLD_NUMBERS / fold.sum.len().max(1)).clamp(FOLD_TOGETHER, FOLD_MOST);
-            if fold.waiting.len() >= together {
+            fold.total_weight += weight;
+            fold.buffered.push((delta, weight));
+            fold.coefficients.push((client, weight * answer.update.completed_fraction()));
+            let batch_size = (FOLD_PARAMETERS / fold.sum.len().max(1)).clamp(MIN_FOLD_BATCH, MAX_FOLD_BATCH);
+            if fold.buffered.len() >= batch_size {
                 fold.flush(self.round.threads);
             }
         }
-        self.returns.fresh.push(answer);
+        self.responses.fresh.push(answer);
         Ok(())
     }
 }
@@ -215,24 +223,24 @@ impl Sink for Inbox<'_> {
 impl Fold {
     fn flush(&mut self, threads: usize) {
         let terms: Vec<_> =
-            self.waiting.iter().map(|(delta, weight)| (delta.model.as_slice(), *weight)).collect();
+            self.buffered.iter().map(|(delta, weight)| (delta.model.as_slice(), *weight)).collect();
         vectors::add_weighted(&mut self.sum, &terms, threads);
-        self.waiting.clear();
+        self.buffered.clear();
     }
 }
 
 /// The answers that may still come: who was asked in recent rounds and stayed silent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owed {
+pub(crate) struct Outstanding {
     rounds: VecDeque<(RoundNo, Vec<ClientId>)>,
 }
 
-impl Owed {
-    fn owes(&self, client: ClientId, base: RoundNo) -> bool {
+impl Outstanding {
+    fn contains(&self, client: ClientId, base: RoundNo) -> bool {
         self.rounds.iter().any(|(number, silent)| *number == base && silent.binary_search(&client).is_ok())
     }
 
-    fn settle(&mut self, client: ClientId, base: RoundNo) {
+    fn remove(&mut self, client: ClientId, base: RoundNo) {
         for (number, silent) in &mut self.rounds {
             if *number == base {
                 silent.retain(|&one| one != client);
@@ -240,17 +248,17 @@ impl Owed {
         }
     }
 
-    fn remember(&mut self, number: RoundNo, absent: &[ClientId]) {
+    fn add_absent(&mut self, number: RoundNo, absent: &[ClientId]) {
         if !absent.is_empty() {
             self.rounds.push_back((number, absent.to_vec()));
         }
-        while self.rounds.front().is_some_and(|(oldest, _)| oldest + LATE_ROUNDS <= number) {
+        while self.rounds.front().is_some_and(|(oldest, _)| oldest + MAX_STALENESS_ROUNDS <= number) {
             self.rounds.pop_front();
         }
     }
 }
 
-impl State for Owed {
+impl State for Outstanding {
     fn save(&self, to: &mut Saver) {
         to.u64("rounds", self.rounds.len() as u64);
         for (number, silent) in &self.rounds {

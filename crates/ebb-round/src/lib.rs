@@ -28,22 +28,22 @@ pub mod weights;
 
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
-pub use engine::{Engine, Needs, Outcome, Roles, RunFacts, StandIn};
+pub use engine::{Engine, Outcome, RequiredCapabilities, Roles, RunContext, StandIn};
 pub use fleet::{
-    Account, ClassScore, Evaluator, Fleet, FleetError, Imputed, Measured, Order, Score, SetScore, Sink,
-    Spent, Spread,
+    Assignment, ClassScore, Cost, Evaluator, Fleet, FleetError, Imputed, ProbeResult, ResponseInfo, Score,
+    SetScore, Spread, UpdateSink,
 };
 pub use guard::Void;
-pub use inbox::{LATE_ROUNDS, Refusal, Refused};
+pub use inbox::{MAX_STALENESS_ROUNDS, Refusal, RefusedUpdate};
 pub use oracle::OracleError;
-pub use parcel::{Amount, Job, Layout, Parcel, Piece, SideName, Update, Work};
+pub use parcel::{Amount, Job, Layout, Parcel, SideName, Tensor, Update, Work};
 pub use rng::Stream;
 pub use roles::{
-    Acquaintance, Adam, Aggregate, Aggregator, Answer, Cohort, Contribution, Hold, Judgement, Likeness,
-    LocalRule, LocalRun, Notes, Objective, OwnStart, Pick, Probes, Report, Returns, Round, Selector,
-    ServerRule, Skill, StepRule, Substitution, Wait,
+    Adam, Aggregate, Aggregator, ClientDecision, ClientUpdate, Cohort, Contribution, LocalRule, LocalRun,
+    Metrics, Objective, OwnStart, Probes, Report, Responses, Retention, Round, Selected, Selector,
+    ServerRule, Similarity, SimilarityMatrix, StepFeature, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
-pub use shelf::Shelf;
+pub use shelf::SpillStore;
 pub use state::{Loader, Saver, State, StateError};
-pub use weights::Weights;
+pub use weights::ClientInfluence;

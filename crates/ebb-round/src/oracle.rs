@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::gram::{Pairs, gram};
-use crate::roles::{Contribution, Returns, Round};
+use crate::roles::{Contribution, Responses, Round};
 use crate::{ClientId, Update};
 
 /// The error of a round's aggregate, and what bounds it (FL-FDMS, Theorem 1).
@@ -16,53 +16,53 @@ pub struct OracleError {
     /// The share of the objective that did not answer on time: `alpha`.
     pub absent_share: f64,
     /// The largest difference between two clients' updates: `sigma_P^2`.
-    pub apart2: f64,
+    pub max_distance2: f64,
     /// The same between two clients of one true cluster, where there are such pairs: `sigma_F^2`.
-    pub apart_in_cluster2: Option<f64>,
+    pub max_distance_in_cluster2: Option<f64>,
     /// The mean of `||e_t||^2` over the rounds so far: Psi of the theorem up to its constant.
     pub psi: f64,
 }
 
 /// The error of the aggregate; `psi` is left for the caller. `absent` is what the missing would have returned.
-pub(crate) fn measure(
+pub(crate) fn error(
     round: &Round<'_>,
-    returns: &Returns,
+    responses: &Responses,
     absent: &[(ClientId, Arc<Update>)],
     aggregate: &[f32],
 ) -> OracleError {
-    let fresh = returns.fresh.iter().map(|answer| (answer.client, &answer.update));
+    let fresh = responses.fresh.iter().map(|answer| (answer.client, &answer.update));
     let mut everybody: Vec<_> =
         fresh.chain(absent.iter().map(|(client, update)| (*client, update))).collect();
     everybody.retain(|(client, _)| round.share(*client) > 0.0);
     everybody.sort_by_key(|(client, _)| *client);
     let updates: Vec<&[f32]> = everybody.iter().map(|(_, update)| update.delta.model.as_slice()).collect();
 
-    let mut whole = vec![0.0; aggregate.len()];
+    let mut full_aggregate = vec![0.0; aggregate.len()];
     let terms: Vec<_> =
         updates.iter().zip(&everybody).map(|(&update, (client, _))| (update, round.share(*client))).collect();
-    crate::vectors::add_weighted(&mut whole, &terms, round.threads);
-    let square = |at: usize| (f64::from(aggregate[at]) - whole[at]).powi(2);
-    let error2 = round.trained.iter().cloned().flatten().map(square).sum();
+    crate::vectors::add_weighted(&mut full_aggregate, &terms, round.threads);
+    let square = |at: usize| (f64::from(aggregate[at]) - full_aggregate[at]).powi(2);
+    let error2 = round.trained_ranges.iter().cloned().flatten().map(square).sum();
 
-    let products = gram(&updates, round.trained, Pairs::All, round.threads);
-    let (mut apart2, mut apart_in_cluster2) = (0.0_f64, None);
+    let products = gram(&updates, round.trained_ranges, Pairs::All, round.threads);
+    let (mut max_distance2, mut max_distance_in_cluster2) = (0.0_f64, None);
     for (one, (client, _)) in everybody.iter().enumerate() {
         let cluster = round.oracle_cluster(*client);
         for (other, (before, _)) in everybody[..one].iter().enumerate() {
             let distance2 = products.distance2(one, other);
-            apart2 = apart2.max(distance2);
+            max_distance2 = max_distance2.max(distance2);
             if cluster.is_some() && cluster == round.oracle_cluster(*before) {
-                apart_in_cluster2 = Some(distance2.max(apart_in_cluster2.unwrap_or(0.0)));
+                max_distance_in_cluster2 = Some(distance2.max(max_distance_in_cluster2.unwrap_or(0.0)));
             }
         }
     }
     let absent_share = absent.iter().map(|(client, _)| round.share(*client)).sum();
-    OracleError { error2, absent_share, apart2, apart_in_cluster2, psi: f64::NAN }
+    OracleError { error2, absent_share, max_distance2, max_distance_in_cluster2, psi: f64::NAN }
 }
 
 /// Of the stand-ins whose source is one client and whose two clusters are known, how many are of one cluster, and how many
 /// there are.
-pub(crate) fn hits(round: &Round<'_>, contributions: &[Contribution]) -> Option<(u32, u32)> {
+pub(crate) fn cluster_hits(round: &Round<'_>, contributions: &[Contribution]) -> Option<(u32, u32)> {
     let (mut hits, mut known) = (0, 0);
     for one in contributions.iter().filter(|one| !one.is_own()) {
         // A client's own old update is of its own cluster, and says nothing.

@@ -18,27 +18,27 @@ pub struct Parcel {
     /// The model, or a difference of two.
     pub model: Vec<f32>,
     /// Control variates and the like, each of the model's length.
-    pub side: BTreeMap<SideName, Vec<f32>>,
+    pub side_vectors: BTreeMap<SideName, Vec<f32>>,
 }
 
 impl Parcel {
     /// A parcel without side vectors.
     pub fn of(model: Vec<f32>) -> Self {
-        Parcel { model, side: BTreeMap::new() }
+        Parcel { model, side_vectors: BTreeMap::new() }
     }
 
     /// What it weighs on the wire, uncompressed.
     pub fn bytes(&self) -> u64 {
-        let numbers = self.model.len() + self.side.values().map(Vec::len).sum::<usize>();
-        4 * numbers as u64
+        let n_parameters = self.model.len() + self.side_vectors.values().map(Vec::len).sum::<usize>();
+        4 * n_parameters as u64
     }
 
     /// Writes it as a section of saved state.
     pub fn save(&self, name: &str, to: &mut Saver) {
         to.section(name, |to| {
             to.f32s("model", &self.model);
-            to.u64("side_vectors", self.side.len() as u64);
-            for (side, values) in &self.side {
+            to.u64("side_vectors", self.side_vectors.len() as u64);
+            for (side, values) in &self.side_vectors {
                 to.bytes("side", side.as_bytes());
                 to.f32s("values", values);
             }
@@ -51,7 +51,7 @@ impl Parcel {
             let mut parcel = Parcel::of(from.f32s("model")?);
             for _ in 0..from.u64("side_vectors")? {
                 let side = from.text("side")?.to_owned();
-                parcel.side.insert(Cow::Owned(side), from.f32s("values")?);
+                parcel.side_vectors.insert(Cow::Owned(side), from.f32s("values")?);
             }
             Ok(parcel)
         })
@@ -61,26 +61,26 @@ impl Parcel {
 /// The named pieces that a flat model vector consists of, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    pieces: Vec<Piece>,
+    tensors: Vec<Tensor>,
     len: usize,
 }
 
 /// One tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Tensor {
     /// Its name, as PyTorch would have it.
     pub name: String,
     /// Its shape, row-major.
     pub shape: Vec<usize>,
     /// Whether gradients move it; running statistics are only carried along.
-    pub trained: bool,
+    pub is_trained: bool,
 }
 
 impl Layout {
     /// The pieces, laid one after another.
-    pub fn new(pieces: Vec<Piece>) -> Self {
-        let len = pieces.iter().map(|piece| piece.shape.iter().product::<usize>()).sum();
-        Layout { pieces, len }
+    pub fn new(tensors: Vec<Tensor>) -> Self {
+        let len = tensors.iter().map(|piece| piece.shape.iter().product::<usize>()).sum();
+        Layout { tensors, len }
     }
 
     /// How many numbers the model has.
@@ -94,9 +94,9 @@ impl Layout {
     }
 
     /// The stretches of the flat vector that gradients move.
-    pub fn trained(&self) -> Vec<Range<usize>> {
+    pub fn trained_ranges(&self) -> Vec<Range<usize>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
-        for (_, range) in self.pieces().filter(|(piece, _)| piece.trained) {
+        for (_, range) in self.tensors().filter(|(piece, _)| piece.is_trained) {
             match stretches.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => stretches.push(range),
@@ -106,9 +106,9 @@ impl Layout {
     }
 
     /// Each piece with the range it takes in the flat vector.
-    pub fn pieces(&self) -> impl Iterator<Item = (&Piece, Range<usize>)> {
+    pub fn tensors(&self) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let mut start = 0;
-        self.pieces.iter().map(move |piece| {
+        self.tensors.iter().map(move |piece| {
             let range = start..start + piece.shape.iter().product::<usize>();
             start = range.end;
             (piece, range)
@@ -166,7 +166,7 @@ pub struct Job {
     /// The model to start from, and side vectors.
     pub global: Arc<Parcel>,
     /// The local rate.
-    pub rate: f32,
+    pub learning_rate: f32,
     /// How much to do.
     pub work: Work,
 }
@@ -177,13 +177,13 @@ pub struct Update {
     /// New minus old. Empty once the update was folded into the round's sum.
     pub delta: Parcel,
     /// The round whose job it answers.
-    pub base: RoundNo,
+    pub base_round: RoundNo,
     /// The local rate it was made with.
-    pub rate: f32,
+    pub learning_rate: f32,
     /// Steps done.
     pub steps: NonZeroU32,
     /// Steps asked for.
-    pub steps_asked: NonZeroU32,
+    pub steps_requested: NonZeroU32,
     /// Samples the client trained on.
     pub samples: u32,
     /// Mean training loss over its steps.
@@ -196,23 +196,23 @@ pub struct Update {
 
 impl Update {
     /// Whether all the work was done.
-    pub fn whole(&self) -> bool {
-        self.steps >= self.steps_asked
+    pub fn is_whole(&self) -> bool {
+        self.steps >= self.steps_requested
     }
 
     /// What part of the work was done.
-    pub fn done(&self) -> f64 {
-        f64::from(self.steps.get()) / f64::from(self.steps_asked.get())
+    pub fn completed_fraction(&self) -> f64 {
+        f64::from(self.steps.get()) / f64::from(self.steps_requested.get())
     }
 
     /// Writes it as a section of saved state.
     pub fn save(&self, name: &str, to: &mut Saver) {
         to.section(name, |to| {
             self.delta.save("delta", to);
-            to.u64("base", u64::from(self.base));
-            to.f64("rate", f64::from(self.rate));
+            to.u64("base", u64::from(self.base_round));
+            to.f64("rate", f64::from(self.learning_rate));
             to.u64("steps", u64::from(self.steps.get()));
-            to.u64("steps_asked", u64::from(self.steps_asked.get()));
+            to.u64("steps_asked", u64::from(self.steps_requested.get()));
             to.u64("samples", u64::from(self.samples));
             to.f64("loss", f64::from(self.loss));
             to.f64("loss_fall", f64::from(self.loss_fall));
@@ -225,17 +225,27 @@ impl Update {
         from.section(name, |from| {
             let delta = Parcel::load("delta", from)?;
             let base = from.u32("base")?;
-            let rate = from.f64("rate")? as f32;
+            let learning_rate = from.f64("rate")? as f32;
             let mut steps = |field| {
                 let steps = from.u32(field)?;
                 NonZeroU32::new(steps).ok_or_else(|| from.error(field, "must not be 0"))
             };
-            let (steps, steps_asked) = (steps("steps")?, steps("steps_asked")?);
+            let (steps, steps_requested) = (steps("steps")?, steps("steps_asked")?);
             let samples = from.u32("samples")?;
             let loss = from.f64("loss")? as f32;
             let loss_fall = from.f64("loss_fall")? as f32;
             let accuracy = Some(from.f64("accuracy")? as f32).filter(|accuracy| !accuracy.is_nan());
-            Ok(Update { delta, base, rate, steps, steps_asked, samples, loss, loss_fall, accuracy })
+            Ok(Update {
+                delta,
+                base_round: base,
+                learning_rate,
+                steps,
+                steps_requested,
+                samples,
+                loss,
+                loss_fall,
+                accuracy,
+            })
         })
     }
 }
@@ -255,14 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_lays_its_pieces_one_after_another() {
-        let piece =
-            |name: &str, shape: &[usize]| Piece { name: name.into(), shape: shape.into(), trained: true };
-        let layout = Layout::new(vec![piece("weight", &[10, 60]), piece("bias", &[10])]);
+    fn a_layout_lays_its_tensors_one_after_another() {
+        let tensor =
+            |name: &str, shape: &[usize]| Tensor { name: name.into(), shape: shape.into(), is_trained: true };
+        let layout = Layout::new(vec![tensor("weight", &[10, 60]), tensor("bias", &[10])]);
         assert_eq!(layout.len(), 610);
-        assert_eq!(layout.pieces().map(|(_, range)| range).collect::<Vec<_>>(), [0..600, 600..610]);
-        let carried = |name: &str| Piece { trained: false, ..piece(name, &[3]) };
-        let pieces = vec![carried("a"), piece("b", &[2]), piece("c", &[4]), carried("d"), piece("e", &[1])];
-        assert_eq!(Layout::new(pieces).trained(), [3..9, 12..13]);
+        assert_eq!(layout.tensors().map(|(_, range)| range).collect::<Vec<_>>(), [0..600, 600..610]);
+        let carried = |name: &str| Tensor { is_trained: false, ..tensor(name, &[3]) };
+        let tensors =
+            vec![carried("a"), tensor("b", &[2]), tensor("c", &[4]), carried("d"), tensor("e", &[1])];
+        assert_eq!(Layout::new(tensors).trained_ranges(), [3..9, 12..13]);
     }
 }

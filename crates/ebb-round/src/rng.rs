@@ -8,7 +8,7 @@ use crate::{ClientId, RoundNo};
 
 /// Blocks computed together once a stream has shown that it is a long one: computing one waits most of the time
 /// for its own multiplications.
-const AT_ONCE: usize = 8;
+const BLOCKS_AT_ONCE: usize = 8;
 
 /// A stream of random numbers for one purpose.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Stream {
     round: u32,
     client: u32,
     block: u64,
-    buffer: [u32; 4 * AT_ONCE],
+    buffer: [u32; 4 * BLOCKS_AT_ONCE],
     filled: usize,
     used: usize,
     spare_normal: Option<f64>,
@@ -40,7 +40,7 @@ impl Stream {
     }
 
     /// The stream for what a client draws in a round.
-    pub fn of_both(seed: u64, purpose: &str, round: RoundNo, client: ClientId) -> Self {
+    pub fn of_client_round(seed: u64, purpose: &str, round: RoundNo, client: ClientId) -> Self {
         Stream::keyed(seed, purpose, round, client.number())
     }
 
@@ -51,7 +51,7 @@ impl Stream {
             round,
             client,
             block: 0,
-            buffer: [0; 4 * AT_ONCE],
+            buffer: [0; 4 * BLOCKS_AT_ONCE],
             filled: 0,
             used: 0,
             spare_normal: None,
@@ -61,7 +61,7 @@ impl Stream {
     /// The 64-bit numbers at positions `2 * pair` and `2 * pair + 1` of the stream, without moving along it.
     #[inline]
     pub fn pair(&self, pair: u64) -> [u64; 2] {
-        let block = self.compute(pair);
+        let block = self.block_at(pair);
         [u64::from(block[0]) | u64::from(block[1]) << 32, u64::from(block[2]) | u64::from(block[3]) << 32]
     }
 
@@ -78,7 +78,7 @@ impl Stream {
     #[inline(never)]
     fn refill(&mut self) {
         let count = if self.block == 0 {
-            let block = self.compute(0);
+            let block = self.block_at(0);
             self.buffer[..4].copy_from_slice(&block);
             1
         } else {
@@ -86,9 +86,9 @@ impl Stream {
                 let block = self.block + at as u64;
                 [block as u32, (block >> 32) as u32, self.client, self.round]
             };
-            let blocks = philox(std::array::from_fn::<_, AT_ONCE, _>(counter), self.key);
+            let blocks = philox(std::array::from_fn::<_, BLOCKS_AT_ONCE, _>(counter), self.key);
             self.buffer.chunks_exact_mut(4).zip(blocks).for_each(|(to, block)| to.copy_from_slice(&block));
-            AT_ONCE
+            BLOCKS_AT_ONCE
         };
         self.block += count as u64;
         (self.filled, self.used) = (4 * count, 0);
@@ -100,13 +100,13 @@ impl Stream {
     }
 
     /// A number in [0, 1), a multiple of 2^-53.
-    pub fn unit(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// True with this chance.
-    pub fn chance(&mut self, chance: f64) -> bool {
-        self.unit() < chance
+    pub fn bernoulli(&mut self, probability: f64) -> bool {
+        self.uniform() < probability
     }
 
     /// A whole number below `bound`, each as likely (Lemire's method with rejection).
@@ -129,8 +129,8 @@ impl Stream {
         if let Some(spare) = self.spare_normal.take() {
             return spare;
         }
-        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
-        let angle = std::f64::consts::TAU * self.unit();
+        let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.uniform()));
+        let angle = std::f64::consts::TAU * self.uniform();
         self.spare_normal = Some(radius * libm::sin(angle));
         radius * libm::cos(angle)
     }
@@ -157,9 +157,9 @@ impl Stream {
         }
         // Where the distribution function is a power it is turned round, for that takes one draw.
         if a == 1.0 {
-            -libm::expm1(libm::log(1.0 - self.unit()) / b)
+            -libm::expm1(libm::log(1.0 - self.uniform()) / b)
         } else if b == 1.0 {
-            libm::exp(libm::log(1.0 - self.unit()) / a)
+            libm::exp(libm::log(1.0 - self.uniform()) / a)
         } else {
             let ln_ratio = self.ln_gamma(a) - self.ln_gamma(b);
             1.0 / (1.0 + libm::exp(-ln_ratio))
@@ -172,7 +172,7 @@ impl Stream {
     /// When the shape is not a finite number above 0.
     pub fn weibull(&mut self, shape: f64) -> f64 {
         assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
-        let exponential = -libm::log(1.0 - self.unit());
+        let exponential = -libm::log(1.0 - self.uniform());
         libm::exp(libm::log(exponential) / shape)
     }
 
@@ -182,7 +182,7 @@ impl Stream {
     /// When `alpha` is not a finite number above 0.
     pub fn dirichlet(&mut self, alpha: f64, count: usize) -> Vec<f64> {
         let logarithms: Vec<_> = (0..count).map(|_| self.ln_gamma(alpha)).collect();
-        shares(&logarithms)
+        softmax(&logarithms)
     }
 
     /// The logarithm of a gamma variate (Marsaglia and Tsang): at a shape of 0.001 most variates themselves are
@@ -193,7 +193,7 @@ impl Stream {
     pub fn ln_gamma(&mut self, shape: f64) -> f64 {
         assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
         if shape < 1.0 {
-            return self.ln_gamma(shape + 1.0) + libm::log(1.0 - self.unit()) / shape;
+            return self.ln_gamma(shape + 1.0) + libm::log(1.0 - self.uniform()) / shape;
         }
         let (d, root) = self.gamma_root(shape);
         libm::log(d) + 3.0 * libm::log(root)
@@ -210,11 +210,11 @@ impl Stream {
             if root <= 0.0 {
                 continue;
             }
-            let height = 1.0 - self.unit();
+            let acceptance = 1.0 - self.uniform();
             let (square, cube) = (x * x, root * root * root);
             // What lies below this curve lies below the other, and needs no logarithms.
-            if height < 1.0 - 0.0331 * square * square
-                || libm::log(height) < 0.5 * square + d * (1.0 - cube + 3.0 * libm::log(root))
+            if acceptance < 1.0 - 0.0331 * square * square
+                || libm::log(acceptance) < 0.5 * square + d * (1.0 - cube + 3.0 * libm::log(root))
             {
                 return (d, root);
             }
@@ -244,14 +244,14 @@ impl Stream {
         chosen.into_iter().collect()
     }
 
-    fn compute(&self, block: u64) -> [u32; 4] {
+    fn block_at(&self, block: u64) -> [u32; 4] {
         let [block] = philox([[block as u32, (block >> 32) as u32, self.client, self.round]], self.key);
         block
     }
 }
 
 /// Numbers, given as logarithms, in proportion to their sum.
-pub fn shares(logarithms: &[f64]) -> Vec<f64> {
+pub fn softmax(logarithms: &[f64]) -> Vec<f64> {
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let relative: Vec<_> = logarithms.iter().map(|logarithm| libm::exp(logarithm - largest)).collect();
     let sum: f64 = relative.iter().sum();
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn streams_differ_by_every_part_of_their_key() {
         let first = |seed, purpose, round, client| {
-            Stream::of_both(seed, purpose, round, ClientId::new(client)).next_u64()
+            Stream::of_client_round(seed, purpose, round, ClientId::new(client)).next_u64()
         };
         let all = [
             first(1, "up", 0, 0),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_numbers_have_the_moments_of_a_normal_law() {
+    fn normal_variates_have_the_moments_of_the_normal_distribution() {
         let mut stream = Stream::of_run(7, "normal");
         let n = 200_000;
         let (mut sum, mut squares, mut fourth) = (0.0, 0.0, 0.0);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn gamma_variates_have_the_moments_of_a_gamma_law() {
+    fn gamma_variates_have_the_moments_of_the_gamma_distribution() {
         let n = 200_000;
         for shape in [0.05, 0.5, 1.0, 2.5, 40.0] {
             let mut stream = Stream::of_run(7, "gamma");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn beta_and_weibull_variates_have_the_moments_of_their_laws() {
+    fn beta_and_weibull_variates_have_the_moments_of_their_distributions() {
         let n = 200_000;
         let check = |name: &str, mean: f64, square: f64, draw: &mut dyn FnMut() -> f64| {
             let (mut sum, mut squares, mut fourths) = (0.0, 0.0, 0.0);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn dirichlet_shares_add_up_and_spread_as_the_law_says() {
+    fn dirichlet_shares_add_up_and_spread_as_the_distribution_says() {
         let (n, count, alpha) = (20_000, 10, 0.1);
         let mut stream = Stream::of_run(9, "dirichlet");
         let (mut first, mut squares) = (0.0, 0.0);

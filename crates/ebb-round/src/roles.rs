@@ -5,10 +5,11 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::inbox::Refused;
+use crate::inbox::RefusedUpdate;
 use crate::state::State;
 use crate::{
-    Census, ClientId, Job, Measured, Parcel, RoundNo, Shares, Shelf, SideName, Stream, Update, Work, vectors,
+    Census, ClientId, Job, Parcel, ProbeResult, RoundNo, Shares, SideName, SpillStore, Stream, Update, Work,
+    vectors,
 };
 
 /// Read-only facts of this round.
@@ -23,11 +24,11 @@ pub struct Round<'a> {
     /// How many threads a sum may use. No result depends on it.
     pub threads: usize,
     /// The rate of this round's job; 0 while the server's clock, by which it goes, is asked.
-    pub rate: f32,
+    pub learning_rate: f32,
     /// The model as the round begins.
     pub global: Arc<Parcel>,
     /// The coordinates of the model that gradients move; running statistics are not among them.
-    pub trained: &'a [Range<usize>],
+    pub trained_ranges: &'a [Range<usize>],
     /// Who is in the run.
     pub census: &'a Census,
     /// Who counts how much.
@@ -35,7 +36,7 @@ pub struct Round<'a> {
     /// The group of alike clients that each was made in, by client; empty where nobody knows, as in every real fleet.
     pub oracle_clusters: &'a [Option<u32>],
     /// The true chance of each client to be there when it is asked, by client; empty where nobody knows, as in every real fleet.
-    pub oracle_chances: &'a [f64],
+    pub oracle_probabilities: &'a [f64],
 }
 
 impl Round<'_> {
@@ -55,8 +56,8 @@ impl Round<'_> {
     }
 
     /// What its updates count: the same, unless they count for more for a while.
-    pub fn weight(&self, client: ClientId) -> f64 {
-        self.shares.weight(client)
+    pub fn aggregation_weight(&self, client: ClientId) -> f64 {
+        self.shares.aggregation_weight(client)
     }
 
     /// The true cluster of a client. Only an oracle knows.
@@ -65,8 +66,8 @@ impl Round<'_> {
     }
 
     /// The true chance of a client to be there. Only an oracle knows.
-    pub fn oracle_chance(&self, client: ClientId) -> Option<f64> {
-        self.oracle_chances.get(client.idx()).copied()
+    pub fn oracle_probability(&self, client: ClientId) -> Option<f64> {
+        self.oracle_probabilities.get(client.idx()).copied()
     }
 
     /// The stream of random numbers of this round for a purpose.
@@ -78,19 +79,19 @@ impl Round<'_> {
 /// Whose loss do we minimise, and how much does each client count?
 pub trait Objective: State + Send {
     /// Whether it needs to see whole updates, or only who answered.
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
     /// The shares from this round on; `None`: as before.
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares>;
     /// Where all updates are held: other shares to aggregate this round by, now that all of it is there; `None`: the same.
-    fn recount(&mut self, _round: &Round<'_>, _contributions: &[Contribution]) -> Option<Shares> {
+    fn reweight(&mut self, _round: &Round<'_>, _contributions: &[Contribution]) -> Option<Shares> {
         None
     }
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
     /// What it decided about single clients since it was asked last, for the record.
-    fn judged(&mut self) -> Vec<Judgement> {
+    fn decisions(&mut self) -> Vec<ClientDecision> {
         Vec::new()
     }
 }
@@ -110,11 +111,11 @@ pub trait Selector: State + Send {
     /// Learns from how the round went.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
     /// Whether it goes by the losses that clients report, which say nothing where nothing is trained.
-    fn goes_by_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         false
     }
     /// Whether it ever probes clients.
-    fn probes(&self) -> bool {
+    fn uses_probes(&self) -> bool {
         false
     }
     /// Whether it goes by the accuracies that clients report, which only data with labels have.
@@ -122,12 +123,12 @@ pub trait Selector: State + Send {
         false
     }
     /// Whether it asks for true chances to be there, which only some worlds have.
-    fn needs_oracle_chances(&self) -> bool {
+    fn needs_oracle_probabilities(&self) -> bool {
         false
     }
     /// Figures of the round that just ended, for the record.
-    fn notes(&self) -> Notes {
-        Notes::new()
+    fn metrics(&self) -> Metrics {
+        Metrics::new()
     }
 }
 
@@ -136,27 +137,27 @@ pub trait Selector: State + Send {
 /// The rule runs at the client and keeps nothing itself: what a client remembers is the parcel it returns.
 pub trait LocalRule: Send + Sync {
     /// The local rate and the work at a position of the rate's schedule, counted from 1.
-    fn plan(&self, tick: u32) -> (f32, Work);
+    fn plan(&self, position: u32) -> (f32, Work);
     /// Does the work. What is returned is remembered once the server says that it heard.
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel>;
     /// The names of the vectors that clients remember from round to round. They send beside the model what these
     /// changed by, and no other vector is taken from them.
-    fn sides(&self) -> Vec<SideName> {
+    fn side_vectors(&self) -> Vec<SideName> {
         Vec::new()
     }
     /// Whether clients remember something from round to round.
-    fn remembers(&self) -> bool {
-        !self.sides().is_empty()
+    fn is_stateful(&self) -> bool {
+        !self.side_vectors().is_empty()
     }
     /// What it asks of whoever trains beyond plain steps, so that whoever cannot is told before the first job.
-    fn skills(&self) -> Vec<Skill> {
+    fn step_features(&self) -> Vec<StepFeature> {
         Vec::new()
     }
 }
 
 /// What may be asked of whoever trains, beyond plain steps and what came of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Skill {
+pub enum StepFeature {
     /// Steps that keep some of the last one's direction.
     Momentum,
     /// Steps that look ahead along the momentum.
@@ -166,43 +167,43 @@ pub enum Skill {
     /// A pull towards zero.
     WeightDecay,
     /// Slopes that are shortened.
-    Clip,
+    GradientClip,
     /// A pull towards the start.
-    Pull,
+    Proximal,
     /// A constant added to every slope.
-    Push,
+    Correction,
     /// The gradient over all of a client's data.
-    Gradient,
+    FullGradient,
     /// The loss at a model that is not trained.
     Loss,
 }
 
-impl Skill {
+impl StepFeature {
     /// Every one there is.
-    pub const ALL: [Skill; 9] = [
-        Skill::Momentum,
-        Skill::Nesterov,
-        Skill::Adam,
-        Skill::WeightDecay,
-        Skill::Clip,
-        Skill::Pull,
-        Skill::Push,
-        Skill::Gradient,
-        Skill::Loss,
+    pub const ALL: [StepFeature; 9] = [
+        StepFeature::Momentum,
+        StepFeature::Nesterov,
+        StepFeature::Adam,
+        StepFeature::WeightDecay,
+        StepFeature::GradientClip,
+        StepFeature::Proximal,
+        StepFeature::Correction,
+        StepFeature::FullGradient,
+        StepFeature::Loss,
     ];
 
     /// What it is called.
     pub fn name(self) -> &'static str {
         match self {
-            Skill::Momentum => "momentum",
-            Skill::Nesterov => "nesterov",
-            Skill::Adam => "adam",
-            Skill::WeightDecay => "weight-decay",
-            Skill::Clip => "clip",
-            Skill::Pull => "pull",
-            Skill::Push => "push",
-            Skill::Gradient => "gradient",
-            Skill::Loss => "loss",
+            StepFeature::Momentum => "momentum",
+            StepFeature::Nesterov => "nesterov",
+            StepFeature::Adam => "adam",
+            StepFeature::WeightDecay => "weight-decay",
+            StepFeature::GradientClip => "clip",
+            StepFeature::Proximal => "pull",
+            StepFeature::Correction => "push",
+            StepFeature::FullGradient => "gradient",
+            StepFeature::Loss => "loss",
         }
     }
 }
@@ -210,13 +211,13 @@ impl Skill {
 /// The training that a local rule directs.
 pub trait LocalRun {
     /// The job's work in steps.
-    fn steps_asked(&self) -> u32;
+    fn steps_requested(&self) -> u32;
     /// Takes up to `count` steps; fewer when the client is cut off. Returns how many.
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32;
     /// The gradient over all the client's data at its present weights.
-    fn gradient(&mut self) -> Vec<f32>;
+    fn full_gradient(&mut self) -> Vec<f32>;
     /// How far the steps have led so far: the present weights minus those at the start.
-    fn moved(&self) -> Vec<f32>;
+    fn delta(&self) -> Vec<f32>;
 }
 
 /// One local step.
@@ -227,7 +228,7 @@ pub trait LocalRun {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepRule<'a> {
     /// The local rate.
-    pub rate: f32,
+    pub learning_rate: f32,
     /// Share of the last step's direction that is kept.
     pub momentum: f32,
     /// Looks ahead along the momentum.
@@ -237,27 +238,36 @@ pub struct StepRule<'a> {
     /// Pull towards zero.
     pub weight_decay: f32,
     /// Pull towards the weights the client started from.
-    pub pull: f32,
+    pub proximal: f32,
     /// A constant added to the gradient.
-    pub push: Option<&'a [f32]>,
+    pub correction: Option<&'a [f32]>,
     /// The longest that a slope may be, over all weights together.
-    pub clip: Option<f32>,
+    pub max_grad_norm: Option<f32>,
 }
 
 impl StepRule<'_> {
     /// What such a step asks of whoever takes it.
-    pub fn skills(&self) -> Vec<Skill> {
-        let &StepRule { rate: _, momentum, nesterov, adam, weight_decay, pull, push, clip } = self;
-        let asked = [
-            (momentum != 0.0, Skill::Momentum),
-            (nesterov, Skill::Nesterov),
-            (adam.is_some(), Skill::Adam),
-            (weight_decay != 0.0, Skill::WeightDecay),
-            (clip.is_some(), Skill::Clip),
-            (pull != 0.0, Skill::Pull),
-            (push.is_some(), Skill::Push),
+    pub fn step_features(&self) -> Vec<StepFeature> {
+        let &StepRule {
+            learning_rate: _,
+            momentum,
+            nesterov,
+            adam,
+            weight_decay,
+            proximal: pull,
+            correction: push,
+            max_grad_norm: clip,
+        } = self;
+        let used = [
+            (momentum != 0.0, StepFeature::Momentum),
+            (nesterov, StepFeature::Nesterov),
+            (adam.is_some(), StepFeature::Adam),
+            (weight_decay != 0.0, StepFeature::WeightDecay),
+            (clip.is_some(), StepFeature::GradientClip),
+            (pull != 0.0, StepFeature::Proximal),
+            (push.is_some(), StepFeature::Correction),
         ];
-        asked.into_iter().filter(|(asked, _)| *asked).map(|(_, skill)| skill).collect()
+        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, skill)| skill).collect()
     }
 }
 
@@ -275,19 +285,19 @@ pub struct Adam {
 /// Who stands in for those that returned nothing?
 pub trait Substitution: State + Send {
     /// Whether it needs to see whole updates, or only who answered.
-    fn hold(&self) -> Hold;
+    fn retention(&self) -> Retention;
     /// What counts beside the answers that came on time: late ones, remembered ones, a friend's.
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution>;
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution>;
     /// Whether it asks for true clusters, which only some data has.
     fn needs_oracle_clusters(&self) -> bool {
         false
     }
     /// Figures of the round that just ended, for the record.
-    fn notes(&self) -> Notes {
-        Notes::new()
+    fn metrics(&self) -> Metrics {
+        Metrics::new()
     }
     /// Who is how alike, as far as it knows; `None` if it does not ask.
-    fn acquaintance(&self) -> Option<Acquaintance> {
+    fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
         None
     }
 }
@@ -296,11 +306,11 @@ pub trait Substitution: State + Send {
 pub trait Aggregator: State + Send {
     /// `Fold` promises that the aggregate is `scale * sum of part * weigh * update`, so that each update can be
     /// let go once it is weighed.
-    fn hold(&self) -> Hold;
+    fn retention(&self) -> Retention;
     /// The weight of one contribution that counts in full, before the round's other contributions are known.
     /// What the client counts in the objective, unless said otherwise.
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client)
+        round.aggregation_weight(contribution.client)
     }
     /// The factor of the whole sum, once all weights and their total are known; 1 unless said otherwise. Also asked in
     /// empty rounds.
@@ -309,34 +319,36 @@ pub trait Aggregator: State + Send {
     }
     /// The aggregate of updates that were all kept.
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
-        let weights: Vec<_> = contributions.iter().map(|one| one.part * self.weigh(round, one)).collect();
+        let weights: Vec<_> = contributions.iter().map(|one| one.fraction * self.weigh(round, one)).collect();
         let scale = self.scale(round, weights.iter().sum(), contributions);
-        let given = contributions.iter().zip(&weights);
-        let given = given.filter_map(|(one, weight)| Some((one.source?, scale * weight * one.update.done())));
+        let coefficients = contributions.iter().zip(&weights);
+        let coefficients = coefficients.filter_map(|(one, weight)| {
+            Some((one.source?, scale * weight * one.update.completed_fraction()))
+        });
         Aggregate {
             vector: scaled(&weighted_sum(round, contributions, &weights), scale),
-            given: Some(given.collect()),
+            coefficients: Some(coefficients.collect()),
         }
     }
     /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method
     /// that makes no step at first has the schedule wait for it.
-    fn latest_tick(&self, _round: &Round<'_>) -> u32 {
+    fn latest_schedule_position(&self, _round: &Round<'_>) -> u32 {
         u32::MAX
     }
     /// Whether it asks for true chances to be there, which only some worlds have.
-    fn needs_oracle_chances(&self) -> bool {
+    fn needs_oracle_probabilities(&self) -> bool {
         false
     }
     /// Whether what it makes of running statistics, which are not trained, is to be taken; if not, they become the mean of the
     /// answers'.
-    fn makes_statistics(&self) -> bool {
+    fn aggregates_statistics(&self) -> bool {
         false
     }
     /// Takes a shelf for what it remembers beyond the limit it was given, if it remembers much.
-    fn lend(&mut self, _shelf: Box<dyn Shelf>) {}
+    fn set_spill_store(&mut self, _store: Box<dyn SpillStore>) {}
     /// Figures of the round that just ended, for the record.
-    fn notes(&self) -> Notes {
-        Notes::new()
+    fn metrics(&self) -> Metrics {
+        Metrics::new()
     }
 }
 
@@ -348,31 +360,31 @@ pub struct Aggregate {
     /// By which factor the work of each client is in it: that of its update, times what part of the work that holds. In any
     /// order, several for one client being added up; what no single client computed is left out. `None` where the method
     /// cannot say.
-    pub given: Option<Vec<(ClientId, f64)>>,
+    pub coefficients: Option<Vec<(ClientId, f64)>>,
 }
 
 impl Aggregate {
     /// One that does not say whose work it holds.
-    pub fn untold(vector: Vec<f32>) -> Aggregate {
-        Aggregate { vector, given: None }
+    pub fn without_coefficients(vector: Vec<f32>) -> Aggregate {
+        Aggregate { vector, coefficients: None }
     }
 
     /// One that holds nobody's work.
-    pub fn nothing(len: usize) -> Aggregate {
-        Aggregate { vector: vec![0.0; len], given: Some(Vec::new()) }
+    pub fn zero(len: usize) -> Aggregate {
+        Aggregate { vector: vec![0.0; len], coefficients: Some(Vec::new()) }
     }
 }
 
 /// How does the model move, and what is sent next?
 pub trait ServerRule: State + Send {
     /// Whether it needs to see whole updates, or only their aggregate.
-    fn hold(&self) -> Hold;
+    fn retention(&self) -> Retention;
     /// Whether the model moves by the aggregate, and not by what the rule makes of the answers itself.
-    fn goes_by_aggregate(&self) -> bool {
+    fn uses_aggregate(&self) -> bool {
         true
     }
     /// The position in the local rate's schedule, counted from 1.
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         round.number + 1
     }
     /// What travels to the clients.
@@ -388,7 +400,7 @@ pub trait ServerRule: State + Send {
         None
     }
     /// Moves the model.
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]);
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]);
     /// The model.
     fn model(&self) -> &Arc<Parcel>;
     /// Starts from this model instead.
@@ -401,85 +413,86 @@ pub struct OwnStart {
     /// What is sent to it.
     pub parcel: Arc<Parcel>,
     /// How many times the round's work it does: once, or also what it missed.
-    pub times: NonZeroU32,
+    pub work_multiple: NonZeroU32,
 }
 
 /// Whether a role needs all updates of a round at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum Retention {
     /// Each update is used and let go.
     Fold,
     /// All are kept until the round closes.
-    All,
+    KeepAll,
 }
 
 /// What was decided about one client, and by what.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
+pub struct ClientDecision {
     /// Who.
     pub client: ClientId,
     /// What was decided, in a word.
-    pub verdict: &'static str,
+    pub decision: &'static str,
     /// The figures it was decided by.
-    pub figures: Notes,
+    pub metrics: Metrics,
 }
 
 /// What a role says about a round: figures by name.
-pub type Notes = BTreeMap<&'static str, f64>;
+pub type Metrics = BTreeMap<&'static str, f64>;
 
 /// Who is how alike: every pair of clients that met.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Acquaintance {
+pub struct SimilarityMatrix {
     /// The clients that met anybody, ascending.
     pub clients: Vec<ClientId>,
     /// Every pair that met: two places in `clients`, the first the lower, and how alike the two are.
-    pub pairs: Vec<(u32, u32, Likeness)>,
+    pub pairs: Vec<(u32, u32, Similarity)>,
 }
 
 /// How alike two clients are, and how much that is worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Likeness {
+pub struct Similarity {
     /// The mean of what was seen.
-    pub similarity: f64,
+    pub mean: f64,
     /// In how many rounds both answered.
-    pub met: u32,
+    pub n_shared_rounds: u32,
     /// The last of them.
-    pub last_met: RoundNo,
+    pub last_shared_round: RoundNo,
 }
 
 /// What the probed clients said. The silent are missing.
-pub type Probes = BTreeMap<ClientId, Measured>;
+pub type Probes = BTreeMap<ClientId, ProbeResult>;
 
 /// One client to ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pick {
+pub struct Selected {
     /// Who.
     pub client: ClientId,
     /// The chance with which it was to be asked, where that is known.
-    pub chance: Option<f64>,
+    pub inclusion_probability: Option<f64>,
 }
 
 /// The clients to ask, and how long to wait for them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cohort {
     /// Whom.
-    pub picks: Vec<Pick>,
+    pub selected: Vec<Selected>,
     /// How long.
     pub wait: Wait,
     /// Whether the chances of the picks are only near those with which they came to be asked.
-    pub approximate: bool,
+    pub is_approximate: bool,
 }
 
 impl Cohort {
     /// Clients that are asked for certain, waited for until the deadline.
     pub fn by_deadline(clients: impl IntoIterator<Item = ClientId>) -> Self {
-        let picks = clients.into_iter().map(|client| Pick { client, chance: Some(1.0) }).collect();
-        Cohort { picks, wait: Wait::Deadline, approximate: false }
+        let selected =
+            clients.into_iter().map(|client| Selected { client, inclusion_probability: Some(1.0) }).collect();
+        Cohort { selected, wait: Wait::Deadline, is_approximate: false }
     }
 
     /// Whom.
     pub fn clients(&self) -> Vec<ClientId> {
-        self.picks.iter().map(|pick| pick.client).collect()
+        self.selected.iter().map(|pick| pick.client).collect()
     }
 }
 
@@ -491,59 +504,59 @@ pub enum Wait {
     /// When all have answered, at the latest when the run's patience ends.
     Everyone,
     /// When so many have answered, at the latest at the deadline.
-    Answers(usize),
+    FirstByDeadline(usize),
     /// When so many have answered, at the latest when the run's patience ends.
-    First(usize),
+    FirstByPatience(usize),
 }
 
 impl Wait {
     /// Whether clients that are down are waited for, as long as the run's patience lasts.
     pub fn is_patient(self) -> bool {
-        matches!(self, Wait::Everyone | Wait::First(_))
+        matches!(self, Wait::Everyone | Wait::FirstByPatience(_))
     }
 
     /// After how many answers the round closes, if not after all.
-    pub fn wanted(self) -> Option<usize> {
+    pub fn quorum(self) -> Option<usize> {
         match self {
             Wait::Deadline | Wait::Everyone => None,
-            Wait::Answers(wanted) | Wait::First(wanted) => Some(wanted),
+            Wait::FirstByDeadline(quorum) | Wait::FirstByPatience(quorum) => Some(quorum),
         }
     }
 }
 
 /// An accepted answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ClientUpdate {
     /// Whose.
     pub client: ClientId,
     /// The chance with which it was asked in this round.
-    pub chance: Option<f64>,
+    pub inclusion_probability: Option<f64>,
     /// What it returned.
     pub update: Arc<Update>,
 }
 
 /// How the clients responded.
 #[derive(Clone, Debug, Default)]
-pub struct Returns {
+pub struct Responses {
     /// Answers to this round's job, whole or partial, ascending by client.
-    pub fresh: Vec<Answer>,
+    pub fresh: Vec<ClientUpdate>,
     /// Answers to earlier rounds' jobs that came now; `update.base` tells which.
-    pub late: Vec<Answer>,
+    pub late: Vec<ClientUpdate>,
     /// Asked, and silent or refused, ascending.
     pub absent: Vec<ClientId>,
     /// Answers that could not be used, and why.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedUpdate>,
     /// How long the round took, in seconds.
     pub elapsed_s: f64,
 }
 
-impl Returns {
+impl Responses {
     /// Who in the objective did not answer on time, asked or not, ascending.
     pub fn missing(&self, round: &Round<'_>) -> Vec<ClientId> {
-        let mut answered = self.fresh.iter().map(|answer| answer.client).peekable();
+        let mut on_time = self.fresh.iter().map(|answer| answer.client).peekable();
         // Clients that left may still be in the objective, and those that answered may have no share.
         let all = (0..round.census.len()).map(ClientId::new);
-        let silent = all.filter(|client| answered.next_if_eq(client).is_none());
+        let silent = all.filter(|client| on_time.next_if_eq(client).is_none());
         silent.filter(|&client| round.share(client) > 0.0).collect()
     }
 }
@@ -558,25 +571,25 @@ pub struct Contribution {
     /// How many rounds ago.
     pub age: u32,
     /// The chance with which the source was asked, where that is known.
-    pub chance: Option<f64>,
+    pub inclusion_probability: Option<f64>,
     /// What part of the client's say it has: 1, unless several stand in for the client.
-    pub part: f64,
+    pub fraction: f64,
     /// How alike source and client are, if that is why it stands in.
-    pub likeness: Option<Likeness>,
+    pub similarity: Option<Similarity>,
     /// The update.
     pub update: Arc<Update>,
 }
 
 impl Contribution {
     /// An answer that counts for the client itself.
-    pub fn own(answer: &Answer) -> Self {
+    pub fn own(answer: &ClientUpdate) -> Self {
         Contribution {
             client: answer.client,
             source: Some(answer.client),
             age: 0,
-            chance: answer.chance,
-            part: 1.0,
-            likeness: None,
+            inclusion_probability: answer.inclusion_probability,
+            fraction: 1.0,
+            similarity: None,
             update: Arc::clone(&answer.update),
         }
     }
@@ -593,15 +606,15 @@ pub struct Report<'a> {
     /// Who was asked.
     pub cohort: &'a Cohort,
     /// Who answered what.
-    pub returns: &'a Returns,
+    pub responses: &'a Responses,
     /// No stated loss counts for more than this.
-    pub most_loss: f32,
+    pub max_loss: f32,
 }
 
 impl Report<'_> {
     /// The loss that an answer states, as far as it counts.
-    pub fn loss(&self, answer: &Answer) -> f32 {
-        answer.update.loss.min(self.most_loss)
+    pub fn loss(&self, answer: &ClientUpdate) -> f32 {
+        answer.update.loss.min(self.max_loss)
     }
 }
 
@@ -609,10 +622,10 @@ impl Report<'_> {
 pub fn weighted_sum(round: &Round<'_>, contributions: &[Contribution], weights: &[f64]) -> Vec<f64> {
     let mut sum = vec![0.0; round.global.model.len()];
     let mut terms: Vec<(&[f32], f64)> = Vec::new();
-    let mut places = HashMap::new();
+    let mut index_of = HashMap::new();
     for (one, weight) in contributions.iter().zip(weights) {
-        let place = *places.entry(Arc::as_ptr(&one.update)).or_insert(terms.len());
-        match terms.get_mut(place) {
+        let index = *index_of.entry(Arc::as_ptr(&one.update)).or_insert(terms.len());
+        match terms.get_mut(index) {
             Some((_, total)) => *total += weight,
             None => terms.push((&one.update.delta.model, *weight)),
         }

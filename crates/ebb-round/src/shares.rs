@@ -6,7 +6,7 @@ use crate::{Bits, Census, ClientId, RoundNo};
 /// Weight of each client in the objective, and the round in which it last changed; besides, whose updates count for more for a while.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
-    weights: Vec<f64>,
+    shares: Vec<f64>,
     changed: RoundNo,
     /// Factors other than 1, ascending by client.
     boosts: Vec<(ClientId, f64)>,
@@ -28,13 +28,13 @@ impl Shares {
         if total > 0.0 {
             weights.iter_mut().for_each(|weight| *weight /= total);
         }
-        Shares { weights, changed: number, boosts: Vec::new() }
+        Shares { shares: weights, changed: number, boosts: Vec::new() }
     }
 
     /// The same shares, with the updates of these clients, ascending, counting so many times as much. The objective is the same.
     #[must_use]
     pub fn with_boosts(&self, boosts: Vec<(ClientId, f64)>) -> Self {
-        Shares { weights: self.weights.clone(), changed: self.changed, boosts }
+        Shares { shares: self.shares.clone(), changed: self.changed, boosts }
     }
 
     /// Whose updates count for more, ascending, and how much.
@@ -43,14 +43,14 @@ impl Shares {
     }
 
     /// What the updates of a client count: its share, times its factor if it has one.
-    pub fn weight(&self, client: ClientId) -> f64 {
+    pub fn aggregation_weight(&self, client: ClientId) -> f64 {
         let boost = self.boosts.binary_search_by_key(&client, |(client, _)| *client);
         self.of(client) * boost.map_or(1.0, |at| self.boosts[at].1)
     }
 
     /// The share of a client; 0 for one outside the objective.
     pub fn of(&self, client: ClientId) -> f64 {
-        self.weights.get(client.idx()).copied().unwrap_or(0.0)
+        self.shares.get(client.idx()).copied().unwrap_or(0.0)
     }
 
     /// The round in which the shares last changed.
@@ -60,25 +60,25 @@ impl Shares {
 
     /// How many clients are in the objective.
     pub fn n_clients(&self) -> usize {
-        self.weights.iter().filter(|&&weight| weight > 0.0).count()
+        self.shares.iter().filter(|&&weight| weight > 0.0).count()
     }
 
     /// All shares, indexed by client.
     pub fn as_slice(&self) -> &[f64] {
-        &self.weights
+        &self.shares
     }
 }
 
 impl State for Shares {
     fn save(&self, to: &mut Saver) {
-        to.f64s("weights", &self.weights);
+        to.f64s("weights", &self.shares);
         to.u64("changed", u64::from(self.changed));
         to.u32s("boosted", &self.boosts.iter().map(|(client, _)| client.number()).collect::<Vec<_>>());
         to.f64s("boosts", &self.boosts.iter().map(|(_, factor)| *factor).collect::<Vec<_>>());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.weights = from.f64s("weights")?;
+        self.shares = from.f64s("weights")?;
         self.changed = from.u32("changed")?;
         let boosted = from.u32s("boosted")?.into_iter().map(|one| ClientId::new(one as usize));
         self.boosts = boosted.zip(from.f64s("boosts")?).collect();

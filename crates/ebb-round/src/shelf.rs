@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Bytes outside memory: a file, as a rule. What lies there is gone when the process ends; state is saved elsewhere.
-pub trait Shelf: fmt::Debug + Send {
+pub trait SpillStore: fmt::Debug + Send {
     /// Puts bytes at a place, over what was there. False: they were not taken, and stay with the caller.
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool;
     /// Reads what was put at a place.

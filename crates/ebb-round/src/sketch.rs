@@ -81,19 +81,20 @@ mod tests {
     }
 
     /// Two vectors of which the second goes `alike` with the first.
-    fn pair(len: usize, alike: f32, seed: u64) -> [Vec<f32>; 2] {
+    fn pair(len: usize, correlation: f32, seed: u64) -> [Vec<f32>; 2] {
         let mut stream = Stream::of_run(seed, "pair");
         // A few large coordinates are harder for a sketch than many small ones.
         let one: Vec<f32> = (0..len).map(|_| (stream.normal() as f32).powi(3)).collect();
-        let other = one.iter().map(|&value| alike * value + (stream.normal() as f32).powi(3)).collect();
+        let other = one.iter().map(|&value| correlation * value + (stream.normal() as f32).powi(3)).collect();
         [one, other]
     }
 
     #[test]
     fn inner_products_are_right_on_average_and_as_near_as_the_bound_says() {
-        for (len, buckets, alike) in [(5000, 64, 0.0), (5000, 64, 1.0), (300, 256, -1.0), (20_000, 512, 0.3)]
+        for (len, buckets, correlation) in
+            [(5000, 64, 0.0), (5000, 64, 1.0), (300, 256, -1.0), (20_000, 512, 0.3)]
         {
-            let [one, other] = pair(len, alike, 7);
+            let [one, other] = pair(len, correlation, 7);
             let rows = [one.as_slice(), other.as_slice()];
             let true_product = dot(&one, &other);
             let variance = (dot(&one, &one) * dot(&other, &other) + true_product.powi(2)) / buckets as f64;

@@ -4,34 +4,34 @@
 //! Selectors go by stated losses and times, which nobody can check. A client that states a huge loss ties
 //! with the others above the quantile instead of being asked first in every round.
 
-use crate::fleet::Measured;
-use crate::roles::{Probes, Returns};
+use crate::fleet::ProbeResult;
+use crate::roles::{Probes, Responses};
 
 /// Bounds the losses and times of a round's probes by this quantile of them.
 pub(crate) fn bound_probes(probes: &mut Probes, quantile: f64) {
-    let values = |of: fn(&Measured) -> f64| probes.values().map(of).collect::<Vec<_>>();
-    let most_loss = at(values(|probe| f64::from(probe.loss)), quantile);
-    let least_train_s = counted_down(values(|probe| probe.train_s), quantile);
-    let least_upload_s = counted_down(values(|probe| probe.upload_s), quantile);
+    let values = |of: fn(&ProbeResult) -> f64| probes.values().map(of).collect::<Vec<_>>();
+    let max_loss = quantile_of(values(|probe| f64::from(probe.loss)), quantile);
+    let min_train_s = upper_quantile_of(values(|probe| probe.train_s), quantile);
+    let min_upload_s = upper_quantile_of(values(|probe| probe.upload_s), quantile);
     for probe in probes.values_mut() {
         // They were made from single precision, so nothing is lost.
-        probe.loss = f64::from(probe.loss).min(most_loss.unwrap_or(f64::INFINITY)) as f32;
-        probe.train_s = probe.train_s.max(least_train_s.unwrap_or(0.0));
-        probe.upload_s = probe.upload_s.max(least_upload_s.unwrap_or(0.0));
+        probe.loss = f64::from(probe.loss).min(max_loss.unwrap_or(f64::INFINITY)) as f32;
+        probe.train_s = probe.train_s.max(min_train_s.unwrap_or(0.0));
+        probe.upload_s = probe.upload_s.max(min_upload_s.unwrap_or(0.0));
     }
 }
 
 /// The largest loss that counts for selection, by the answers of a round.
-pub(crate) fn most_loss(returns: &Returns, quantile: Option<f64>) -> f32 {
+pub(crate) fn max_loss(responses: &Responses, quantile: Option<f64>) -> f32 {
     let losses = |quantile| {
-        let losses = returns.fresh.iter().map(|answer| f64::from(answer.update.loss));
-        at(losses.collect(), quantile)
+        let losses = responses.fresh.iter().map(|answer| f64::from(answer.update.loss));
+        quantile_of(losses.collect(), quantile)
     };
     quantile.and_then(losses).map_or(f32::INFINITY, |loss| loss as f32)
 }
 
 /// The value at a quantile, one that is there; of few values rather the smaller.
-fn at(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
+fn quantile_of(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
     values.retain(|value| !value.is_nan());
     values.sort_unstable_by(f64::total_cmp);
     let last = values.len().checked_sub(1)?;
@@ -39,8 +39,8 @@ fn at(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
 }
 
 /// The same counted from the largest; of few values rather the larger.
-fn counted_down(values: Vec<f64>, quantile: f64) -> Option<f64> {
-    at(values.into_iter().map(|value| -value).collect(), quantile).map(|value| -value)
+fn upper_quantile_of(values: Vec<f64>, quantile: f64) -> Option<f64> {
+    quantile_of(values.into_iter().map(|value| -value).collect(), quantile).map(|value| -value)
 }
 
 #[cfg(test)]
@@ -48,34 +48,34 @@ mod tests {
     use super::*;
     use crate::ClientId;
 
-    fn probes(said: &[(f32, f64, f64)]) -> Probes {
+    fn probes(reported: &[(f32, f64, f64)]) -> Probes {
         let one = |(idx, &(loss, train_s, upload_s)): (usize, &(f32, f64, f64))| {
-            (ClientId::new(idx), Measured { loss, train_s, upload_s })
+            (ClientId::new(idx), ProbeResult { loss, train_s, upload_s })
         };
-        said.iter().enumerate().map(one).collect()
+        reported.iter().enumerate().map(one).collect()
     }
 
     #[test]
-    fn who_states_a_huge_loss_or_no_time_ties_with_others() {
-        let mut said =
+    fn whoever_reports_a_huge_loss_or_no_time_ties_with_others() {
+        let mut reported =
             probes(&[(3e38, 0.0, 0.0), (0.5, 2.0, 1.0), (0.9, 3.0, 1.5), (0.7, 4.0, 1.1), (0.8, 5.0, 1.2)]);
-        bound_probes(&mut said, 0.75);
+        bound_probes(&mut reported, 0.75);
         let expected = [(0.9, 2.0, 1.0), (0.5, 2.0, 1.0), (0.9, 3.0, 1.5), (0.7, 4.0, 1.1), (0.8, 5.0, 1.2)];
-        assert_eq!(said, probes(&expected));
+        assert_eq!(reported, probes(&expected));
     }
 
     #[test]
     fn of_two_the_larger_loss_counts_as_the_smaller_and_the_shorter_time_as_the_longer() {
-        let mut said = probes(&[(3e38, 0.0, 0.0), (0.5, 1.0, 1.0)]);
-        bound_probes(&mut said, 0.75);
-        assert_eq!(said, probes(&[(0.5, 1.0, 1.0), (0.5, 1.0, 1.0)]));
+        let mut reported = probes(&[(3e38, 0.0, 0.0), (0.5, 1.0, 1.0)]);
+        bound_probes(&mut reported, 0.75);
+        assert_eq!(reported, probes(&[(0.5, 1.0, 1.0), (0.5, 1.0, 1.0)]));
     }
 
     #[test]
-    fn nothing_stated_is_nothing_bounded() {
+    fn nothing_reported_is_nothing_bounded() {
         let mut none = Probes::new();
         bound_probes(&mut none, 0.75);
         assert!(none.is_empty());
-        assert_eq!(most_loss(&Returns::default(), Some(0.75)), f32::INFINITY);
+        assert_eq!(max_loss(&Responses::default(), Some(0.75)), f32::INFINITY);
     }
 }

@@ -8,10 +8,10 @@
 const BLOCK: usize = 4096;
 
 /// Vectors added in one pass over the block, so that its sums are loaded and stored once for all of them.
-const TOGETHER: usize = 8;
+const GROUP: usize = 8;
 
 /// Below this many additions a second thread costs more than it saves.
-const WORTH_A_THREAD: usize = 1 << 19;
+const MIN_ADDITIONS_PER_THREAD: usize = 1 << 19;
 
 /// Adds `weight * vector` for each of `terms`, in order, to `sum`.
 ///
@@ -21,8 +21,8 @@ pub fn add_weighted(sum: &mut [f64], terms: &[(&[f32], f64)], threads: usize) {
     for (vector, _) in terms {
         assert_eq!(vector.len(), sum.len(), "vectors of one model have one length");
     }
-    let worth = (sum.len() * terms.len()) / WORTH_A_THREAD;
-    let threads = threads.min(worth).max(1);
+    let useful_threads = (sum.len() * terms.len()) / MIN_ADDITIONS_PER_THREAD;
+    let threads = threads.min(useful_threads).max(1);
     if threads == 1 {
         return add_range(sum, terms, 0);
     }
@@ -39,9 +39,9 @@ pub fn add_weighted(sum: &mut [f64], terms: &[(&[f32], f64)], threads: usize) {
 }
 
 /// `vector + rate * step`, rounded once.
-pub fn moved(vector: &[f32], rate: f64, step: &[f32]) -> Vec<f32> {
+pub fn add_scaled(vector: &[f32], factor: f64, step: &[f32]) -> Vec<f32> {
     assert_eq!(vector.len(), step.len(), "a step has the model's length");
-    vector.iter().zip(step).map(|(&at, &by)| (f64::from(at) + rate * f64::from(by)) as f32).collect()
+    vector.iter().zip(step).map(|(&at, &by)| (f64::from(at) + factor * f64::from(by)) as f32).collect()
 }
 
 /// The Euclidean norm.
@@ -69,7 +69,7 @@ pub fn all_finite(vector: &[f32]) -> bool {
 }
 
 fn add_range(sum: &mut [f64], terms: &[(&[f32], f64)], offset: usize) {
-    let (groups, rest) = terms.as_chunks::<TOGETHER>();
+    let (groups, rest) = terms.as_chunks::<GROUP>();
     for (at, block) in sum.chunks_mut(BLOCK).enumerate() {
         let start = offset + at * BLOCK;
         let end = start + block.len();
@@ -138,7 +138,7 @@ mod tests {
         let mut stream = Stream::of_run(1, "vectors");
         let len = 300_007;
         let vectors: Vec<_> = (0..19).map(|_| random(len, &mut stream)).collect();
-        let weights: Vec<_> = (0..19).map(|_| stream.unit()).collect();
+        let weights: Vec<_> = (0..19).map(|_| stream.uniform()).collect();
         let terms: Vec<_> = vectors.iter().map(Vec::as_slice).zip(weights.iter().copied()).collect();
         let mut plain = vec![0.0; len];
         for (vector, weight) in &terms {
@@ -147,17 +147,17 @@ mod tests {
             }
         }
         for threads in [1, 2, 5] {
-            let mut whole = vec![0.0; len];
-            add_weighted(&mut whole, &terms, threads);
-            assert!(whole == plain, "{threads} threads");
-            let mut pieces = vec![0.0; len];
-            terms.chunks(3).for_each(|group| add_weighted(&mut pieces, group, threads));
-            assert!(pieces == plain, "{threads} threads, in groups");
+            let mut at_once = vec![0.0; len];
+            add_weighted(&mut at_once, &terms, threads);
+            assert!(at_once == plain, "{threads} threads");
+            let mut in_groups = vec![0.0; len];
+            terms.chunks(3).for_each(|group| add_weighted(&mut in_groups, group, threads));
+            assert!(in_groups == plain, "{threads} threads, in groups");
         }
     }
 
     #[test]
-    fn one_broken_number_is_seen_wherever_it_stands() {
+    fn one_non_finite_value_is_seen_wherever_it_stands() {
         for at in [0, 4095, 4096, 4999] {
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut vector = vec![1.0_f32; 5000];
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_move_and_a_norm_by_hand() {
-        assert_eq!(moved(&[1.0, 2.0], 0.5, &[4.0, -2.0]), [3.0, 1.0]);
+        assert_eq!(add_scaled(&[1.0, 2.0], 0.5, &[4.0, -2.0]), [3.0, 1.0]);
         assert_eq!(norm(&[3.0, 4.0]), 5.0);
     }
 }

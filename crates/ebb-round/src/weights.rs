@@ -5,63 +5,67 @@ use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, RoundNo};
 
 /// In fleets of more than so many clients nobody looks at each.
-const MOST_CLIENTS: usize = 4096;
+const MAX_CLIENTS: usize = 4096;
 
 /// What each client was given, and what it was due, over all rounds in which anybody's work counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Weights {
-    given: Vec<f64>,
-    due: Vec<f64>,
+pub struct ClientInfluence {
+    realised: Vec<f64>,
+    intended: Vec<f64>,
     /// The first round of which it is not known.
-    lost: Option<RoundNo>,
+    unknown_since: Option<RoundNo>,
 }
 
-impl Weights {
+impl ClientInfluence {
     /// The sum over rounds of the factor by which each client's work was in the aggregate, from client 0.
-    pub fn given(&self) -> &[f64] {
-        &self.given
+    pub fn realised(&self) -> &[f64] {
+        &self.realised
     }
 
     /// The sum over the same rounds of each client's share of the objective.
-    pub fn due(&self) -> &[f64] {
-        &self.due
+    pub fn intended(&self) -> &[f64] {
+        &self.intended
     }
 
-    pub(crate) fn known(&self) -> Option<&Weights> {
-        self.lost.is_none().then_some(self)
+    pub(crate) fn known(&self) -> Option<&ClientInfluence> {
+        self.unknown_since.is_none().then_some(self)
     }
 
-    pub(crate) fn add(&mut self, round: &Round<'_>, given: Option<Vec<(ClientId, f64)>>) {
-        let given = given.filter(|_| round.census.len() <= MOST_CLIENTS && self.lost.is_none());
-        let Some(given) = given else {
-            *self = Weights { lost: self.lost.or(Some(round.number)), ..Weights::default() };
+    pub(crate) fn add(&mut self, round: &Round<'_>, coefficients: Option<Vec<(ClientId, f64)>>) {
+        let coefficients =
+            coefficients.filter(|_| round.census.len() <= MAX_CLIENTS && self.unknown_since.is_none());
+        let Some(coefficients) = coefficients else {
+            *self = ClientInfluence {
+                unknown_since: self.unknown_since.or(Some(round.number)),
+                ..ClientInfluence::default()
+            };
             return;
         };
-        self.given.resize(round.census.len(), 0.0);
-        self.due.resize(round.census.len(), 0.0);
-        if given.iter().all(|(_, weight)| *weight == 0.0) {
+        self.realised.resize(round.census.len(), 0.0);
+        self.intended.resize(round.census.len(), 0.0);
+        if coefficients.iter().all(|(_, weight)| *weight == 0.0) {
             return;
         }
-        for (client, weight) in given {
-            self.given[client.idx()] += weight;
+        for (client, weight) in coefficients {
+            self.realised[client.idx()] += weight;
         }
-        for (due, share) in self.due.iter_mut().zip(round.shares.as_slice()) {
-            *due += share;
+        for (intended, share) in self.intended.iter_mut().zip(round.shares.as_slice()) {
+            *intended += share;
         }
     }
 }
 
-impl State for Weights {
+impl State for ClientInfluence {
     fn save(&self, to: &mut Saver) {
-        to.f64s("given", &self.given);
-        to.f64s("due", &self.due);
-        to.u32s("lost", self.lost.as_slice());
+        to.f64s("given", &self.realised);
+        to.f64s("due", &self.intended);
+        to.u32s("lost", self.unknown_since.as_slice());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.given = from.f64s("given")?;
-        self.due = from.f64s("due")?;
-        self.lost = from.u32s("lost")?.first().copied();
+        self.realised = from.f64s("given")?;
+        self.intended = from.f64s("due")?;
+        self.unknown_since = from.u32s("lost")?.first().copied();
         Ok(())
     }
 }

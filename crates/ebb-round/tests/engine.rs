@@ -3,26 +3,27 @@
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use ebb_round::clip::Allowed;
-use ebb_round::guard::Limits;
+use ebb_round::clip::NormBound;
+use ebb_round::guard::GuardLimits;
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Aggregate, Aggregator, Amount, Census, ClientId, Cohort, Contribution, Engine, Evaluator, Fleet,
-    FleetError, Hold, Job, Judgement, Loader, LocalRule, LocalRun, Measured, Objective, Order, Outcome,
-    Parcel, Report, Returns, Roles, Round, RoundNo, RunFacts, Saver, Score, Selector, ServerRule, Shares,
-    Sink, Spent, State, StateError, Substitution, Update, Void, Wait, Work, stateless, vectors,
+    Aggregate, Aggregator, Amount, Assignment, Census, ClientDecision, ClientId, Cohort, Contribution, Cost,
+    Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Objective, Outcome, Parcel,
+    ProbeResult, Report, Responses, Retention, Roles, Round, RoundNo, RunContext, Saver, Score, Selector,
+    ServerRule, Shares, State, StateError, Substitution, Update, UpdateSink, Void, Wait, Work, stateless,
+    vectors,
 };
 
 /// Passes on, in each round, the answers it was given: (client, update).
 #[derive(Default)]
-struct Told {
+struct ScriptedFleet {
     rounds: Vec<Vec<(usize, Update)>>,
     /// What the engine said to each asked client it had heard before.
-    heard: Vec<Vec<Option<RoundNo>>>,
+    acknowledged: Vec<Vec<Option<RoundNo>>>,
     number: RoundNo,
 }
 
-impl Fleet for Told {
+impl Fleet for ScriptedFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
         self.number = number;
         if number == 0 {
@@ -31,41 +32,46 @@ impl Fleet for Told {
         census.set_up(|_, up| up.fill_words(|_| u64::MAX));
         Ok(())
     }
-    fn measure(
+    fn probe(
         &mut self,
         clients: &[ClientId],
         samples: Option<NonZeroU32>,
         _job: &Job,
-    ) -> Result<(Probes, Spent), FleetError> {
-        let measured = Measured {
+    ) -> Result<(Probes, Cost), FleetError> {
+        let result = ProbeResult {
             loss: samples.map_or(1.0, |samples| samples.get() as f32),
             train_s: 2.0,
             upload_s: 3.0,
         };
-        let spent = Spent { elapsed_s: 100.0 * clients.len() as f64, bytes_down: 1, bytes_up: 1 };
-        Ok((clients.iter().map(|&client| (client, measured)).collect(), spent))
+        let cost = Cost { elapsed_s: 100.0 * clients.len() as f64, bytes_down: 1, bytes_up: 1 };
+        Ok((clients.iter().map(|&client| (client, result)).collect(), cost))
     }
-    fn train(&mut self, orders: &[Order], _wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
-        self.heard.push(orders.iter().map(|order| order.heard).collect());
+    fn train(
+        &mut self,
+        orders: &[Assignment],
+        _wait: Wait,
+        sink: &mut dyn UpdateSink,
+    ) -> Result<Cost, FleetError> {
+        self.acknowledged.push(orders.iter().map(|order| order.acknowledged).collect());
         for (client, update) in self.rounds[self.number as usize].clone() {
             sink.offer(ClientId::new(client), update)?;
         }
-        Ok(Spent { elapsed_s: 5.0, bytes_down: 10, bytes_up: 20 })
+        Ok(Cost { elapsed_s: 5.0, bytes_down: 10, bytes_up: 20 })
     }
     fn oracle_silent(&self, job: &Arc<Job>, _wait: Wait) -> Option<Vec<ClientId>> {
         Some(vec![ClientId::new(job.round as usize)])
     }
 }
 
-stateless!(Told);
+stateless!(ScriptedFleet);
 
 fn update(base: RoundNo, model: &[f32]) -> Update {
     Update {
         delta: Parcel::of(model.to_vec()),
-        base,
-        rate: 0.1,
+        base_round: base,
+        learning_rate: 0.1,
         steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
+        steps_requested: NonZeroU32::MIN,
         samples: 1,
         loss: 0.5,
         loss_fall: 0.0,
@@ -82,28 +88,28 @@ impl Objective for BySamples {
 stateless!(BySamples);
 
 /// The same, but once the answers are there client 0 counts for all, and that is told.
-struct Recounting {
-    hold: Hold,
-    judged: Vec<Judgement>,
+struct Reweighting {
+    hold: Retention,
+    decisions: Vec<ClientDecision>,
 }
-impl Objective for Recounting {
-    fn hold(&self) -> Hold {
+impl Objective for Reweighting {
+    fn retention(&self) -> Retention {
         self.hold
     }
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
         BySamples.shares(number, census)
     }
-    fn recount(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
+    fn reweight(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
         let client = ClientId::new(0);
-        let figures = [("answers", contributions.len() as f64)].into();
-        self.judged.push(Judgement { client, verdict: "alone", figures });
+        let metrics = [("answers", contributions.len() as f64)].into();
+        self.decisions.push(ClientDecision { client, decision: "alone", metrics });
         Some(Shares::in_proportion(0, round.census, |one| if one == client { 1.0 } else { 0.0 }))
     }
-    fn judged(&mut self) -> Vec<Judgement> {
-        std::mem::take(&mut self.judged)
+    fn decisions(&mut self) -> Vec<ClientDecision> {
+        std::mem::take(&mut self.decisions)
     }
 }
-stateless!(Recounting);
+stateless!(Reweighting);
 
 /// Asks clients 0, 1 and 2, never 3, and notes the order in which it was asked things.
 struct FirstThree(Arc<Mutex<Vec<String>>>);
@@ -121,7 +127,7 @@ impl Selector for FirstThree {
         Cohort::by_deadline([2, 0, 1].map(ClientId::new))
     }
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
-        let fresh = report.returns.fresh.len();
+        let fresh = report.responses.fresh.len();
         self.0.lock().unwrap().push(format!("observe {} with {fresh} answers", round.number));
     }
 }
@@ -139,18 +145,18 @@ impl LocalRule for OneStep {
 
 struct Nobody;
 impl Substitution for Nobody {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
-    fn stand_ins(&mut self, _round: &Round<'_>, _returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, _round: &Round<'_>, _returns: &Responses) -> Vec<Contribution> {
         Vec::new()
     }
 }
 stateless!(Nobody);
 
-struct Mean(Hold);
+struct Mean(Retention);
 impl Aggregator for Mean {
-    fn hold(&self) -> Hold {
+    fn retention(&self) -> Retention {
         self.0
     }
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
@@ -165,11 +171,11 @@ stateless!(Mean);
 #[derive(Default)]
 struct Server(Arc<Parcel>);
 impl ServerRule for Server {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
-    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        self.start_from(vectors::moved(&round.global.model, 1.0, aggregate));
+    fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+        self.start_from(vectors::add_scaled(&round.global.model, 1.0, aggregate));
     }
     fn model(&self) -> &Arc<Parcel> {
         &self.0
@@ -188,28 +194,33 @@ impl State for Server {
     }
 }
 
-struct NoJudge;
-impl Evaluator for NoJudge {
+struct NoEvaluator;
+impl Evaluator for NoEvaluator {
     fn evaluate(&mut self, _: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
         None
     }
 }
 
-fn engine(hold: Hold, n_params: usize) -> (Engine, Arc<Mutex<Vec<String>>>) {
+fn engine(hold: Retention, n_params: usize) -> (Engine, Arc<Mutex<Vec<String>>>) {
     engine_for(Box::new(BySamples), hold, n_params)
 }
 
 fn engine_for(
     objective: Box<dyn Objective>,
-    hold: Hold,
+    hold: Retention,
     n_params: usize,
 ) -> (Engine, Arc<Mutex<Vec<String>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
-    let facts = RunFacts { seed: 1, deadline_s: 60.0, threads: 2, ..RunFacts::default() };
+    let facts = RunContext { seed: 1, deadline_s: 60.0, threads: 2, ..RunContext::default() };
     (Engine::new(roles(objective, hold, n_params, &log), facts), log)
 }
 
-fn roles(objective: Box<dyn Objective>, hold: Hold, n_params: usize, log: &Arc<Mutex<Vec<String>>>) -> Roles {
+fn roles(
+    objective: Box<dyn Objective>,
+    hold: Retention,
+    n_params: usize,
+    log: &Arc<Mutex<Vec<String>>>,
+) -> Roles {
     let mut server = Server::default();
     server.start_from(vec![0.0; n_params]);
     Roles {
@@ -222,11 +233,11 @@ fn roles(objective: Box<dyn Objective>, hold: Hold, n_params: usize, log: &Arc<M
     }
 }
 
-fn play(hold: Hold, rounds: Vec<Vec<(usize, Update)>>) -> (Vec<Outcome>, Engine, Told) {
+fn play(hold: Retention, rounds: Vec<Vec<(usize, Update)>>) -> (Vec<Outcome>, Engine, ScriptedFleet) {
     let (mut engine, _) = engine(hold, 2);
     let n_rounds = rounds.len();
-    let mut fleet = Told { rounds, ..Told::default() };
-    let outcomes = (0..n_rounds).map(|_| engine.round(&mut fleet, &mut NoJudge).unwrap()).collect();
+    let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
+    let outcomes = (0..n_rounds).map(|_| engine.round(&mut fleet, &mut NoEvaluator).unwrap()).collect();
     (outcomes, engine, fleet)
 }
 
@@ -235,15 +246,15 @@ fn numbers(clients: &[ClientId]) -> Vec<usize> {
 }
 
 fn refusals(outcome: &Outcome) -> Vec<(usize, &'static str)> {
-    outcome.returns.refused.iter().map(|refused| (refused.client.idx(), refused.why.name())).collect()
+    outcome.responses.refused.iter().map(|refused| (refused.client.idx(), refused.reason.name())).collect()
 }
 
 /// One round with these answers: what is refused, who counts as absent, and the model.
 fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
-    for hold in [Hold::Fold, Hold::All] {
+    for hold in [Retention::Fold, Retention::KeepAll] {
         let (outcomes, engine, _) = play(hold, vec![answers.clone()]);
         assert_eq!(refusals(&outcomes[0]), refused);
-        assert_eq!(numbers(&outcomes[0].returns.absent), absent);
+        assert_eq!(numbers(&outcomes[0].responses.absent), absent);
         assert_eq!(engine.model().model, model);
     }
 }
@@ -257,58 +268,58 @@ fn answers_are_averaged_by_share() {
 
 #[test]
 fn no_answer_moves_the_model_further_than_it_may() {
-    for hold in [Hold::Fold, Hold::All] {
-        let clip = Allowed { norm: Some(3.0), ..Allowed::default() };
-        let facts = RunFacts { threads: 1, clip, ..RunFacts::default() };
+    for hold in [Retention::Fold, Retention::KeepAll] {
+        let clip = NormBound { norm: Some(3.0), ..NormBound::default() };
+        let facts = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
         let mut engine = Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts);
         // Client 2 sends what would destroy the model, and client 1 does so late.
         let rounds = vec![
             vec![(0, update(0, &[0.0, 2.0])), (2, update(0, &[3e30, 4e30]))],
             vec![(1, update(0, &[0.0, -1e20])), (0, update(1, &[0.0, 0.0]))],
         ];
-        let mut fleet = Told { rounds, ..Told::default() };
-        let first = engine.round(&mut fleet, &mut NoJudge).unwrap();
+        let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
+        let first = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         // A quarter of (0, 2) and three quarters of (1.8, 2.4).
         let model = &engine.model().model;
         assert!((model[0] - 1.35).abs() < 1e-6 && (model[1] - 2.3).abs() < 1e-6, "{model:?}");
-        assert_eq!((first.notes["clipped"], first.notes["clip_bound"]), (1.0, 3.0));
-        let second = engine.round(&mut fleet, &mut NoJudge).unwrap();
-        assert_eq!(second.notes["clipped"], 1.0);
-        if hold == Hold::All {
-            assert_eq!(second.returns.late[0].update.delta.model, [0.0, -3.0]);
+        assert_eq!((first.metrics["clipped"], first.metrics["clip_bound"]), (1.0, 3.0));
+        let second = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
+        assert_eq!(second.metrics["clipped"], 1.0);
+        if hold == Retention::KeepAll {
+            assert_eq!(second.responses.late[0].update.delta.model, [0.0, -3.0]);
         }
     }
 }
 
 #[test]
-fn what_is_too_long_and_cannot_be_shortened_is_refused_and_not_heard() {
-    let clip = Allowed { norm: Some(3.0), beside: Some(1.0), times: None };
-    let facts = RunFacts { threads: 1, clip, ..RunFacts::default() };
-    let mut engine = Engine::new(roles(Box::new(BySamples), Hold::All, 2, &Arc::default()), facts);
+fn what_is_too_long_and_cannot_be_shortened_is_refused_and_not_acknowledged() {
+    let clip = NormBound { norm: Some(3.0), side_norm: Some(1.0), median_multiple: None };
+    let facts = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
+    let mut engine = Engine::new(roles(Box::new(BySamples), Retention::KeepAll, 2, &Arc::default()), facts);
     let mut long = update(0, &[0.0, 0.0]);
-    long.delta.side.insert("control".into(), vec![1e30, 0.0]);
+    long.delta.side_vectors.insert("control".into(), vec![1e30, 0.0]);
     let rounds = vec![vec![(0, update(0, &[1.0, 1.0])), (1, long)], vec![]];
-    let mut fleet = Told { rounds, ..Told::default() };
-    let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
+    let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
+    let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
     assert_eq!(refusals(&outcome), [(1, "too-long")]);
-    assert_eq!(numbers(&outcome.returns.absent), [1, 2]);
-    engine.round(&mut fleet, &mut NoJudge).unwrap();
-    assert_eq!(fleet.heard[1], [Some(0), None, None]);
+    assert_eq!(numbers(&outcome.responses.absent), [1, 2]);
+    engine.round(&mut fleet, &mut NoEvaluator).unwrap();
+    assert_eq!(fleet.acknowledged[1], [Some(0), None, None]);
 }
 
 /// Says that it makes running statistics itself: the highest of all answers in every coordinate.
 struct Highest;
 impl Aggregator for Highest {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let highest = |at: usize| {
             contributions.iter().map(|one| one.update.delta.model[at]).fold(f32::NEG_INFINITY, f32::max)
         };
-        Aggregate::untold((0..round.global.model.len()).map(highest).collect())
+        Aggregate::without_coefficients((0..round.global.model.len()).map(highest).collect())
     }
-    fn makes_statistics(&self) -> bool {
+    fn aggregates_statistics(&self) -> bool {
         true
     }
 }
@@ -317,16 +328,20 @@ stateless!(Highest);
 #[test]
 fn statistics_are_averaged_unless_the_aggregator_makes_them() {
     for (own, expected) in [(false, [2.0, 2.0]), (true, [2.0, 3.0])] {
-        let facts = RunFacts { threads: 1, trained: std::iter::once(0..1).collect(), ..RunFacts::default() };
-        let mut roles = roles(Box::new(BySamples), Hold::All, 2, &Arc::default());
+        let facts = RunContext {
+            threads: 1,
+            trained_ranges: std::iter::once(0..1).collect(),
+            ..RunContext::default()
+        };
+        let mut roles = roles(Box::new(BySamples), Retention::KeepAll, 2, &Arc::default());
         if own {
             roles.aggregator = Box::new(Highest);
         }
         let mut engine = Engine::new(roles, facts);
         // Shares of a third and two thirds.
         let answers = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
-        let mut fleet = Told { rounds: vec![answers], ..Told::default() };
-        engine.round(&mut fleet, &mut NoJudge).unwrap();
+        let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+        engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         assert_eq!(engine.model().model, expected, "{own}");
     }
 }
@@ -355,7 +370,7 @@ fn what_cannot_be_used_is_refused_and_counts_as_silence() {
 }
 
 #[test]
-fn whoever_was_not_asked_or_answers_again_breaks_no_order() {
+fn whoever_was_not_selected_or_sends_again_breaks_no_order() {
     let good = |client| (client, update(0, &[1.0, 1.0]));
     check(vec![good(0), good(2), good(0)], &[(0, "repeated")], &[1], &[1.0, 1.0]);
     check(vec![good(0), good(3), good(1)], &[(3, "not-asked")], &[2], &[1.0, 1.0]);
@@ -364,16 +379,16 @@ fn whoever_was_not_asked_or_answers_again_breaks_no_order() {
 #[test]
 fn a_refused_side_vector_refuses_the_update() {
     let mut odd = update(0, &[1.0, 1.0]);
-    odd.delta.side.insert("control".into(), vec![f32::NAN, 0.0]);
+    odd.delta.side_vectors.insert("control".into(), vec![f32::NAN, 0.0]);
     check(vec![(0, odd.clone())], &[(0, "not-finite")], &[0, 1, 2], &[0.0, 0.0]);
-    odd.delta.side.insert("control".into(), vec![0.0]);
+    odd.delta.side_vectors.insert("control".into(), vec![0.0]);
     check(vec![(0, odd)], &[(0, "wrong-length")], &[0, 1, 2], &[0.0, 0.0]);
 }
 
 #[test]
-fn a_late_answer_is_taken_once_from_those_that_owe_it() {
+fn a_late_update_is_taken_once_from_each_that_may_still_send_one() {
     let (outcomes, engine, fleet) = play(
-        Hold::All,
+        Retention::KeepAll,
         vec![
             vec![(0, update(0, &[1.0, 1.0]))],
             // Client 1 owed round 0; client 0 did not, and nobody owes round 1 yet.
@@ -382,7 +397,12 @@ fn a_late_answer_is_taken_once_from_those_that_owe_it() {
         ],
     );
     let late = |outcome: &Outcome| {
-        outcome.returns.late.iter().map(|late| (late.client.idx(), late.update.base)).collect::<Vec<_>>()
+        outcome
+            .responses
+            .late
+            .iter()
+            .map(|late| (late.client.idx(), late.update.base_round))
+            .collect::<Vec<_>>()
     };
     assert_eq!(late(&outcomes[1]), [(1, 0)]);
     assert_eq!(refusals(&outcomes[1]), [(0, "other-round")]);
@@ -391,16 +411,16 @@ fn a_late_answer_is_taken_once_from_those_that_owe_it() {
     // Late answers move nothing unless somebody substitutes them.
     assert_eq!(engine.model().model, [3.0, 3.0]);
     // The clients are told up to which round they were heard; late is not heard.
-    assert_eq!(fleet.heard[1], [Some(0), None, None]);
-    assert_eq!(fleet.heard[2], [Some(0), None, Some(1)]);
+    assert_eq!(fleet.acknowledged[1], [Some(0), None, None]);
+    assert_eq!(fleet.acknowledged[2], [Some(0), None, Some(1)]);
 }
 
 #[test]
 fn answers_out_of_order_are_the_fleets_failure() {
-    let (mut engine, _) = engine(Hold::Fold, 2);
+    let (mut engine, _) = engine(Retention::Fold, 2);
     let answers = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
-    let mut fleet = Told { rounds: vec![answers], ..Told::default() };
-    let error = engine.round(&mut fleet, &mut NoJudge).unwrap_err();
+    let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+    let error = engine.round(&mut fleet, &mut NoEvaluator).unwrap_err();
     assert_eq!(error.to_string(), "the fleet passed on client 0's answer after client 1's");
 }
 
@@ -412,14 +432,14 @@ fn folding_and_keeping_give_the_same_bits() {
         };
         (0..3).map(|client| (client, update(0, &vector(client)))).collect::<Vec<_>>()
     };
-    let model = |hold: Hold| {
+    let model = |hold: Retention| {
         let (mut engine, _) = engine(hold, 5000);
-        let mut fleet = Told { rounds: vec![answers(5000)], ..Told::default() };
-        let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
-        let kept = outcome.returns.fresh.iter().all(|answer| !answer.update.delta.model.is_empty());
+        let mut fleet = ScriptedFleet { rounds: vec![answers(5000)], ..ScriptedFleet::default() };
+        let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
+        let kept = outcome.responses.fresh.iter().all(|answer| !answer.update.delta.model.is_empty());
         (engine.model().model.clone(), kept)
     };
-    let ((folded, folded_kept), (kept, kept_kept)) = (model(Hold::Fold), model(Hold::All));
+    let ((folded, folded_kept), (kept, kept_kept)) = (model(Retention::Fold), model(Retention::KeepAll));
     assert!(folded == kept);
     assert!(!folded_kept && kept_kept, "folded updates are let go, the others are not");
 }
@@ -428,13 +448,13 @@ fn folding_and_keeping_give_the_same_bits() {
 #[test]
 fn the_objective_may_recount_where_updates_are_held() {
     let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
-    for (hold, model, judged) in [(Hold::Fold, 4.0, 0), (Hold::All, 6.0, 1)] {
-        let objective = Box::new(Recounting { hold, judged: Vec::new() });
-        let (mut engine, _) = engine_for(objective, Hold::Fold, 1);
-        let mut fleet = Told { rounds: vec![answers(), vec![]], ..Told::default() };
-        let outcome = engine.round(&mut fleet, &mut NoJudge).unwrap();
-        assert_eq!((engine.model().model[0], outcome.judged.len()), (model, judged), "{hold:?}");
-        assert!(outcome.judged.iter().all(|one| one.verdict == "alone" && one.figures["answers"] == 2.0));
+    for (hold, model, judged) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
+        let objective = Box::new(Reweighting { hold, decisions: Vec::new() });
+        let (mut engine, _) = engine_for(objective, Retention::Fold, 1);
+        let mut fleet = ScriptedFleet { rounds: vec![answers(), vec![]], ..ScriptedFleet::default() };
+        let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
+        assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, judged), "{hold:?}");
+        assert!(outcome.decisions.iter().all(|one| one.decision == "alone" && one.metrics["answers"] == 2.0));
         // It was for this round's aggregate only.
         assert_eq!(engine.shares().as_slice(), [0.1, 0.2, 0.3, 0.4]);
         assert_eq!(
@@ -447,10 +467,11 @@ fn the_objective_may_recount_where_updates_are_held() {
 
 #[test]
 fn the_questions_come_in_order_and_probes_are_charged() {
-    let (mut engine, log) = engine(Hold::Fold, 2);
-    let mut fleet = Told { rounds: vec![vec![(0, update(0, &[1.0, 1.0]))], vec![]], ..Told::default() };
-    let first = engine.round(&mut fleet, &mut NoJudge).unwrap();
-    let second = engine.round(&mut fleet, &mut NoJudge).unwrap();
+    let (mut engine, log) = engine(Retention::Fold, 2);
+    let mut fleet =
+        ScriptedFleet { rounds: vec![vec![(0, update(0, &[1.0, 1.0]))], vec![]], ..ScriptedFleet::default() };
+    let first = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
+    let second = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
     assert_eq!(
         *log.lock().unwrap(),
         [
@@ -460,9 +481,9 @@ fn the_questions_come_in_order_and_probes_are_charged() {
             "observe 1 with 0 answers"
         ]
     );
-    assert_eq!(first.spent, Spent { elapsed_s: 105.0, bytes_down: 11, bytes_up: 21 });
-    assert_eq!(second.spent_so_far.elapsed_s, 210.0);
-    assert_eq!((first.rate, second.rate), (1.0, 2.0), "the rate's clock starts at 1");
+    assert_eq!(first.cost, Cost { elapsed_s: 105.0, bytes_down: 11, bytes_up: 21 });
+    assert_eq!(second.total_cost.elapsed_s, 210.0);
+    assert_eq!((first.learning_rate, second.learning_rate), (1.0, 2.0), "the rate's clock starts at 1");
     assert_eq!(numbers(&first.joined), [0, 1, 2, 3]);
     assert!(second.joined.is_empty() && second.left.is_empty());
 }
@@ -475,9 +496,9 @@ impl Evaluator for Accuracies {
     }
 }
 
-fn guarded(hold: Hold) -> Engine {
-    let guard = Some(Limits { times: Some(10.0), accuracy_drop: Some(0.5) });
-    let facts = RunFacts { threads: 1, guard, ..RunFacts::default() };
+fn guarded(hold: Retention) -> Engine {
+    let guard = Some(GuardLimits { median_multiple: Some(10.0), accuracy_drop: Some(0.5) });
+    let facts = RunContext { threads: 1, guard, ..RunContext::default() };
     Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts)
 }
 
@@ -488,7 +509,7 @@ fn with_liar(base: RoundNo, sent: &[f32]) -> Vec<(usize, Update)> {
 
 #[test]
 fn a_round_that_would_destroy_the_model_is_void() {
-    for hold in [Hold::Fold, Hold::All] {
+    for hold in [Retention::Fold, Retention::KeepAll] {
         let mut engine = guarded(hold);
         // In the first round nothing is known but what the others sent.
         let mut rounds = vec![with_liar(0, &[3e38, 3e38]), with_liar(1, &[3e38, -3e38])];
@@ -496,8 +517,8 @@ fn a_round_that_would_destroy_the_model_is_void() {
         rounds.push(with_liar(8, &[-50.0, 0.0]));
         rounds.push(with_liar(9, &[1.0, 0.0]));
         let n_rounds = rounds.len();
-        let mut fleet = Told { rounds, ..Told::default() };
-        let mut play = |engine: &mut Engine| engine.round(&mut fleet, &mut NoJudge).unwrap();
+        let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
+        let mut play = |engine: &mut Engine| engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         let outcomes: Vec<_> = (0..n_rounds).map(|_| play(&mut engine)).collect();
         let void: Vec<_> = outcomes.iter().map(|outcome| outcome.void).collect();
         let mut expected = vec![None; n_rounds];
@@ -507,37 +528,37 @@ fn a_round_that_would_destroy_the_model_is_void() {
         assert_eq!(void, expected);
         assert_eq!(engine.model().model, [7.0, 0.0], "seven rounds counted, each by one");
         // Whoever answered a void round was not heard in it: what a client remembers of it is not committed.
-        let heard = |round: usize| fleet.heard[round].clone();
-        assert_eq!(heard(1), [None, None, None]);
-        assert_eq!(heard(9), [Some(7), Some(7), Some(7)]);
-        assert_eq!(outcomes[0].returns.fresh.len(), 3, "the record says who answered");
+        let acknowledged = |round: usize| fleet.acknowledged[round].clone();
+        assert_eq!(acknowledged(1), [None, None, None]);
+        assert_eq!(acknowledged(9), [Some(7), Some(7), Some(7)]);
+        assert_eq!(outcomes[0].responses.fresh.len(), 3, "the record says who answered");
     }
 }
 
 #[test]
 fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stays() {
     let too_much = || vec![with_liar(0, &[f32::MAX, 0.0]), with_liar(1, &[1.0, 0.0])];
-    let mut alone = guarded(Hold::Fold);
+    let mut alone = guarded(Retention::Fold);
     let only = |round, sent: f32| vec![(0, update(round, &[sent, 0.0]))];
     let rounds = vec![only(0, 1.0), only(1, f32::MAX), only(2, f32::NAN), only(3, 1.0)];
-    let mut fleet = Told { rounds, ..Told::default() };
-    let mut play_alone = || alone.round(&mut fleet, &mut NoJudge).unwrap().void;
+    let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
+    let mut play_alone = || alone.round(&mut fleet, &mut NoEvaluator).unwrap().void;
     // Nobody else says what is usual: the model does, and it is short.
     assert_eq!(
         [play_alone(), play_alone(), play_alone(), play_alone()],
         [None, Some(Void::StepTooLong), None, None]
     );
     assert_eq!((alone.model().model.as_slice(), alone.void_rounds()), (&[2.0, 0.0][..], 0));
-    let (outcomes, engine, _) = play(Hold::Fold, too_much());
+    let (outcomes, engine, _) = play(Retention::Fold, too_much());
     assert!(outcomes.iter().all(|outcome| outcome.void.is_none()));
     assert!(engine.model().model[0] > 1e37);
 }
 
 #[test]
 fn a_model_that_is_far_worse_is_taken_back() {
-    let mut engine = guarded(Hold::All);
+    let mut engine = guarded(Retention::KeepAll);
     let rounds = (0..4).map(|round| with_liar(round, &[1.0, 0.0])).collect();
-    let mut fleet = Told { rounds, ..Told::default() };
+    let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
     let mut evaluator = Accuracies(vec![0.8, 0.3, 0.7, 0.34]);
     let mut play = || {
         let outcome = engine.round(&mut fleet, &mut evaluator).unwrap();

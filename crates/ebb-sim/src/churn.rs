@@ -87,7 +87,7 @@ fn drawn(count: usize, chance: f64, stream: &mut Stream) -> Vec<usize> {
     let per_gap = libm::log1p(-chance);
     let (mut chosen, mut at) = (Vec::new(), 0.0);
     loop {
-        at += (libm::log(1.0 - stream.unit()) / per_gap).floor();
+        at += (libm::log(1.0 - stream.uniform()) / per_gap).floor();
         if at >= count as f64 {
             return chosen;
         }
@@ -100,7 +100,7 @@ fn drawn(count: usize, chance: f64, stream: &mut Stream) -> Vec<usize> {
 fn poisson(mean: f64, stream: &mut Stream) -> usize {
     let (mut count, mut time) = (0, 0.0);
     loop {
-        time -= libm::log(1.0 - stream.unit());
+        time -= libm::log(1.0 - stream.uniform());
         if time > mean {
             return count;
         }

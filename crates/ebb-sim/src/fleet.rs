@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use ebb_round::roles::Probes;
 use ebb_round::{
-    Account, Amount, Bits, Census, ClientId, Fleet, FleetError, Imputed, Job, LATE_ROUNDS, Loader, LocalRule,
-    Measured, Order, RoundNo, Saver, Sink, Spent, State, StateError, Stream, Update, Wait, Work, vectors,
+    Amount, Assignment, Bits, Census, ClientId, Cost, Fleet, FleetError, Imputed, Job, Loader, LocalRule,
+    MAX_STALENESS_ROUNDS, ProbeResult, ResponseInfo, RoundNo, Saver, State, StateError, Stream, Update,
+    UpdateSink, Wait, Work, vectors,
 };
 use ebb_train::Task;
-use ebb_train::backend::{Assignment, Backend};
+use ebb_train::backend::{Backend, TrainingJob};
 
 use crate::memory::Memories;
 use crate::replay::{Answered, Replay, Told};
@@ -35,7 +36,7 @@ pub struct SimFleet {
     under_way: Vec<UnderWay>,
     /// In a replay, who is at a job that it had in the record too and did not answer on time: it is busy as long as it was then.
     following: BTreeSet<ClientId>,
-    account: Account,
+    account: ResponseInfo,
 }
 
 /// An answer that will arrive in a later round.
@@ -48,7 +49,7 @@ struct UnderWay {
 impl UnderWay {
     /// Whether anybody remembers having asked for it.
     fn is_remembered(&self, number: RoundNo) -> bool {
-        self.update.base.saturating_add(LATE_ROUNDS) >= number
+        self.update.base_round.saturating_add(MAX_STALENESS_ROUNDS) >= number
     }
 }
 
@@ -95,7 +96,7 @@ impl SimFleet {
             memories: Memories::default(),
             under_way: Vec::new(),
             following: BTreeSet::new(),
-            account: Account::default(),
+            account: ResponseInfo::default(),
         }
     }
 
@@ -105,7 +106,7 @@ impl SimFleet {
     }
 
     /// What comes of asking a client; `None`: silence.
-    fn fate(&self, order: &Order, wait: Wait) -> Option<Fate> {
+    fn fate(&self, order: &Assignment, wait: Wait) -> Option<Fate> {
         let client = order.client;
         if let Some(replay) = &self.world.replay {
             return self.replayed(replay, order, wait);
@@ -148,7 +149,7 @@ impl SimFleet {
     }
 
     /// What the record says of asking a client, or what is guessed.
-    fn replayed(&self, replay: &Replay, order: &Order, wait: Wait) -> Option<Fate> {
+    fn replayed(&self, replay: &Replay, order: &Assignment, wait: Wait) -> Option<Fate> {
         let client = order.client;
         let asked = order.job.work.steps(self.task.samples(client));
         let reply = Reply::whole(client);
@@ -166,9 +167,9 @@ impl SimFleet {
     }
 
     /// Notes who goes on as in the record after being asked, and whose outcome is a guess.
-    fn follow(&mut self, orders: &[Order]) {
+    fn follow(&mut self, orders: &[Assignment]) {
         let Some(replay) = &self.world.replay else { return };
-        let mut imputed = Imputed { by: replay.rule(), clients: Vec::new() };
+        let mut imputed = Imputed { rule: replay.rule(), clients: Vec::new() };
         for client in orders.iter().map(|order| order.client) {
             let busy = self.busy.get(client.idx());
             let (told, guessed) = replay.outcome(self.number, client, busy);
@@ -186,7 +187,7 @@ impl SimFleet {
     }
 
     /// The work of an order, in the unit that the world's law of work counts in.
-    fn planned(&self, order: &Order) -> Work {
+    fn planned(&self, order: &Assignment) -> Work {
         let work = order.job.work;
         let steps = || Amount::Steps(work.steps(self.task.samples(order.client)));
         Work { amount: if self.world.work.counts_steps() { steps() } else { work.amount }, ..work }
@@ -210,7 +211,7 @@ impl SimFleet {
     }
 
     /// How long the round is open; answers that would come after that are marked late.
-    fn close(&self, orders: &[Order], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
+    fn close(&self, orders: &[Assignment], fates: &mut [Option<Fate>], wait: Wait) -> f64 {
         let recorded_s = self.world.replay.as_ref().and_then(|replay| replay.elapsed_s(self.number, orders));
         if let Some(recorded_s) = recorded_s {
             return (recorded_s - (self.now_s - self.began_s)).max(0.0);
@@ -218,13 +219,13 @@ impl SimFleet {
         let on_time = |fate: &&Fate| fate.late.is_none();
         let times: Vec<_> = fates.iter().flatten().filter(on_time).map(|fate| fate.finish_s).collect();
         // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
-        let waited_for = |order: &&Order| {
+        let waited_for = |order: &&Assignment| {
             let idx = order.client.idx();
             !self.busy.get(idx) && (self.up.get(idx) || !self.will_come_when_up(wait))
         };
         let n_waited_for = orders.iter().filter(waited_for).count();
         let slowest_s = times.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0);
-        if let Some(wanted) = wait.wanted().filter(|wanted| (1..=times.len()).contains(wanted)) {
+        if let Some(wanted) = wait.quorum().filter(|wanted| (1..=times.len()).contains(wanted)) {
             return self.close_after(wanted, orders, fates);
         }
         // Where nobody was there to be asked, the server waits until the deadline; without one, for what is under way.
@@ -239,8 +240,9 @@ impl SimFleet {
     }
 
     /// Takes so many answers, the first that come, and marks all others late; of those that come at the same moment a draw says who was first.
-    fn close_after(&self, wanted: usize, orders: &[Order], fates: &mut [Option<Fate>]) -> f64 {
-        let draw = |client| Stream::of_both(self.seed, "who was first", self.number, client).unit();
+    fn close_after(&self, wanted: usize, orders: &[Assignment], fates: &mut [Option<Fate>]) -> f64 {
+        let draw =
+            |client| Stream::of_client_round(self.seed, "who was first", self.number, client).uniform();
         let mut coming: Vec<_> = orders
             .iter()
             .zip(fates)
@@ -300,12 +302,12 @@ impl SimFleet {
     }
 
     /// Passes on what was sent in earlier rounds and arrives in this one, which closes at this time.
-    fn deliver_late(&mut self, closes_s: f64, sink: &mut dyn Sink) -> Result<u64, FleetError> {
+    fn deliver_late(&mut self, closes_s: f64, sink: &mut dyn UpdateSink) -> Result<u64, FleetError> {
         let (mut due, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.under_way).into_iter().partition(|one| self.is_due(one, closes_s));
         self.under_way = later;
         due.retain(|one| one.is_remembered(self.number));
-        due.sort_by_key(|one| (one.client, one.update.base));
+        due.sort_by_key(|one| (one.client, one.update.base_round));
         let mut bytes_up = 0;
         for one in due {
             bytes_up += one.update.delta.bytes();
@@ -318,7 +320,7 @@ impl SimFleet {
 /// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds
 /// in which the answer can be under way, the first among them.
 fn has_come(time_s: f64, clock_s: f64) -> bool {
-    is_by(time_s, clock_s, 2 * (LATE_ROUNDS + 1))
+    is_by(time_s, clock_s, 2 * (MAX_STALENESS_ROUNDS + 1))
 }
 
 /// Nobody asks in fleets larger than this who would have answered, nor how long each took.
@@ -351,14 +353,14 @@ impl Fleet for SimFleet {
         Ok(())
     }
 
-    fn measure(
+    fn probe(
         &mut self,
         clients: &[ClientId],
         samples: Option<NonZeroU32>,
         job: &Job,
-    ) -> Result<(Probes, Spent), FleetError> {
+    ) -> Result<(Probes, Cost), FleetError> {
         let mut probes = Probes::new();
-        let mut spent = Spent::default();
+        let mut spent = Cost::default();
         let deadline_s = self.world.deadline_s;
         let free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
         let n_probed = clients.len();
@@ -371,7 +373,7 @@ impl Fleet for SimFleet {
         let losses = self.backend.figures(clients.len(), &|at| match samples {
             None => task.loss(clients[at], &job.global.model),
             Some(samples) => {
-                let mut stream = Stream::of_both(*seed, "probe", *number, clients[at]);
+                let mut stream = Stream::of_client_round(*seed, "probe", *number, clients[at]);
                 task.batch_loss(clients[at], &job.global.model, samples, &mut stream)
             }
         });
@@ -381,7 +383,7 @@ impl Fleet for SimFleet {
                 Some(replay) => replay.usual_s(client),
                 None => self.world.speed.train_s(client, steps),
             };
-            let measured = Measured {
+            let measured = ProbeResult {
                 loss,
                 train_s,
                 upload_s: self.world.link.upload_s(self.number, client, job.global.bytes()),
@@ -399,21 +401,26 @@ impl Fleet for SimFleet {
         Ok((probes, spent))
     }
 
-    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+    fn train(
+        &mut self,
+        orders: &[Assignment],
+        wait: Wait,
+        sink: &mut dyn UpdateSink,
+    ) -> Result<Cost, FleetError> {
         let mut fates: Vec<_> = orders.iter().map(|order| self.fate(order, wait)).collect();
         let mut elapsed_s = self.close(orders, &mut fates, wait);
         let few = self.up.len() <= MOST_FORETOLD;
         let on_time = orders.iter().zip(&fates).filter(|_| few).filter_map(|(order, fate)| {
             fate.as_ref().filter(|fate| fate.late.is_none()).map(|fate| (order.client, fate.finish_s))
         });
-        self.account = Account { took_s: on_time.collect(), imputed: None };
+        self.account = ResponseInfo { response_times_s: on_time.collect(), imputed: None };
         self.follow(orders);
         if let Some(round_s) = self.world.availability.round_s() {
             // The next round begins when the recording has it begin.
             elapsed_s = elapsed_s.max(round_s - (self.now_s - self.began_s));
         }
         let closes_s = self.now_s + elapsed_s;
-        let mut spent = Spent { elapsed_s, bytes_up: self.deliver_late(closes_s, sink)?, ..Spent::default() };
+        let mut spent = Cost { elapsed_s, bytes_up: self.deliver_late(closes_s, sink)?, ..Cost::default() };
 
         let mut assignments = Vec::new();
         let mut promised = Vec::new();
@@ -429,9 +436,9 @@ impl Fleet for SimFleet {
                 }
                 continue;
             };
-            let memory = self.memories.recall(order.client, self.number, order.heard);
+            let memory = self.memories.recall(order.client, self.number, order.acknowledged);
             let job = Arc::clone(&order.job);
-            assignments.push(Assignment { client: order.client, job, memory, limit: fate.steps });
+            assignments.push(TrainingJob { client: order.client, job, memory, limit: fate.steps });
             promised.push(fate);
         }
         let SimFleet { world, backend, task, rule, memories, under_way, number, seed, .. } = self;
@@ -453,19 +460,19 @@ impl Fleet for SimFleet {
             sink.offer(client, trained.update)
         })?;
         if let Some(message) = self.task.failed() {
-            return Err(FleetError::Failed { doing: format!("training round {}", self.number), message });
+            return Err(FleetError::Failed { operation: format!("training round {}", self.number), message });
         }
         self.now_s = closes_s;
         Ok(spent)
     }
 
-    fn oracle(&mut self, orders: &[Order]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
+    fn oracle_updates(&mut self, orders: &[Assignment]) -> Result<Vec<(ClientId, Arc<Update>)>, FleetError> {
         let assignments: Vec<_> = orders
             .iter()
-            .map(|order| Assignment {
+            .map(|order| TrainingJob {
                 client: order.client,
                 job: Arc::clone(&order.job),
-                memory: self.memories.recall(order.client, self.number, order.heard),
+                memory: self.memories.recall(order.client, self.number, order.acknowledged),
                 limit: order.job.work.steps(self.task.samples(order.client)),
             })
             .collect();
@@ -486,13 +493,13 @@ impl Fleet for SimFleet {
             return None;
         }
         let silent = |client: &ClientId| {
-            let order = Order { client: *client, job: Arc::clone(job), heard: None };
+            let order = Assignment { client: *client, job: Arc::clone(job), acknowledged: None };
             self.fate(&order, wait).is_none_or(|fate| fate.late.is_some())
         };
         Some(self.up.iter().map(ClientId::new).filter(silent).collect())
     }
 
-    fn account(&self) -> Account {
+    fn response_info(&self) -> ResponseInfo {
         self.account.clone()
     }
 }

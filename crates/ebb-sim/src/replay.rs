@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ebb_record::{REPLAYED, Recorded, Row};
-use ebb_round::{Bits, ClientId, Order, RoundNo, Stream, stateless};
+use ebb_round::{Assignment, Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Place, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -193,9 +193,9 @@ impl Replay {
     }
 
     fn guess(&self, number: RoundNo, client: ClientId) -> Told {
-        let mut stream = Stream::of_both(self.seed, "impute", number, client);
+        let mut stream = Stream::of_client_round(self.seed, "impute", number, client);
         let answers = match self.impute {
-            Impute::OwnRate => stream.chance(self.rate(client)),
+            Impute::OwnRate => stream.bernoulli(self.rate(client)),
             Impute::Answers => true,
             Impute::Silent => false,
         };
@@ -235,7 +235,7 @@ impl Replay {
     }
 
     /// How long a round took in which just these were asked, if that is so.
-    pub(crate) fn elapsed_s(&self, number: RoundNo, orders: &[Order]) -> Option<f64> {
+    pub(crate) fn elapsed_s(&self, number: RoundNo, orders: &[Assignment]) -> Option<f64> {
         let round = self.rounds.get(number as usize)?;
         let same = orders.len() == round.n_asked && orders.len() == round.told.len();
         (same && orders.iter().all(|order| round.told.contains_key(&order.client))).then_some(round.elapsed_s)

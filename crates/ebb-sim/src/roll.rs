@@ -228,7 +228,7 @@ mod tests {
     fn independent_rounds_have_no_memory() {
         let mut stream = Stream::of_run(1, "t");
         let rows: Vec<String> = (0..2000)
-            .map(|_| (0..20).map(|_| if stream.chance(0.3) { '#' } else { '.' }).collect())
+            .map(|_| (0..20).map(|_| if stream.bernoulli(0.3) { '#' } else { '.' }).collect())
             .collect();
         let counted = counted(&rows.iter().map(String::as_str).collect::<Vec<_>>());
         // 40,000 pairs: the standard error is 0.005.

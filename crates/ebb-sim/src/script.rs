@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::inbox::LATE_ROUNDS;
+use ebb_round::inbox::MAX_STALENESS_ROUNDS;
 use ebb_round::{Bits, ClientId, RoundNo, Update, stateless};
 use ebb_settings::{Settings, SettingsError};
 use serde::de::value::MapAccessDeserializer;
@@ -134,8 +134,8 @@ impl Script {
                     let last = n_clients.saturating_sub(1);
                     return wrong(format!("there is no client {}; they are 0 to {last}", reply.client));
                 }
-                if reply.late > LATE_ROUNDS {
-                    return wrong(format!("an answer can be at most {LATE_ROUNDS} rounds late"));
+                if reply.late > MAX_STALENESS_ROUNDS {
+                    return wrong(format!("an answer can be at most {MAX_STALENESS_ROUNDS} rounds late"));
                 }
                 if replies[..at].iter().any(|earlier| earlier.client == reply.client) {
                     return wrong(format!("client {} answers twice in round {number}", reply.client));

@@ -4,8 +4,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
 use ebb_round::{
-    Amount, Census, ClientId, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Order, Parcel, RoundNo,
-    Saver, Sink, Spent, State, StepRule, Update, Wait, Work,
+    Amount, Assignment, Census, ClientId, Cost, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Parcel,
+    RoundNo, Saver, State, StepRule, Update, UpdateSink, Wait, Work,
 };
 use ebb_settings::{Facts, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
@@ -20,10 +20,13 @@ impl LocalRule for Counting {
         (0.1, Work { amount: Amount::Steps(NonZeroU32::new(10).unwrap()), batch: None })
     }
     fn run(&self, _job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let count = memory.side.get("count").map_or(0.0, |count| count[0]);
-        run.steps(run.steps_asked() - count as u32, &StepRule { rate: 0.1, ..StepRule::default() });
+        let count = memory.side_vectors.get("count").map_or(0.0, |count| count[0]);
+        run.steps(
+            run.steps_requested() - count as u32,
+            &StepRule { learning_rate: 0.1, ..StepRule::default() },
+        );
         let mut parcel = Parcel::default();
-        parcel.side.insert("count".into(), vec![count + 1.0]);
+        parcel.side_vectors.insert("count".into(), vec![count + 1.0]);
         Some(parcel)
     }
 }
@@ -32,7 +35,7 @@ impl LocalRule for Counting {
 #[derive(Default)]
 struct Basket(Vec<(usize, Update)>);
 
-impl Sink for Basket {
+impl UpdateSink for Basket {
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError> {
         self.0.push((client.idx(), update));
         Ok(())
@@ -81,7 +84,7 @@ fn resumed(saved: &Trial, world: &str) -> Trial {
 
 fn job(number: RoundNo) -> Arc<Job> {
     let (rate, work) = Counting.plan(1);
-    Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), rate, work })
+    Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work })
 }
 
 /// Plays a round in which everybody is asked; `heard` is what the clients are told.
@@ -90,12 +93,13 @@ fn play(
     number: RoundNo,
     wait: Wait,
     heard: Option<RoundNo>,
-) -> (Vec<(usize, Update)>, Spent) {
+) -> (Vec<(usize, Update)>, Cost) {
     let Trial { fleet, census } = trial;
     fleet.roll_call(number, census).unwrap();
     let job = job(number);
-    let orders: Vec<_> =
-        (0..3).map(|idx| Order { client: ClientId::new(idx), job: Arc::clone(&job), heard }).collect();
+    let orders: Vec<_> = (0..3)
+        .map(|idx| Assignment { client: ClientId::new(idx), job: Arc::clone(&job), acknowledged: heard })
+        .collect();
     let mut basket = Basket::default();
     let spent = fleet.train(&orders, wait, &mut basket).unwrap();
     (basket.0, spent)
@@ -121,7 +125,7 @@ fn check_foretold(world: &str) {
         foretold.retain(|idx| !silent.contains(&ClientId::new(*idx)));
         n_silent += silent.len();
         let (answers, _) = play(&mut trial, number, Wait::Deadline, None);
-        let on_time = answers.iter().filter(|(_, update)| update.base == number);
+        let on_time = answers.iter().filter(|(_, update)| update.base_round == number);
         assert_eq!(on_time.map(|(client, _)| *client).collect::<Vec<_>>(), foretold, "{world}, {number}");
     }
     assert!((1..60).contains(&n_silent), "{world}: {n_silent} silent");
@@ -157,10 +161,12 @@ fn parts_of_the_work_may_be_taken_of_steps() {
         for number in 0..40 {
             trial.fleet.roll_call(number, &mut trial.census).unwrap();
             let job = Arc::new(Job { work: plan, ..job(number).as_ref().clone() });
-            let order = Order { client: ClientId::new(0), job, heard: None };
+            let order = Assignment { client: ClientId::new(0), job, acknowledged: None };
             let mut basket = Basket::default();
             trial.fleet.train(&[order], Wait::Deadline, &mut basket).unwrap();
-            found.extend(basket.0.iter().map(|(_, update)| (update.steps.get(), update.steps_asked.get())));
+            found.extend(
+                basket.0.iter().map(|(_, update)| (update.steps.get(), update.steps_requested.get())),
+            );
         }
         found
     };
@@ -207,11 +213,11 @@ fn those_waited_for_come_at_the_price_of_patience() {
 fn enough_answers_close_the_round_and_the_rest_come_late() {
     let mut fleet =
         fleet("deadline_s = 60.0\nscript = [[{ client = 0, steps = 9 }, { client = 1, steps = 3 }, 2], []]");
-    let (basket, spent) = play(&mut fleet, 0, Wait::Answers(1), None);
+    let (basket, spent) = play(&mut fleet, 0, Wait::FirstByDeadline(1), None);
     assert_eq!(basket.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [1]);
     assert_eq!(spent.elapsed_s, 5.0);
     let (basket, _) = play(&mut fleet, 1, Wait::Deadline, None);
-    let late: Vec<_> = basket.iter().map(|(client, update)| (*client, update.base)).collect();
+    let late: Vec<_> = basket.iter().map(|(client, update)| (*client, update.base_round)).collect();
     assert_eq!(late, [(0, 0), (2, 0)]);
 }
 
@@ -219,26 +225,30 @@ fn enough_answers_close_the_round_and_the_rest_come_late() {
 fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
     // Client 0 is there; 1 and 2 are down, come because they are waited for, and take all the patience.
     let world = "deadline_s = 60.0\npatience_s = 500.0\nscript = [[0], []]";
-    let first = |wanted| play(&mut fleet(world), 0, Wait::First(wanted), None);
+    let first = |wanted| play(&mut fleet(world), 0, Wait::FirstByPatience(wanted), None);
     let clients = |basket: &[(usize, Update)]| basket.iter().map(|(client, _)| *client).collect::<Vec<_>>();
     let (basket, spent) = first(1);
     assert_eq!((clients(&basket), spent.elapsed_s), (vec![0], 12.0));
     // The two that come last do so at the same time, and one of them counts; the other is late.
     let mut trial = fleet(world);
-    let (basket, spent) = play(&mut trial, 0, Wait::First(2), None);
+    let (basket, spent) = play(&mut trial, 0, Wait::FirstByPatience(2), None);
     assert_eq!((basket.len(), basket[0].0, spent.elapsed_s), (2, 0, 500.0));
     let (late, _) = play(&mut trial, 1, Wait::Deadline, None);
-    let late: Vec<_> = late.iter().map(|(client, update)| (*client, update.base)).collect();
+    let late: Vec<_> = late.iter().map(|(client, update)| (*client, update.base_round)).collect();
     assert_eq!(late, [(3 - basket[1].0, 0)]);
     // Who is there may take longer than the deadline, too.
     let all = [(0, 10), (1, 10), (2, 10)];
-    check("deadline_s = 5.0\npatience_s = 500.0\nscript = [[0, 1, 2]]", Wait::First(3), &all, 12.0);
+    check("deadline_s = 5.0\npatience_s = 500.0\nscript = [[0, 1, 2]]", Wait::FirstByPatience(3), &all, 12.0);
 }
 
 #[test]
 fn whoever_answered_rests() {
     let answers = |fleet: &mut Trial, number, wait| -> Vec<_> {
-        play(fleet, number, wait, None).0.iter().map(|(client, update)| (*client, update.base)).collect()
+        play(fleet, number, wait, None)
+            .0
+            .iter()
+            .map(|(client, update)| (*client, update.base_round))
+            .collect()
     };
     let mut fleet = fleet("deadline_s = 60.0\navailability = { kind = \"min-separation\", rounds = 2 }");
     assert_eq!(answers(&mut fleet, 0, Wait::Deadline), [(0, 0), (1, 0), (2, 0)]);
@@ -311,18 +321,18 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     fleet.roll_call(0, &mut census).unwrap();
     let job = job(0);
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = fleet.measure(&all, None, &job).unwrap();
+    let (probes, spent) = fleet.probe(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [0, 2]);
     let last = probes[&ClientId::new(2)];
     // Its loss is (0 - 3)^2 / 2.
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
-    assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
-    assert_eq!(fleet.measure(&[], None, &job).unwrap().1, Spent::default());
+    assert_eq!(spent, Cost { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
+    assert_eq!(fleet.probe(&[], None, &job).unwrap().1, Cost::default());
     // That somebody is silent is only known when the deadline has passed.
     let Trial { mut fleet, mut census } = crate::fleet("script = [[0, 2]]\ndeadline_s = 30.0");
     fleet.roll_call(0, &mut census).unwrap();
-    assert_eq!(fleet.measure(&all, None, &job).unwrap().1.elapsed_s, 30.0);
-    assert_eq!(fleet.measure(&[all[0], all[2]], None, &job).unwrap().1.elapsed_s, 2.0);
+    assert_eq!(fleet.probe(&all, None, &job).unwrap().1.elapsed_s, 30.0);
+    assert_eq!(fleet.probe(&[all[0], all[2]], None, &job).unwrap().1.elapsed_s, 2.0);
 }
 
 #[test]
@@ -339,8 +349,9 @@ fn probes_over_a_few_samples_are_drawn_anew_every_round() {
         let mut census = Census::new();
         (0..=number).for_each(|number| fleet.roll_call(number, &mut census).unwrap());
         let (rate, work) = Counting.plan(1);
-        let job = Job { round: number, global: Arc::new(Parcel::of(task.initial())), rate, work };
-        let (probes, _) = fleet.measure(&all, NonZeroU32::new(samples), &job).unwrap();
+        let job =
+            Job { round: number, global: Arc::new(Parcel::of(task.initial())), learning_rate: rate, work };
+        let (probes, _) = fleet.probe(&all, NonZeroU32::new(samples), &job).unwrap();
         probes.values().map(|one| one.loss).collect::<Vec<_>>()
     };
     assert_eq!(losses(0, 0), all.iter().map(|&one| task.loss(one, &task.initial())).collect::<Vec<_>>());
@@ -356,23 +367,23 @@ fn probes_do_not_reach_the_busy() {
     play(&mut trial, 0, Wait::Deadline, None);
     trial.fleet.roll_call(1, &mut trial.census).unwrap();
     let (rate, work) = Counting.plan(1);
-    let job = Job { round: 1, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let job = Job { round: 1, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = trial.fleet.measure(&all, None, &job).unwrap();
+    let (probes, spent) = trial.fleet.probe(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [2]);
-    assert_eq!(spent, Spent { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
+    assert_eq!(spent, Cost { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
 }
 
 #[test]
 fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
     let (rate, work) = Counting.plan(1);
-    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), rate, work };
+    let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
     let measure = |deadline: &str| {
         let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 1.0";
         let Trial { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
         fleet.roll_call(0, &mut census).unwrap();
-        let (probes, spent) = fleet.measure(&all, None, &job).unwrap();
+        let (probes, spent) = fleet.probe(&all, None, &job).unwrap();
         (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), spent)
     };
     let (mut times, without) = measure("");
@@ -386,7 +397,7 @@ fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
     expected.sort_by_key(|&(client, _)| client);
     assert_eq!(found, expected);
     // The model went down to all three; two numbers came back.
-    assert_eq!(spent, Spent { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
+    assert_eq!(spent, Cost { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
 }
 
 #[test]
@@ -423,7 +434,11 @@ fn whoever_is_waited_for_may_come_when_it_is_next_up() {
     for (number, late) in [(1, vec![]), (2, vec![2]), (3, vec![1])] {
         let bases = |trial: &mut Trial| {
             let (heard, _) = play(trial, number, Wait::Deadline, None);
-            heard.iter().filter(|(_, update)| update.base == 0).map(|(client, _)| *client).collect::<Vec<_>>()
+            heard
+                .iter()
+                .filter(|(_, update)| update.base_round == 0)
+                .map(|(client, _)| *client)
+                .collect::<Vec<_>>()
         };
         assert_eq!((bases(&mut trial), bases(&mut again)), (late.clone(), late), "round {number}");
     }
@@ -472,7 +487,9 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
         let (answers, spent) = play(&mut trial, number, Wait::Deadline, None);
         assert!((spent.elapsed_s - deadline_s).abs() < 1e-9);
         heard.extend(
-            answers.into_iter().map(|(client, update)| (number, client, update.base, update.steps.get())),
+            answers
+                .into_iter()
+                .map(|(client, update)| (number, client, update.base_round, update.steps.get())),
         );
     }
     assert_eq!(heard, [(2, 0, 0, steps)]);
@@ -529,7 +546,7 @@ fn whoever_trained_in_vain_rests_too() {
 /// Who was heard in a round and with the work of which round, and what was sent to all.
 fn heard_and_sent(trial: &mut Trial, number: RoundNo, wait: Wait) -> (Vec<(usize, RoundNo)>, u64) {
     let (heard, spent) = play(trial, number, wait, None);
-    (heard.iter().map(|(client, update)| (*client, update.base)).collect(), spent.bytes_down)
+    (heard.iter().map(|(client, update)| (*client, update.base_round)).collect(), spent.bytes_down)
 }
 
 #[test]
@@ -714,11 +731,11 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
     let world = format!("deadline_s = 20.0\n[world.replay]\nrecord = {file:?}\nimpute = \"answers\"");
     let mut trial = built(&world).unwrap();
     let heard = |answers: &[(usize, Update)]| {
-        answers.iter().map(|(client, update)| (*client, update.base)).collect::<Vec<_>>()
+        answers.iter().map(|(client, update)| (*client, update.base_round)).collect::<Vec<_>>()
     };
     let (answers, spent) = play(&mut trial, 0, Wait::Deadline, None);
     assert_eq!((heard(&answers), spent.elapsed_s), (vec![(0, 0)], 9.0));
-    assert_eq!(trial.fleet.account().took_s, [(ClientId::new(0), 4.5)]);
+    assert_eq!(trial.fleet.response_info().response_times_s, [(ClientId::new(0), 4.5)]);
     // Everybody is asked in every round, which the record does not know: the free are guessed to answer.
     let expected = [
         (vec![1, 2], vec![(0, 1)], vec![0]),
@@ -735,9 +752,9 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
             let (answers, _) = play(trial, number, Wait::Deadline, None);
             assert_eq!(trial.census.busy().iter().collect::<Vec<_>>(), busy, "round {number}");
             assert_eq!(heard(&answers), answered, "round {number}");
-            let guessed = trial.fleet.account().imputed.unwrap();
+            let guessed = trial.fleet.response_info().imputed.unwrap();
             let clients: Vec<_> = guessed.clients.iter().map(|client| client.idx()).collect();
-            assert_eq!((guessed.by, clients), ("answers", imputed.clone()), "round {number}");
+            assert_eq!((guessed.rule, clients), ("answers", imputed.clone()), "round {number}");
         }
     }
     assert!(trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(), "a guess is no oracle");

@@ -325,7 +325,7 @@ fn a_world_written_as_a_trace_plays_the_same_again() {
                 let mut up = Bits::new(n_clients);
                 for client in (0..n_clients).map(ClientId::new).filter(|_| number < n_rounds - 10) {
                     let chance = if client.idx() % 3 == 0 { 0.002 } else { 0.6 };
-                    up.set(client.idx(), Stream::of_both(1, "t", number, client).chance(chance));
+                    up.set(client.idx(), Stream::of_client_round(1, "t", number, client).bernoulli(chance));
                 }
                 up
             })

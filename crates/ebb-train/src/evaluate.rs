@@ -220,7 +220,7 @@ impl<'e> Ranks<'e> {
         let rank = rank(scores, label as usize);
         let class = &mut self.classes[label as usize];
         class.samples += 1;
-        class.hits += u32::from(rank == Some(0));
+        class.n_correct += u32::from(rank == Some(0));
         for (within, k) in self.within.iter_mut().zip(self.top_k) {
             *within += u64::from(rank.is_some_and(|rank| rank < k.get() as usize));
         }
@@ -229,7 +229,7 @@ impl<'e> Ranks<'e> {
     fn add_all(&mut self, other: &Ranks<'_>) {
         for (sum, class) in self.classes.iter_mut().zip(&other.classes) {
             sum.samples += class.samples;
-            sum.hits += class.hits;
+            sum.n_correct += class.n_correct;
         }
         self.within.iter_mut().zip(&other.within).for_each(|(sum, within)| *sum += within);
     }
@@ -254,7 +254,7 @@ fn spread(figures: &[f64]) -> Option<Spread> {
     Some(Spread {
         mean: centre,
         worst_tenth: mean(worst),
-        deviation: (squares / figures.len() as f64).sqrt(),
+        std: (squares / figures.len() as f64).sqrt(),
         deciles: std::array::from_fn(|tenth| {
             let at = (figures.len() - 1) as f64 * tenth as f64 / 10.0;
             let (below, above) = (figures[at.floor() as usize], figures[at.ceil() as usize]);
@@ -291,7 +291,7 @@ mod tests {
         let figures: Vec<f64> = (1..=11).map(f64::from).collect();
         let spread = spread(&figures).unwrap();
         assert_eq!((spread.mean, spread.worst_tenth), (6.0, 1.5));
-        assert!((spread.deviation - 10_f64.sqrt()).abs() < 1e-12);
+        assert!((spread.std - 10_f64.sqrt()).abs() < 1e-12);
         assert_eq!(spread.deciles, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
         assert_eq!(super::spread(&[0.0, 1.0]).unwrap().deciles[3], 0.3);
         assert_eq!(super::spread(&[]), None);
@@ -319,7 +319,7 @@ mod tests {
         ranks.add(&[1.0, f32::NAN, 9.0], 2);
         let mut twice = ranks.clone();
         twice.add_all(&ranks);
-        let class = |samples, hits| ClassScore { samples, hits };
+        let class = |samples, hits| ClassScore { samples, n_correct: hits };
         assert_eq!(
             (ranks.classes, ranks.within),
             (vec![class(2, 1), class(0, 0), class(2, 0)], vec![1, 2, 3])
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(judged(3, |task| task.initial()), score);
         let sum = |of: fn(&ClassScore) -> u32| score.classes.iter().map(of).sum::<u32>();
         assert_eq!((score.classes.len(), sum(|class| class.samples)), (10, 300));
-        assert_eq!(score.accuracy, Some(f64::from(sum(|class| class.hits)) / 300.0));
+        assert_eq!(score.accuracy, Some(f64::from(sum(|class| class.n_correct)) / 300.0));
         assert_eq!((score.top_k[0], score.top_k[2]), ((1, score.accuracy.unwrap()), (10, 1.0)));
         assert!(score.accuracy.unwrap() < score.top_k[1].1 && score.top_k[1].1 < 1.0, "{score:?}");
     }
@@ -357,12 +357,12 @@ mod tests {
     fn equal_scores_and_scores_that_are_none_are_no_success() {
         let equal = judged(2, |task| vec![0.0; task.layout().len()]);
         let samples = |class: usize| equal.classes[class].samples;
-        assert_eq!(equal.classes[0].hits, samples(0));
-        assert!(samples(0) > 0 && equal.classes[1..].iter().all(|class| class.hits == 0));
+        assert_eq!(equal.classes[0].n_correct, samples(0));
+        assert!(samples(0) > 0 && equal.classes[1..].iter().all(|class| class.n_correct == 0));
         let first_three = f64::from(samples(0) + samples(1) + samples(2)) / 300.0;
         assert_eq!(equal.top_k, [(1, equal.accuracy.unwrap()), (3, first_three), (10, 1.0)]);
         let broken = judged(2, |task| vec![f32::NAN; task.layout().len()]);
-        assert!(broken.loss.is_nan() && broken.classes.iter().all(|class| class.hits == 0));
+        assert!(broken.loss.is_nan() && broken.classes.iter().all(|class| class.n_correct == 0));
         assert_eq!((broken.accuracy, broken.top_k), (Some(0.0), vec![(1, 0.0), (3, 0.0), (10, 0.0)]));
     }
 

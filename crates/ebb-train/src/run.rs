@@ -84,8 +84,8 @@ impl<'t> MiniBatches<'t> {
             start,
             workspace: Some(workspace),
             order: held.to_vec(),
-            batches: Stream::of_both(seed, "batches", job.round, client),
-            dropout: Stream::of_both(seed, "dropout", job.round, client),
+            batches: Stream::of_client_round(seed, "batches", job.round, client),
+            dropout: Stream::of_client_round(seed, "dropout", job.round, client),
             at: held.len(),
             batch,
             asked: job.work.steps(n_samples),
@@ -117,7 +117,7 @@ impl<'t> MiniBatches<'t> {
 }
 
 impl LocalRun for MiniBatches<'_> {
-    fn steps_asked(&self) -> u32 {
+    fn steps_requested(&self) -> u32 {
         self.asked.get()
     }
 
@@ -132,7 +132,7 @@ impl LocalRun for MiniBatches<'_> {
         count
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
+    fn full_gradient(&mut self) -> Vec<f32> {
         let mut sum = vec![0.0_f64; self.start.len()];
         let mut all: Vec<u32> = self.order.clone();
         all.sort_unstable();
@@ -150,7 +150,7 @@ impl LocalRun for MiniBatches<'_> {
         sum.into_iter().map(|slope| (slope * per_sample) as f32).collect()
     }
 
-    fn moved(&self) -> Vec<f32> {
+    fn delta(&self) -> Vec<f32> {
         let workspace = self.workspace.as_ref().expect("it is given back only when the run ends");
         workspace.minus(self.net, self.start)
     }
@@ -162,7 +162,7 @@ impl Trainee for MiniBatches<'_> {
         let per_step = 1.0 / f64::from(self.done);
         let (loss, accuracy) = ((self.losses.sum() * per_step) as f32, (self.accuracy * per_step) as f32);
         let accuracy = (self.samples.n_aims() == 0).then_some(accuracy);
-        Some(Done { delta: self.moved(), steps, loss, loss_fall: self.losses.fall(), accuracy })
+        Some(Done { delta: self.delta(), steps, loss, loss_fall: self.losses.fall(), accuracy })
     }
 }
 

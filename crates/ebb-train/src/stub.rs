@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ebb_round::{
-    Census, ClientId, Evaluator, Job, Layout, LocalRun, Parcel, Piece, RoundNo, Score, Shares, StepRule,
+    Census, ClientId, Evaluator, Job, Layout, LocalRun, Parcel, RoundNo, Score, Shares, StepRule, Tensor,
 };
 
 use crate::task::{Done, Tally, Task, Trainee};
@@ -51,7 +51,7 @@ impl Stub {
 }
 
 fn layout(n_params: usize) -> Layout {
-    Layout::new(vec![Piece { name: "weight".to_owned(), shape: vec![n_params], trained: true }])
+    Layout::new(vec![Tensor { name: "weight".to_owned(), shape: vec![n_params], is_trained: true }])
 }
 
 impl Task for Stub {
@@ -124,7 +124,7 @@ struct Idle<'t> {
 }
 
 impl LocalRun for Idle<'_> {
-    fn steps_asked(&self) -> u32 {
+    fn steps_requested(&self) -> u32 {
         self.asked
     }
 
@@ -134,11 +134,11 @@ impl LocalRun for Idle<'_> {
         count
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
+    fn full_gradient(&mut self) -> Vec<f32> {
         vec![0.0; self.delta.len()]
     }
 
-    fn moved(&self) -> Vec<f32> {
+    fn delta(&self) -> Vec<f32> {
         self.delta.to_vec()
     }
 }
@@ -173,9 +173,9 @@ mod tests {
         let stub = Stub::new(3);
         let two = NonZeroU32::new(2).unwrap();
         let work = Work { amount: Amount::Steps(NonZeroU32::new(5).unwrap()), batch: None };
-        let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), rate: 0.1, work };
+        let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, two);
-        assert_eq!((client.steps_asked(), client.steps(5, &StepRule::default())), (5, 2));
+        assert_eq!((client.steps_requested(), client.steps(5, &StepRule::default())), (5, 2));
         let done = client.so_far().unwrap();
         assert_eq!((done.delta, done.steps), (vec![0.0], two));
         assert!(stub.begin(ClientId::new(1), &job, 1, two).so_far().is_none());
@@ -190,9 +190,9 @@ mod tests {
         let counts = stub.class_counts(ClientId::new(11)).unwrap();
         assert_eq!((counts[1], counts.iter().sum::<u32>()), (10, stub.samples(ClientId::new(11))));
         let work = Work { amount: Amount::Epochs(NonZeroU32::new(1).unwrap()), batch: NonZeroU32::new(5) };
-        let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), rate: 0.1, work };
+        let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, NonZeroU32::new(9).unwrap());
-        assert_eq!((client.steps_asked(), client.steps(2, &StepRule::default())), (2, 2));
+        assert_eq!((client.steps_requested(), client.steps(2, &StepRule::default())), (2, 2));
         assert_eq!(client.so_far().unwrap().delta, [1e-3; 3]);
     }
 }

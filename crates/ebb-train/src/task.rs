@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, Skill, Stream};
+use ebb_round::{ClientId, Job, Layout, LocalRun, StepFeature, Stream};
 
 /// A model together with everybody's data.
 pub trait Task: Send + Sync {
@@ -68,7 +68,7 @@ pub trait Task: Send + Sync {
         false
     }
     /// Whether whoever trains can do this, as far as it said.
-    fn can(&self, _skill: Skill) -> bool {
+    fn can(&self, _skill: StepFeature) -> bool {
         true
     }
     /// Ends, as a failure, whatever that program is at: nobody waits for it any more.

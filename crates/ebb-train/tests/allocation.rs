@@ -63,13 +63,13 @@ fn the_allocator_counts() {
 #[test]
 fn a_step_allocates_nothing() {
     let adam = StepRule {
-        rate: 0.001,
+        learning_rate: 0.001,
         weight_decay: 0.1,
-        clip: Some(1.0),
+        max_grad_norm: Some(1.0),
         adam: Some(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }),
         ..StepRule::default()
     };
-    let momentum = StepRule { rate: 0.01, momentum: 0.9, ..StepRule::default() };
+    let momentum = StepRule { learning_rate: 0.01, momentum: 0.9, ..StepRule::default() };
     for (name, _) in NAMES {
         let input = match *name {
             "char-lstm" => Input::Sequence { steps: 4, symbols: 80 },
@@ -78,7 +78,7 @@ fn a_step_allocates_nothing() {
         let spec = named(name, input, 10).unwrap();
         check(name, &spec, &momentum);
         check(name, &spec, &adam);
-        check(name, &spec, &StepRule { pull: 0.1, nesterov: true, ..momentum });
+        check(name, &spec, &StepRule { proximal: 0.1, nesterov: true, ..momentum });
     }
     let conv = Layer::Conv { channels: 4, kernel: 3, stride: 1, padding: 1 };
     let dense = Layer::Dense { units: 10 };

@@ -22,7 +22,7 @@ fn numbers(stream: u64, count: usize) -> Vec<f32> {
 fn start(net: &Net) -> Vec<f32> {
     let mut weights = vec![0.0; net.layout().len()];
     let mut bound = 0.0;
-    for (stream, (piece, range)) in net.layout().pieces().enumerate() {
+    for (stream, (piece, range)) in net.layout().tensors().enumerate() {
         let values = &mut weights[range];
         let part = piece.name.rsplit('.').next().unwrap();
         if piece.shape.len() > 1 {
@@ -70,7 +70,7 @@ fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f
 /// The largest difference from PyTorch's numbers.
 fn distance(net: &Net, weights: &[f32], expected: &serde_json::Value) -> f64 {
     let mut worst = 0.0_f64;
-    for (tensor, (piece, range)) in net.layout().pieces().enumerate() {
+    for (tensor, (piece, range)) in net.layout().tensors().enumerate() {
         let step = (range.len() / SHOWN).max(1);
         let own: Vec<_> = weights[range].iter().step_by(step).take(SHOWN).collect();
         let theirs = expected[tensor].as_array().unwrap();
@@ -94,7 +94,7 @@ fn check_spec(name: &str, spec: &Spec, n_classes: usize) {
     let spec = Spec { input: spec.input, layers: spec.layers.iter().copied().filter(kept).collect() };
     for path in Path::available() {
         let net = Net::new(&spec, path).unwrap();
-        let (loss, one) = train(&net, n_classes, 1, &StepRule { rate: 0.1, ..StepRule::default() });
+        let (loss, one) = train(&net, n_classes, 1, &StepRule { learning_rate: 0.1, ..StepRule::default() });
         let expected_loss = expected["loss"].as_f64().unwrap();
         assert!(
             (loss - expected_loss).abs() < 2e-6,
@@ -102,8 +102,12 @@ fn check_spec(name: &str, spec: &Spec, n_classes: usize) {
             path.name()
         );
         let far = distance(&net, &one, &expected["one_step"]);
-        let (_, fifty) =
-            train(&net, n_classes, 50, &StepRule { rate: 0.01, momentum: 0.9, ..StepRule::default() });
+        let (_, fifty) = train(
+            &net,
+            n_classes,
+            50,
+            &StepRule { learning_rate: 0.01, momentum: 0.9, ..StepRule::default() },
+        );
         let farther = distance(&net, &fifty, &expected["fifty_steps"]);
         println!("{name} on {}: {far:.1e} after one step, {farther:.1e} after fifty", path.name());
         assert!(far < 1e-6, "{name} on {}: {far} apart after one step", path.name());
@@ -120,11 +124,16 @@ const CIFAR: Input = Input::Image { height: 32, width: 32, channels: 3 };
 fn optimisers() {
     let file = format!("{}/tests/torch/mnist-cnn.json", env!("CARGO_MANIFEST_DIR"));
     let expected: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    let nesterov =
-        StepRule { rate: 0.05, momentum: 0.9, nesterov: true, weight_decay: 0.01, ..StepRule::default() };
+    let nesterov = StepRule {
+        learning_rate: 0.05,
+        momentum: 0.9,
+        nesterov: true,
+        weight_decay: 0.01,
+        ..StepRule::default()
+    };
     let adam = Some(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
-    let adam = StepRule { rate: 0.001, adam, weight_decay: 0.01, ..StepRule::default() };
-    let clipped = StepRule { rate: 0.5, clip: Some(0.1), ..StepRule::default() };
+    let adam = StepRule { learning_rate: 0.001, adam, weight_decay: 0.01, ..StepRule::default() };
+    let clipped = StepRule { learning_rate: 0.5, max_grad_norm: Some(0.1), ..StepRule::default() };
     for path in Path::available() {
         let net = Net::new(&named("mnist-cnn", MNIST, 10).unwrap(), path).unwrap();
         for (name, rule, bound) in

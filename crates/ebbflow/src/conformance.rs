@@ -96,7 +96,7 @@ fn needs_oracle_chances(registry: &Registry, subject: &Subject) -> bool {
     let facts = Facts { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
     let roles = registry.build(&tree, facts);
     let roles = roles.unwrap_or_else(|error| does_not_build(subject, &error));
-    roles.selector.needs_oracle_chances() || roles.aggregator.needs_oracle_chances()
+    roles.selector.needs_oracle_probabilities() || roles.aggregator.needs_oracle_probabilities()
 }
 
 fn does_not_build(subject: &Subject, error: &dyn std::fmt::Display) -> ! {
@@ -315,7 +315,7 @@ impl Trial<'_> {
         let threads = NonZeroUsize::new(threads).expect("at least one thread");
         let mut run = Assembled::new(self.registry, tree, Path::new(""), threads)
             .unwrap_or_else(|error| does_not_build(self.subject, &error));
-        run.engine.lend(Box::new(FileShelf::new(&std::env::temp_dir())));
+        run.engine.set_spill_store(Box::new(FileShelf::new(&std::env::temp_dir())));
         run
     }
 }

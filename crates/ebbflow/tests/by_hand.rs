@@ -292,7 +292,7 @@ impl LocalRule for Watched {
     }
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let of = |parcel: &Parcel| parcel.side.get(self.side).map_or(0.0, |control| control[0]);
+        let of = |parcel: &Parcel| parcel.side_vectors.get(self.side).map_or(0.0, |control| control[0]);
         let variates = Variates { round: job.round, everybodys: of(&job.global), own: of(memory) };
         SEEN.with_borrow_mut(|seen| seen.push(variates));
         self.rule.run(job, memory, run)

@@ -53,7 +53,7 @@ fn play(run: &mut Assembled, kept_may_count: bool) -> Row {
     for (client, factor) in shares.boosts() {
         assert!(*factor > 1.0 && shares.of(*client) > 0.0, "round {number}");
     }
-    for answer in &outcome.returns.fresh {
+    for answer in &outcome.responses.fresh {
         assert!(
             shares.of(answer.client) > 0.0,
             "round {number}: {:?} is outside the objective",
@@ -63,7 +63,7 @@ fn play(run: &mut Assembled, kept_may_count: bool) -> Row {
     let moved = before != run.engine.model().model;
     assert_eq!(moved, outcome.step_norm > 0.0, "round {number}");
     assert!(
-        outcome.step_norm == 0.0 || !outcome.returns.fresh.is_empty(),
+        outcome.step_norm == 0.0 || !outcome.responses.fresh.is_empty(),
         "round {number}: nobody moved the model"
     );
     Row::new(census, &outcome, Some(&run.engine.model().model))

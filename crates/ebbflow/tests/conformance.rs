@@ -2,7 +2,7 @@
 
 use ebbflow::conformance::check;
 use ebbflow::{
-    Aggregator, Census, Cohort, Contribution, Entry, Hold, Probes, Recipe, Registry, Round, Selector,
+    Aggregator, Census, Cohort, Contribution, Entry, Probes, Recipe, Registry, Retention, Round, Selector,
     stateless,
 };
 
@@ -50,8 +50,8 @@ fn a_selector_that_forgets_is_found_out() {
 struct Careless;
 
 impl Aggregator for Careless {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
     fn weigh(&mut self, _round: &Round<'_>, _contribution: &Contribution) -> f64 {
         0.5

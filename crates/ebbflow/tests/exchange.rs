@@ -152,7 +152,7 @@ fn models_trained_here_have_what_pytorch_looks_for() {
     for name in ["mlp", "norm", "chars"] {
         let net = Net::new(&spec(name), ebbflow::train::Path::Portable).unwrap();
         let start = net.initial(3);
-        let rule = StepRule { rate: 0.3, ..StepRule::default() };
+        let rule = StepRule { learning_rate: 0.3, ..StepRule::default() };
         let mut model = start.clone();
         for _ in 0..20 {
             let mut workspace = loaded(&net, &model);

@@ -37,7 +37,7 @@ const CLIENTS: [(f64, u32); 4] = [(0.0, 1), (3.0, 2), (6.0, 3), (-4.0, 4)];
 /// Everybody at first, then whoever a coin lets come.
 fn coins(seed: u64, rounds: u32) -> Vec<Vec<usize>> {
     let mut stream = Stream::of_run(seed, "coins");
-    let comes = |number| -> Vec<usize> { (0..4).filter(|_| number == 0 || stream.chance(0.5)).collect() };
+    let comes = |number| -> Vec<usize> { (0..4).filter(|_| number == 0 || stream.bernoulli(0.5)).collect() };
     (0..rounds).map(comes).collect()
 }
 
@@ -273,8 +273,8 @@ fn fast_goes_with_all_other_methods() {
         let mut snapshots = 0.0;
         for _ in 0..30 {
             let outcome = run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
-            snapshots += outcome.notes["fast_snapshot"];
-            assert!(outcome.notes["fast_snapshot"] == 0.0 || outcome.returns.fresh.len() == 5, "{with}");
+            snapshots += outcome.metrics["fast_snapshot"];
+            assert!(outcome.metrics["fast_snapshot"] == 0.0 || outcome.responses.fresh.len() == 5, "{with}");
         }
         // 15 expected, standard deviation 2.7; the same coins for all.
         assert!((5.0..25.0).contains(&snapshots), "{with}: {snapshots}");
@@ -324,7 +324,7 @@ fn running_statistics_stay_what_they_are() {
         for number in 0..30 {
             run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
             for (piece, range) in
-                run.layout().pieces().filter(|(piece, _)| piece.name.ends_with("running_var"))
+                run.layout().tensors().filter(|(piece, _)| piece.name.ends_with("running_var"))
             {
                 let variances = &run.engine.model().model[range];
                 assert!(

@@ -29,7 +29,7 @@ impl Selector for RarestFirst {
     }
 
     fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
-        for answer in &report.returns.fresh {
+        for answer in &report.responses.fresh {
             *self.answers.entry(answer.client).or_default() += 1;
         }
     }

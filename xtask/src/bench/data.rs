@@ -87,7 +87,7 @@ fn batches(
     let test = Held { samples: Arc::clone(samples), by_client: Vec::new() };
     let task = Labelled::new(net, 1, held, test, None);
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(BATCH) };
-    let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), rate: 0.001, work };
+    let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), learning_rate: 0.001, work };
     let mut room = vec![0.0; BATCH as usize * samples.width()];
     let mut turns = Vec::new();
     // The first turn is not counted: it brings everything in.
@@ -101,7 +101,7 @@ fn batches(
         let made_s = began.elapsed().as_secs_f64() / f64::from(n_batches);
         let mut run = task.begin(ClientId::new(0), &job, 1, NonZeroU32::MAX);
         let began = Instant::now();
-        run.steps(n_batches, &StepRule { rate: 0.001, ..StepRule::default() });
+        run.steps(n_batches, &StepRule { learning_rate: 0.001, ..StepRule::default() });
         // Steps make their batches too.
         let trained_s = began.elapsed().as_secs_f64() / f64::from(n_batches) - made_s;
         turns.push((made_s, trained_s));

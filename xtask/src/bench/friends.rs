@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ebb_methods::Registry;
 use ebb_round::gram::{Pairs, gram};
-use ebb_round::{Answer, Census, ClientId, Parcel, Returns, Round, RoundNo, Shares, Stream};
+use ebb_round::{Census, ClientId, ClientUpdate, Parcel, Responses, Round, RoundNo, Shares, Stream};
 use ebb_settings::{Facts, Tree};
 use serde_json::{Value, json};
 
@@ -217,29 +217,30 @@ fn clustered(
         active.sort_unstable();
         let mut is_active = vec![false; n_clients];
         active.iter().for_each(|&idx| is_active[idx] = true);
-        let answer = |&idx: &usize| Answer {
+        let answer = |&idx: &usize| ClientUpdate {
             client: ClientId::new(idx),
-            chance: None,
+            inclusion_probability: None,
             update: Arc::clone(&updates[idx]),
         };
         let absent = (0..n_clients).filter(|&idx| !is_active[idx]).map(ClientId::new).collect();
-        let returns = Returns { fresh: active.iter().map(answer).collect(), absent, ..Returns::default() };
+        let returns =
+            Responses { fresh: active.iter().map(answer).collect(), absent, ..Responses::default() };
         let round = Round {
             number,
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: threads.get(),
-            rate: 0.1,
+            learning_rate: 0.1,
             global: Arc::new(Parcel::of(vec![0.0; n_params])),
-            trained: std::slice::from_ref(&trained),
+            trained_ranges: std::slice::from_ref(&trained),
             census: &census,
             shares: &shares,
             oracle_clusters: &[],
-            oracle_chances: &[],
+            oracle_probabilities: &[],
         };
         let began = Instant::now();
         black_box(friend.stand_ins(&round, &returns));
-        (began.elapsed().as_secs_f64(), friend.notes()["pairs_scored"])
+        (began.elapsed().as_secs_f64(), friend.metrics()["pairs_scored"])
     };
     let warm_up = if settings.contains("races") { WARM_UP } else { 1 };
     for number in 0..warm_up {

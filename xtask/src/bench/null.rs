@@ -8,10 +8,10 @@ use ebb_round::{Parcel, Update};
 pub(super) fn update(delta: Vec<f32>) -> Update {
     Update {
         delta: Parcel::of(delta),
-        base: 0,
-        rate: 0.1,
+        base_round: 0,
+        learning_rate: 0.1,
         steps: NonZeroU32::MIN,
-        steps_asked: NonZeroU32::MIN,
+        steps_requested: NonZeroU32::MIN,
         samples: 1,
         loss: 0.0,
         loss_fall: 0.0,

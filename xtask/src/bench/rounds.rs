@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ebb_methods::Registry;
 use ebb_record::{Header, Row, RunWriter};
 use ebb_round::{
-    Account, Census, ClientId, Cohort, Engine, Fleet, FleetError, Job, Loader, Order, Probes, Report, Round,
-    RoundNo, RunFacts, Saver, Selector, Sink, Spent, State, StateError, Update, Wait,
+    Assignment, Census, ClientId, Cohort, Cost, Engine, Fleet, FleetError, Job, Loader, Probes, Report,
+    ResponseInfo, Round, RoundNo, RunContext, Saver, Selector, State, StateError, Update, UpdateSink, Wait,
 };
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
@@ -179,11 +179,11 @@ fn timed_run(
     roles.server.start_from(task.initial());
     roles.selector = Box::new(TimedSelector { inner: roles.selector, clock: Arc::clone(&clock) });
     let local = Arc::clone(&roles.local);
-    let run_facts = RunFacts {
+    let run_facts = RunContext {
         seed: SEED,
         deadline_s: world.deadline_s(),
         threads: threads.get(),
-        ..RunFacts::default()
+        ..RunContext::default()
     };
     let inner = SimFleet::new(world, task, local, Box::new(Threads::new(threads)), SEED);
     let mut fleet = TimedFleet { inner, clock: Arc::clone(&clock) };
@@ -207,7 +207,7 @@ fn timed_run(
         }
         let round_began = Instant::now();
         let outcome = engine.round(&mut fleet, &mut Unjudged)?;
-        n_asked += outcome.cohort.picks.len();
+        n_asked += outcome.cohort.selected.len();
         clock.time(Part::Record, || {
             let row = Row::new(engine.census(), &outcome, None);
             writer.append(&row)?;
@@ -318,16 +318,21 @@ impl Fleet for TimedFleet {
         self.clock.time(Part::RollCall, || self.inner.roll_call(number, census))
     }
 
-    fn measure(
+    fn probe(
         &mut self,
         clients: &[ClientId],
         samples: Option<NonZeroU32>,
         job: &Job,
-    ) -> Result<(Probes, Spent), FleetError> {
-        self.inner.measure(clients, samples, job)
+    ) -> Result<(Probes, Cost), FleetError> {
+        self.inner.probe(clients, samples, job)
     }
 
-    fn train(&mut self, orders: &[Order], wait: Wait, sink: &mut dyn Sink) -> Result<Spent, FleetError> {
+    fn train(
+        &mut self,
+        orders: &[Assignment],
+        wait: Wait,
+        sink: &mut dyn UpdateSink,
+    ) -> Result<Cost, FleetError> {
         let clock = &self.clock;
         let mut sink = TimedSink { inner: sink, clock };
         clock.time(Part::TrainAndFold, || self.inner.train(orders, wait, &mut sink))
@@ -337,8 +342,8 @@ impl Fleet for TimedFleet {
         self.inner.oracle_silent(job, wait)
     }
 
-    fn account(&self) -> Account {
-        self.inner.account()
+    fn response_info(&self) -> ResponseInfo {
+        self.inner.response_info()
     }
 }
 
@@ -353,11 +358,11 @@ impl State for TimedFleet {
 }
 
 struct TimedSink<'a> {
-    inner: &'a mut dyn Sink,
+    inner: &'a mut dyn UpdateSink,
     clock: &'a Clock,
 }
 
-impl Sink for TimedSink<'_> {
+impl UpdateSink for TimedSink<'_> {
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError> {
         self.clock.time(Part::Fold, || self.inner.offer(client, update))
     }

@@ -8,8 +8,8 @@ use std::time::Instant;
 use ebb_methods::Registry;
 use ebb_methods::select::e3cs::direct::allocate;
 use ebb_round::{
-    Answer, Bits, Census, ClientId, Cohort, Loader, Parcel, Probes, Report, Returns, Round, RoundNo, Saver,
-    Selector, Shares, Stream, Update,
+    Bits, Census, ClientId, ClientUpdate, Cohort, Loader, Parcel, Probes, Report, Responses, Round, RoundNo,
+    Saver, Selector, Shares, Stream, Update,
 };
 use ebb_settings::{Facts, Tree};
 use serde_json::{Value, json};
@@ -89,13 +89,13 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         seed: 1,
         deadline_s: f64::INFINITY,
         threads: 1,
-        rate: 0.1,
+        learning_rate: 0.1,
         global: Arc::clone(&model),
-        trained: &[],
+        trained_ranges: &[],
         census: &census,
         shares: &shares,
         oracle_clusters: &[],
-        oracle_chances: &[],
+        oracle_probabilities: &[],
     };
     let update = Arc::new(update(vec![0.0]));
     let mut luck = Stream::of_run(1, "luck");
@@ -107,7 +107,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         let mut elapsed = began.elapsed();
         let returns = answers(&mut cohort, &update, &mut luck);
         let began = Instant::now();
-        selector.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
+        selector.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
         elapsed += began.elapsed();
         if number >= WARM_UP {
             took_ms.push(1e3 * elapsed.as_secs_f64());
@@ -162,15 +162,18 @@ fn built(n_clients: usize, cohort: usize, quota: f64) -> Result<Box<dyn Selector
 
 /// Clients of four kinds are there in a tenth, three, six and nine tenths of the rounds.
 fn is_there(client: ClientId, luck: &mut Stream) -> bool {
-    luck.chance([0.1, 0.3, 0.6, 0.9][client.idx() % 4])
+    luck.bernoulli([0.1, 0.3, 0.6, 0.9][client.idx() % 4])
 }
 
-fn answers(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Returns {
-    cohort.picks.sort_by_key(|pick| pick.client);
-    let there = cohort.picks.iter().filter(|pick| is_there(pick.client, luck));
-    let answer =
-        there.map(|pick| Answer { client: pick.client, chance: pick.chance, update: Arc::clone(update) });
-    Returns { fresh: answer.collect(), ..Returns::default() }
+fn answers(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Responses {
+    cohort.selected.sort_by_key(|pick| pick.client);
+    let there = cohort.selected.iter().filter(|pick| is_there(pick.client, luck));
+    let answer = there.map(|pick| ClientUpdate {
+        client: pick.client,
+        inclusion_probability: pick.inclusion_probability,
+        update: Arc::clone(update),
+    });
+    Responses { fresh: answer.collect(), ..Responses::default() }
 }
 
 /// A round as it is written in the paper: everybody is sorted, gets a chance and draws a number.
@@ -182,7 +185,7 @@ fn directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> us
         .chances
         .iter()
         .enumerate()
-        .map(|(idx, chance)| (libm::log(1.0 - luck.unit()) / chance, idx))
+        .map(|(idx, chance)| (libm::log(1.0 - luck.uniform()) / chance, idx))
         .collect();
     keys.select_nth_unstable_by(cohort - 1, |one, two| two.0.total_cmp(&one.0));
     let left = cohort as f64 - n_clients * quota;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_round::{Amount, ClientId, Job, LocalRule, LocalRun, Parcel, StepRule, Stream, Work};
-use ebb_train::backend::{Assignment, Backend, Threads};
+use ebb_train::backend::{Backend, Threads, TrainingJob};
 use ebb_train::data::{Held, Labelled, Samples};
 use ebb_train::net::{Input, Layer, Net, Spec, named};
 use ebb_train::{Path, Task, read};
@@ -357,8 +357,8 @@ impl Workload {
         let mut number = 0_u32;
         let mut round = || -> Result<f64, Box<dyn Error>> {
             let global = Arc::new(Parcel::of(model.clone()));
-            let job = Arc::new(Job { round: number, global, rate: self.rate, work });
-            let assignment = |&client: &usize| Assignment {
+            let job = Arc::new(Job { round: number, global, learning_rate: self.rate, work });
+            let assignment = |&client: &usize| TrainingJob {
                 client: ClientId::new(client),
                 job: Arc::clone(&job),
                 memory: Arc::default(),
@@ -615,8 +615,8 @@ impl LocalRule for Plain {
     }
 
     fn run(&self, _job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let step = StepRule { rate: self.rate, momentum: self.momentum, ..StepRule::default() };
-        run.steps(run.steps_asked(), &step);
+        let step = StepRule { learning_rate: self.rate, momentum: self.momentum, ..StepRule::default() };
+        run.steps(run.steps_requested(), &step);
         None
     }
 }

@@ -109,7 +109,7 @@ fn with_worker(
         .map_err(CliError::Unavailable)?;
     let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
     let roles = registry.build(&given(invitation)?, facts)?;
-    if let Some(lack) = lack(&task, &roles.local.skills()) {
+    if let Some(lack) = lack(&task, &roles.local.step_features()) {
         return Err(CliError::Usage(lack));
     }
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))

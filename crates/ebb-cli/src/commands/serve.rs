@@ -114,7 +114,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
 /// How the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     let settings = invited::said(&run.resolved);
-    let (needs, sides) = (run.engine.needs(), run.engine.sides());
+    let (needs, sides) = (run.engine.required_capabilities(), run.engine.side_vectors());
     table.rules(needs, sides, run.layout().clone(), settings, u64::from(run.run.seed))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebb_exec::protocol::{Ask, Reply, Rule};
 use ebb_exec::{read_vector, write_vector};
-use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, StepFeature, StepRule, Work};
 use ebb_settings::Facts;
 use ebb_train::{Task, Trainee};
 
@@ -53,7 +53,7 @@ fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Opt
         say(&wrong(format!("there is no client {client}")))?;
         return hear(lines);
     }
-    let job = Job { round, global, rate: 0.0, work };
+    let job = Job { round, global, learning_rate: 0.0, work };
     let mut trainee = task.begin(ClientId::new(client as usize), &job, seed, limit);
     say(&Reply::default())?;
     while let Some(ask) = hear(lines)? {
@@ -61,7 +61,7 @@ fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Opt
             Ask::Steps { count, rule } => train_on(task, trainee.as_mut(), *count, rule),
             Ask::Update { file } => update(task, trainee.as_ref(), file),
             Ask::Gradient { file } => {
-                write_vector(file, task.layout(), &trainee.gradient()).map(|()| Reply::default())
+                write_vector(file, task.layout(), &trainee.full_gradient()).map(|()| Reply::default())
             }
             Ask::Describe { .. } | Ask::Begin { .. } | Ask::Loss { .. } | Ask::Evaluate { .. } => {
                 return Ok(Some(ask));
@@ -76,12 +76,21 @@ fn train_on(task: &dyn Task, trainee: &mut dyn LocalRun, count: u32, rule: &Rule
     let push = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
     let adam = rule.adam.map(|[beta1, beta2, epsilon]| Adam { beta1, beta2, epsilon });
     let &Rule { rate, momentum, nesterov, weight_decay, pull, clip, .. } = rule;
-    let rule = StepRule { rate, momentum, nesterov, adam, weight_decay, pull, push: push.as_deref(), clip };
+    let rule = StepRule {
+        learning_rate: rate,
+        momentum,
+        nesterov,
+        adam,
+        weight_decay,
+        proximal: pull,
+        correction: push.as_deref(),
+        max_grad_norm: clip,
+    };
     Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
 }
 
 fn update(task: &dyn Task, trainee: &dyn Trainee, file: &std::path::Path) -> Result<Reply, String> {
-    write_vector(file, task.layout(), &trainee.moved())?;
+    write_vector(file, task.layout(), &trainee.delta())?;
     let done = trainee.so_far();
     Ok(Reply {
         steps: Some(done.as_ref().map_or(0, |done| done.steps.get())),
@@ -105,7 +114,7 @@ fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
                 samples: Some(f64::from(task.samples(client))),
                 held_out: Some(task.held_out(client)),
                 labels: Some(task.has_accuracy()),
-                can: Some(Skill::ALL.map(|skill| skill.name().to_owned()).to_vec()),
+                can: Some(StepFeature::ALL.map(|skill| skill.name().to_owned()).to_vec()),
                 ..Reply::default()
             })
         }

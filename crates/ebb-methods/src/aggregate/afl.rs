@@ -7,7 +7,8 @@
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+    Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, SpillStore, State,
+    StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -69,63 +70,67 @@ struct Cross {
 }
 
 impl Aggregator for Cross {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
         // A rate that fell to nothing says nothing of the slope.
         let worked = |one: &&Contribution| {
-            one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.rate > 0.0
+            one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.learning_rate > 0.0
         };
         let mut came: Vec<_> = contributions.iter().filter(worked).collect();
         // Of two answers of one client the newer is its latest.
         came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
-        let total: f64 = came.iter().map(|one| round.weight(one.client)).sum();
+        let total: f64 = came.iter().map(|one| round.aggregation_weight(one.client)).sum();
         if !came.is_empty() {
-            let asked =
-                |one: &&Contribution| round.weight(one.client) * f64::from(one.update.steps_asked.get());
+            let asked = |one: &&Contribution| {
+                round.aggregation_weight(one.client) * f64::from(one.update.steps_requested.get())
+            };
             self.asked = came.iter().map(asked).sum::<f64>() / total;
         }
-        let reach = f64::from(round.rate) * self.asked;
-        let per_step =
-            |one: &Contribution| 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps.get()));
+        let reach = f64::from(round.learning_rate) * self.asked;
+        let per_step = |one: &Contribution| {
+            1.0 / (f64::from(one.update.learning_rate) * f64::from(one.update.steps.get()))
+        };
         let Some(latest) = &mut self.latest else {
             let mut sum = vec![0.0; round.global.model.len()];
             let mut given = Vec::new();
             for one in came {
-                let part = round.weight(one.client) / total;
-                let asked = f64::from(one.update.rate) * f64::from(one.update.steps_asked.get());
+                let part = round.aggregation_weight(one.client) / total;
+                let asked = f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get());
                 given.push((one.client, part * reach / asked));
                 add(&mut sum, part * per_step(one), &one.update.delta.model);
             }
-            return Aggregate { vector: scaled(&sum, reach), given: Some(given) };
+            return Aggregate { vector: scaled(&sum, reach), coefficients: Some(given) };
         };
         latest.begin(round);
         for one in &came {
             // By steps, so that half of the work says as much as all of it.
             let step = scaled_down(&one.update.delta.model, per_step(one));
-            let done = 1.0 / (f64::from(one.update.rate) * f64::from(one.update.steps_asked.get()));
-            latest.replace(round, one.client, &step, (done, one.update.base));
+            let done =
+                1.0 / (f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get()));
+            latest.replace(round, one.client, &step, (done, one.update.base_round));
         }
         let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {
-            true => Aggregate::nothing(round.global.model.len()),
-            false => {
-                Aggregate { vector: scaled(latest.sum(), reach), given: Some(latest.given(round, reach)) }
-            }
+            true => Aggregate::zero(round.global.model.len()),
+            false => Aggregate {
+                vector: scaled(latest.sum(), reach),
+                coefficients: Some(latest.given(round, reach)),
+            },
         }
     }
 
-    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
         if let Some(latest) = &mut self.latest {
             latest.lend(shelf);
         }
     }
 
-    fn notes(&self) -> Notes {
-        self.latest.as_ref().map_or_else(Notes::new, Remembered::notes)
+    fn metrics(&self) -> Metrics {
+        self.latest.as_ref().map_or_else(Metrics::new, Remembered::notes)
     }
 }
 
@@ -162,7 +167,7 @@ mod tests {
         for (number, came) in (9..).zip(rounds) {
             let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| {
                 let mut one = Contribution { age, ..partial(client, value, steps, 4) };
-                Arc::make_mut(&mut one.update).base = number - age;
+                Arc::make_mut(&mut one.update).base_round = number - age;
                 one
             };
             let came: Vec<_> = came.iter().map(one).collect();
@@ -184,8 +189,9 @@ mod tests {
         let mut afl = aggregator(CS, "").unwrap();
         // Made at a rate of .1.
         let came = [partial(0, 4.0, 4, 4)];
-        let mut at =
-            |rate, came: &[Contribution]| afl.aggregate(&Round { rate, ..world.round(9) }, came).vector[0];
+        let mut at = |rate, came: &[Contribution]| {
+            afl.aggregate(&Round { learning_rate: rate, ..world.round(9) }, came).vector[0]
+        };
         assert_eq!([at(0.1, &came), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Contribution, Loader, Notes, Round, RoundNo, Saver, State, StateError};
+use ebb_round::{ClientId, Contribution, Loader, Metrics, Round, RoundNo, Saver, State, StateError};
 use ebb_settings::{Chance, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -82,10 +82,10 @@ impl Chances {
         self.begin(round);
         let cut_off = self.cut_off;
         let chance = match self.source {
-            Source::Picks => one.chance,
-            Source::Oracle => {
-                round.oracle_chance(one.client).map(|chance| chance * one.chance.unwrap_or(1.0))
-            }
+            Source::Picks => one.inclusion_probability,
+            Source::Oracle => round
+                .oracle_probability(one.client)
+                .map(|chance| chance * one.inclusion_probability.unwrap_or(1.0)),
             Source::Given => self.given.get(one.client.idx()).copied(),
             Source::Intervals => Some(1.0 / self.past(round, one.client).interval(round, cut_off)),
             Source::Counts => Some(self.past(round, one.client).share(round)),
@@ -103,9 +103,9 @@ impl Chances {
     }
 
     /// Answers whose chance nobody knew, if any, for the record.
-    pub(super) fn notes(&self) -> Notes {
+    pub(super) fn notes(&self) -> Metrics {
         let learns = matches!(self.source, Source::Intervals | Source::Counts);
-        if learns { Notes::new() } else { Notes::from([("chances_unknown", f64::from(self.unknown))]) }
+        if learns { Metrics::new() } else { Metrics::from([("chances_unknown", f64::from(self.unknown))]) }
     }
 
     fn past(&mut self, round: &Round<'_>, client: ClientId) -> &mut Past {

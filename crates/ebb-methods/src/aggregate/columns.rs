@@ -14,10 +14,10 @@ pub(crate) type Column = Vec<(f32, f64)>;
 /// objective has none.
 pub(crate) fn says<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
     let mut parts: BTreeMap<_, f64> = BTreeMap::new();
-    let counted = contributions.iter().filter(|one| one.part > 0.0 && round.share(one.client) > 0.0);
+    let counted = contributions.iter().filter(|one| one.fraction > 0.0 && round.share(one.client) > 0.0);
     let counted: Vec<_> = counted.collect();
-    counted.iter().for_each(|one| *parts.entry(one.client).or_default() += one.part);
-    counted.into_iter().map(|one| (one, one.part / parts[&one.client].max(1.0))).collect()
+    counted.iter().for_each(|one| *parts.entry(one.client).or_default() += one.fraction);
+    counted.into_iter().map(|one| (one, one.fraction / parts[&one.client].max(1.0))).collect()
 }
 
 /// One number for each coordinate of the model, made from what all contributions have there. Zeros if there are none.
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(found(&world, &contributions), (2.0, vec![1.0, 1.0, third, third, third]));
         // Half of a say stays half of one, and whoever left has none.
         contributions.truncate(3);
-        contributions[2].part = 0.5;
+        contributions[2].fraction = 0.5;
         assert_eq!(found(&world, &contributions).1, [1.0, 1.0, 0.5]);
         world.leave(0);
         world.join(1, 1);

@@ -9,10 +9,10 @@
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
 
-use ebb_round::inbox::LATE_ROUNDS;
+use ebb_round::inbox::MAX_STALENESS_ROUNDS;
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, State, StateError,
+    Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, RoundNo, Saver, State, StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -70,8 +70,8 @@ impl FedBuff {
 }
 
 impl Aggregator for FedBuff {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
@@ -84,7 +84,7 @@ impl Aggregator for FedBuff {
             if self.table.most_stale.is_some_and(|most| staleness > most) {
                 continue;
             }
-            let factor = one.part / (1.0 + f64::from(staleness)).sqrt();
+            let factor = one.fraction / (1.0 + f64::from(staleness)).sqrt();
             add(&mut self.buffer.sum, factor, &one.update.delta.model);
             self.buffer.count += 1;
             self.buffer.factors += factor;
@@ -96,13 +96,13 @@ impl Aggregator for FedBuff {
                 self.moved.push(round.number);
             }
         }
-        self.moved.retain(|at| at.saturating_add(LATE_ROUNDS) >= round.number);
+        self.moved.retain(|at| at.saturating_add(MAX_STALENESS_ROUNDS) >= round.number);
         // Whose work waits in the buffer is not kept.
-        Aggregate::untold(scaled(&aggregate, 1.0))
+        Aggregate::without_coefficients(scaled(&aggregate, 1.0))
     }
 
-    fn notes(&self) -> Notes {
-        Notes::from([("buffered", f64::from(self.buffer.count))])
+    fn metrics(&self) -> Metrics {
+        Metrics::from([("buffered", f64::from(self.buffer.count))])
     }
 }
 

@@ -5,7 +5,7 @@
 //! client's steps count in its update, added up: its steps, if a step is the gradient. Momentum lets early ones count more, the pull of
 //! FedProx less, and with the latter tau is the mean of the steps, as in the authors' code. Both are taken from `[local]`.
 
-use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
+use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -64,25 +64,25 @@ impl FedNova {
 
     /// How far a contribution's steps reach; `None` if nowhere, and then it cannot be stretched.
     fn reach_of(&self, one: &Contribution) -> Option<f64> {
-        let reach = self.reach.steps(one.update.steps.get(), f64::from(one.update.rate));
+        let reach = self.reach.steps(one.update.steps.get(), f64::from(one.update.learning_rate));
         Some(reach).filter(|reach| *reach > 0.0)
     }
 }
 
 impl Aggregator for FedNova {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        self.reach_of(contribution).map_or(0.0, |reach| round.weight(contribution.client) / reach)
+        self.reach_of(contribution).map_or(0.0, |reach| round.aggregation_weight(contribution.client) / reach)
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
         let (mut answered, mut reached) = (0.0, 0.0);
         for one in contributions {
             let Some(reach) = self.reach_of(one) else { continue };
-            let weight = one.part * round.weight(one.client);
+            let weight = one.fraction * round.aggregation_weight(one.client);
             answered += weight;
             let far = if self.reach.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
             reached += weight * far;

@@ -6,7 +6,8 @@
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+    Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, SpillStore, State,
+    StateError,
 };
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
@@ -67,8 +68,8 @@ struct FedStale {
 }
 
 impl Aggregator for FedStale {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
@@ -76,15 +77,15 @@ impl Aggregator for FedStale {
         self.chances.begin(round);
         let answers = own(round, contributions);
         if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
-            return Aggregate::nothing(round.global.model.len());
+            return Aggregate::zero(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
         let mut given = self.past.given(round, 1.0);
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
         for (one, _) in &answers {
-            let weight = round.weight(one.client) / self.chances.of_answer(round, one);
+            let weight = round.aggregation_weight(one.client) / self.chances.of_answer(round, one);
             let repeated = self.beta * self.past.done(one.client);
-            given.push((one.client, weight * (one.update.done() - repeated)));
+            given.push((one.client, weight * (one.update.completed_fraction() - repeated)));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
@@ -93,21 +94,21 @@ impl Aggregator for FedStale {
                 round,
                 one.client,
                 &one.update.delta.model,
-                (one.update.done(), one.update.base),
+                (one.update.completed_fraction(), one.update.base_round),
             );
         }
-        Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
+        Aggregate { vector: scaled(&sum, 1.0), coefficients: Some(given) }
     }
 
-    fn needs_oracle_chances(&self) -> bool {
+    fn needs_oracle_probabilities(&self) -> bool {
         self.chances.needs_oracle()
     }
 
-    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
         self.past.lend(shelf);
     }
 
-    fn notes(&self) -> Notes {
+    fn metrics(&self) -> Metrics {
         let mut notes = self.past.notes();
         notes.extend(self.chances.notes());
         notes
@@ -141,7 +142,7 @@ mod tests {
             .map(|(number, answered)| {
                 let chance = Some(answered.len() as f64 / 4.0);
                 let send = |&client: &usize| Contribution {
-                    chance,
+                    inclusion_probability: chance,
                     ..contribution(client, client as f32 * number as f32 + 1.0)
                 };
                 let sent: Vec<_> = answered.iter().map(send).collect();

@@ -5,7 +5,8 @@
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+    Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, SpillStore, State,
+    StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -46,20 +47,20 @@ struct FedVarp {
 }
 
 impl Aggregator for FedVarp {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         let answers = own(round, contributions);
         if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
-            return Aggregate::nothing(round.global.model.len());
+            return Aggregate::zero(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
         let mut given = self.past.given(round, 1.0);
         for (one, part) in &answers {
-            given.push((one.client, part * (one.update.done() - self.past.done(one.client))));
+            given.push((one.client, part * (one.update.completed_fraction() - self.past.done(one.client))));
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
@@ -68,17 +69,17 @@ impl Aggregator for FedVarp {
                 round,
                 one.client,
                 &one.update.delta.model,
-                (one.update.done(), one.update.base),
+                (one.update.completed_fraction(), one.update.base_round),
             );
         }
-        Aggregate { vector: scaled(&sum, 1.0), given: Some(given) }
+        Aggregate { vector: scaled(&sum, 1.0), coefficients: Some(given) }
     }
 
-    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
         self.past.lend(shelf);
     }
 
-    fn notes(&self) -> Notes {
+    fn metrics(&self) -> Metrics {
         self.past.notes()
     }
 }

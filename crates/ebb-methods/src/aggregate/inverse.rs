@@ -8,7 +8,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, State, StateError};
+use ebb_round::{Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, State, StateError};
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
@@ -80,12 +80,12 @@ struct Inverse {
 }
 
 impl Aggregator for Inverse {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        let weight = round.weight(contribution.client);
+        let weight = round.aggregation_weight(contribution.client);
         // Nobody knows the chance that an answer comes late.
         if contribution.is_own() { weight / self.chances.of_answer(round, contribution) } else { weight }
     }
@@ -95,11 +95,11 @@ impl Aggregator for Inverse {
         1.0
     }
 
-    fn needs_oracle_chances(&self) -> bool {
+    fn needs_oracle_probabilities(&self) -> bool {
         self.chances.needs_oracle()
     }
 
-    fn notes(&self) -> Notes {
+    fn metrics(&self) -> Metrics {
         self.chances.notes()
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     fn known_chances_are_divided_by() {
         let mut world = World::of(4);
         world.chances = vec![0.25; 4];
-        let asked = Contribution { chance: Some(0.5), ..contribution(1, 1.0) };
+        let asked = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };
         for (text, expected, unknown) in [
             ("", 2.0, 0.0),
             ("chances = \"oracle\"", 8.0, 0.0),
@@ -190,11 +190,11 @@ mod tests {
         ] {
             let mut ipw = aggregator(IPW, text).unwrap();
             assert_eq!(4.0 * ipw.weigh(&world.round(0), &asked), expected);
-            assert_eq!(ipw.notes()["chances_unknown"], unknown);
+            assert_eq!(ipw.metrics()["chances_unknown"], unknown);
         }
         let mut ipw = aggregator(IPW, "").unwrap();
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &contribution(1, 1.0)), 1.0);
-        assert_eq!(ipw.notes()["chances_unknown"], 1.0);
+        assert_eq!(ipw.metrics()["chances_unknown"], 1.0);
         let stands_in = Contribution { source: None, ..asked };
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &stands_in), 1.0);
     }

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use ebb_round::gram::{Pairs, gram};
 use ebb_round::roles::scaled;
-use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Notes, Round, stateless};
+use ebb_round::{Aggregate, Aggregator, Contribution, Metrics, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl Krum {
 fn ranked(round: &Round<'_>, answers: &[&Contribution], n_suspects: usize) -> Vec<usize> {
     let n = answers.len();
     let vectors: Vec<_> = answers.iter().map(|one| one.update.delta.model.as_slice()).collect();
-    let products = gram(&vectors, round.trained, Pairs::All, round.threads);
+    let products = gram(&vectors, round.trained_ranges, Pairs::All, round.threads);
     let score = |one: usize| {
         let others = (0..n).filter(|&other| other != one);
         let mut far: Vec<_> = others.map(|other| products.distance2(one, other)).collect();
@@ -76,11 +76,11 @@ fn ranked(round: &Round<'_>, answers: &[&Contribution], n_suspects: usize) -> Ve
 }
 
 impl Aggregator for Krum {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn makes_statistics(&self) -> bool {
+    fn aggregates_statistics(&self) -> bool {
         true
     }
 
@@ -93,7 +93,7 @@ impl Aggregator for Krum {
         let keep = self.keep.map_or(most, |keep| keep.get().min(most));
         self.n_left_out = 0;
         if n == 0 {
-            return Aggregate::nothing(round.global.model.len());
+            return Aggregate::zero(round.global.model.len());
         }
         // Of one or two, none lies closer than the other.
         let mut kept = if n < 3 { (0..n).collect() } else { ranked(round, &answers, n_suspects) };
@@ -103,12 +103,13 @@ impl Aggregator for Krum {
         let each = 1.0 / kept.len() as f64;
         let mut sum = vec![0.0; round.global.model.len()];
         kept.iter().for_each(|&at| add(&mut sum, each, &answers[at].update.delta.model));
-        let given = kept.iter().map(|&at| (answers[at].client, each * answers[at].update.done()));
-        Aggregate { vector: scaled(&sum, 1.0), given: Some(given.collect()) }
+        let given =
+            kept.iter().map(|&at| (answers[at].client, each * answers[at].update.completed_fraction()));
+        Aggregate { vector: scaled(&sum, 1.0), coefficients: Some(given.collect()) }
     }
 
-    fn notes(&self) -> Notes {
-        Notes::from([("krum_left_out", self.n_left_out as f64)])
+    fn metrics(&self) -> Metrics {
+        Metrics::from([("krum_left_out", self.n_left_out as f64)])
     }
 }
 
@@ -157,11 +158,11 @@ mod tests {
         let mut krum = krum(0.2, Some(2));
         let made = krum.aggregate(&world.round(0), &answers);
         let given: Vec<_> =
-            made.given.unwrap().into_iter().map(|(client, weight)| (client.idx(), weight)).collect();
+            made.coefficients.unwrap().into_iter().map(|(client, weight)| (client.idx(), weight)).collect();
         assert_eq!(given, [(0, 0.5), (1, 0.5)]);
-        assert_eq!(krum.notes()["krum_left_out"], 2.0);
+        assert_eq!(krum.metrics()["krum_left_out"], 2.0);
         krum.aggregate(&world.round(0), &answers[..2]);
-        assert_eq!(krum.notes()["krum_left_out"], 0.0, "of two, neither is left out");
+        assert_eq!(krum.metrics()["krum_left_out"], 0.0, "of two, neither is left out");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates". Everybody has one say, whatever it counts in the
 //! objective: how many samples it holds is only its own word.
 
-use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Round, stateless};
+use ebb_round::{Aggregate, Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -23,17 +23,19 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
 struct Median {}
 
 impl Aggregator for Median {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn makes_statistics(&self) -> bool {
+    fn aggregates_statistics(&self) -> bool {
         true
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         // Whose number it is differs from coordinate to coordinate.
-        Aggregate::untold(by_coordinate(round, contributions, |column| middle(column, f64::INFINITY)))
+        Aggregate::without_coefficients(by_coordinate(round, contributions, |column| {
+            middle(column, f64::INFINITY)
+        }))
     }
 }
 

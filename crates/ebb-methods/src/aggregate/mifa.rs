@@ -8,8 +8,8 @@
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, ClientId, Contribution, Hold, Loader, Notes, Round, RoundNo, Saver, Shelf, State,
-    StateError,
+    Aggregate, Aggregator, ClientId, Contribution, Loader, Metrics, Retention, Round, RoundNo, Saver,
+    SpillStore, State, StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -58,19 +58,24 @@ struct Mifa {
 }
 
 impl Aggregator for Mifa {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         let answers = own(round, contributions);
         // A rate that fell to nothing says nothing of the slope.
-        for (one, _) in answers.iter().filter(|(one, _)| one.update.rate > 0.0) {
-            let rate = f64::from(one.update.rate);
+        for (one, _) in answers.iter().filter(|(one, _)| one.update.learning_rate > 0.0) {
+            let rate = f64::from(one.update.learning_rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / rate) as f32).collect();
-            self.past.replace(round, one.client, &per_rate, (one.update.done() / rate, one.update.base));
+            self.past.replace(
+                round,
+                one.client,
+                &per_rate,
+                (one.update.completed_fraction() / rate, one.update.base_round),
+            );
         }
         let heard = |one: ClientId| round.share(one) <= 0.0 || self.past.knows(one);
         let waits = self.wait && !self.waited;
@@ -79,15 +84,15 @@ impl Aggregator for Mifa {
         }
         let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || waits;
         match stays {
-            true => Aggregate::nothing(round.global.model.len()),
+            true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
-                vector: scaled(self.past.sum(), f64::from(round.rate)),
-                given: Some(self.past.given(round, f64::from(round.rate))),
+                vector: scaled(self.past.sum(), f64::from(round.learning_rate)),
+                coefficients: Some(self.past.given(round, f64::from(round.learning_rate))),
             },
         }
     }
 
-    fn latest_tick(&self, round: &Round<'_>) -> u32 {
+    fn latest_schedule_position(&self, round: &Round<'_>) -> u32 {
         match (self.wait, self.waited) {
             (false, _) => u32::MAX,
             (true, false) => 1,
@@ -95,11 +100,11 @@ impl Aggregator for Mifa {
         }
     }
 
-    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
         self.past.lend(shelf);
     }
 
-    fn notes(&self) -> Notes {
+    fn metrics(&self) -> Metrics {
         self.past.notes()
     }
 }
@@ -141,7 +146,7 @@ mod tests {
             }
             let answers: Vec<_> =
                 answers.iter().map(|&(client, value)| contribution(client, value)).collect();
-            let round = Round { rate: *rate, ..world.round(number) };
+            let round = Round { learning_rate: *rate, ..world.round(number) };
             found.push(mifa.aggregate(&round, &answers).vector[0]);
         }
         found
@@ -198,9 +203,12 @@ mod tests {
             }
             let round = world.round(number);
             let answers: Vec<_> = answers.into_iter().map(|client| contribution(client, 1.0)).collect();
-            ticks.push((mifa.latest_tick(&round), mifa.aggregate(&round, &answers).vector[0] > 0.0));
+            ticks.push((
+                mifa.latest_schedule_position(&round),
+                mifa.aggregate(&round, &answers).vector[0] > 0.0,
+            ));
         }
         assert_eq!(ticks, [(1, false), (1, false), (1, false), (1, false), (1, true), (2, true)]);
-        assert_eq!(aggregator(ENTRY, "").unwrap().latest_tick(&world.round(7)), u32::MAX);
+        assert_eq!(aggregator(ENTRY, "").unwrap().latest_schedule_position(&world.round(7)), u32::MAX);
     }
 }

@@ -6,7 +6,8 @@
 
 use ebb_round::roles::scaled;
 use ebb_round::{
-    Aggregate, Aggregator, Contribution, Hold, Loader, Notes, Round, Saver, Shelf, State, StateError,
+    Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, SpillStore, State,
+    StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,8 @@ struct Mimic {
 }
 
 impl Aggregator for Mimic {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
@@ -60,17 +61,17 @@ impl Aggregator for Mimic {
                 .zip(&one.update.delta.model)
                 .map(|(sum, by)| (sum - f64::from(*by)) as f32)
                 .collect();
-            self.corrections.replace(round, one.client, &off, (1.0, one.update.base));
+            self.corrections.replace(round, one.client, &off, (1.0, one.update.base_round));
         }
         // A correction holds what others sent in rounds long gone.
-        Aggregate::untold(scaled(&sum, 1.0))
+        Aggregate::without_coefficients(scaled(&sum, 1.0))
     }
 
-    fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
         self.corrections.lend(shelf);
     }
 
-    fn notes(&self) -> Notes {
+    fn metrics(&self) -> Metrics {
         self.corrections.notes()
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Bits, ClientId, Loader, Notes, Round, RoundNo, Saver, Shelf, State, StateError};
+use ebb_round::{Bits, ClientId, Loader, Metrics, Round, RoundNo, Saver, SpillStore, State, StateError};
 
 use crate::answers::add;
 use crate::memory::{Memory, Precision};
@@ -92,11 +92,11 @@ impl Remembered {
     }
 
     /// Takes a shelf for what is beyond the limit.
-    pub(super) fn lend(&mut self, shelf: Box<dyn Shelf>) {
+    pub(super) fn lend(&mut self, shelf: Box<dyn SpillStore>) {
         self.memory.lend(shelf);
     }
 
-    pub(super) fn notes(&self) -> Notes {
+    pub(super) fn notes(&self) -> Metrics {
         self.memory.notes()
     }
 }
@@ -104,11 +104,11 @@ impl Remembered {
 /// A vector with zeros for running statistics, which are averaged whatever is remembered: in half precision one large variance would leave
 /// nothing of small steps.
 fn trained_only<'v>(round: &Round<'_>, vector: &'v [f32]) -> Cow<'v, [f32]> {
-    if round.trained.iter().map(|range| range.len()).sum::<usize>() == vector.len() {
+    if round.trained_ranges.iter().map(|range| range.len()).sum::<usize>() == vector.len() {
         return Cow::Borrowed(vector);
     }
     let mut trained = vec![0.0; vector.len()];
-    for range in round.trained {
+    for range in round.trained_ranges {
         trained[range.clone()].copy_from_slice(&vector[range.clone()]);
     }
     Cow::Owned(trained)

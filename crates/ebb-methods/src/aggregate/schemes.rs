@@ -5,7 +5,7 @@
 //! with `p E / s` (C). As printed, the weights of a round need not sum to 1: whoever is silent shortens the step, and A's do so only
 //! where all shares are alike. `renormalise` makes them.
 
-use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
+use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -61,18 +61,18 @@ impl Scheme {
 }
 
 impl Aggregator for Scheme {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         let update = &contribution.update;
         let factor = match self.kind {
-            Kind::A => f64::from(u8::from(update.whole())),
+            Kind::A => f64::from(u8::from(update.is_whole())),
             Kind::B => 1.0,
-            Kind::C => f64::from(update.steps_asked.get()) / f64::from(update.steps.get()),
+            Kind::C => f64::from(update.steps_requested.get()) / f64::from(update.steps.get()),
         };
-        round.weight(contribution.client) * factor
+        round.aggregation_weight(contribution.client) * factor
     }
 
     fn scale(&mut self, round: &Round<'_>, total: f64, contributions: &[Contribution]) -> f64 {
@@ -82,8 +82,8 @@ impl Aggregator for Scheme {
         match self.kind {
             _ if self.renormalise => 1.0 / total,
             Kind::A => {
-                let whole = contributions.iter().filter(|one| one.update.whole());
-                round.shares.n_clients() as f64 / whole.map(|one| one.part).sum::<f64>()
+                let whole = contributions.iter().filter(|one| one.update.is_whole());
+                round.shares.n_clients() as f64 / whole.map(|one| one.fraction).sum::<f64>()
             }
             Kind::B | Kind::C => 1.0,
         }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_stand_in_that_counts_in_part_is_part_of_a_whole_answer() {
         let world = World::of(4);
-        let half = |client: usize| Contribution { part: 0.5, ..partial(client, 2.0, 5, 5) };
+        let half = |client: usize| Contribution { fraction: 0.5, ..partial(client, 2.0, 5, 5) };
         let moved = Scheme { kind: Kind::A, renormalise: false }
             .aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)])
             .vector;

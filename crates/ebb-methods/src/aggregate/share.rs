@@ -1,6 +1,6 @@
 //! The sum by shares of the whole population: whoever is silent counts as an update of zero.
 
-use ebb_round::{Aggregator, Contribution, Hold, Round, stateless};
+use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -17,12 +17,12 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
 struct Share {}
 
 impl Aggregator for Share {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        round.weight(contribution.client)
+        round.aggregation_weight(contribution.client)
     }
 
     fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {

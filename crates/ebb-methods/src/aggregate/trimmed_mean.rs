@@ -3,7 +3,7 @@
 //! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates": with `trim` beta and n answers, beta n of them, rounded
 //! down, are left out at each end. Everybody has one say, whatever it counts in the objective: how many samples it holds is only its own word.
 
-use ebb_round::{Aggregate, Aggregator, Contribution, Hold, Round, stateless};
+use ebb_round::{Aggregate, Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -40,11 +40,11 @@ fn tenth() -> f64 {
 }
 
 impl Aggregator for TrimmedMean {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn makes_statistics(&self) -> bool {
+    fn aggregates_statistics(&self) -> bool {
         true
     }
 
@@ -53,7 +53,7 @@ impl Aggregator for TrimmedMean {
         // A tenth of ten may be computed as a little less than one.
         let trimmed = (self.trim * says + 1e-9).floor();
         // Whose number it is differs from coordinate to coordinate.
-        Aggregate::untold(by_coordinate(round, contributions, |column| middle(column, trimmed)))
+        Aggregate::without_coefficients(by_coordinate(round, contributions, |column| middle(column, trimmed)))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, StepFeature, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -59,7 +59,7 @@ struct Memory {
 
 impl Memory {
     fn read(parcel: &Parcel) -> Memory {
-        let next = parcel.side.get(CONTROL).cloned().unwrap_or_default();
+        let next = parcel.side_vectors.get(CONTROL).cloned().unwrap_or_default();
         match parcel.model.split_first_chunk::<2>() {
             Some(([period, steps], control)) => {
                 Memory { period: *period, steps: *steps, control: control.to_vec(), next }
@@ -77,18 +77,18 @@ impl Memory {
 
     fn write(self) -> Parcel {
         let model = [self.period, self.steps].into_iter().chain(self.control).collect();
-        Parcel { model, side: BTreeMap::from([(Cow::Borrowed(CONTROL), self.next)]) }
+        Parcel { model, side_vectors: BTreeMap::from([(Cow::Borrowed(CONTROL), self.next)]) }
     }
 }
 
 impl LocalRule for AmplifiedScaffold {
-    fn sides(&self) -> Vec<SideName> {
+    fn side_vectors(&self) -> Vec<SideName> {
         vec![Cow::Borrowed(CONTROL)]
     }
 
-    fn skills(&self) -> Vec<Skill> {
+    fn step_features(&self) -> Vec<StepFeature> {
         let push = self.period.map(|_| [].as_slice());
-        self.plan.skills(StepRule { push, ..StepRule::default() })
+        self.plan.skills(StepRule { correction: push, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -97,8 +97,8 @@ impl LocalRule for AmplifiedScaffold {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let (Some(period), Some(everybodys)) = (self.period, job.global.side.get(CONTROL)) else {
-            run.steps(run.steps_asked(), &plain);
+        let (Some(period), Some(everybodys)) = (self.period, job.global.side_vectors.get(CONTROL)) else {
+            run.steps(run.steps_requested(), &plain);
             return None;
         };
         let mut memory = Memory::read(memory).begin((job.round / period) as f32);
@@ -106,11 +106,11 @@ impl LocalRule for AmplifiedScaffold {
             [] => everybodys.clone(),
             own => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
         };
-        let done = run.steps(run.steps_asked(), &StepRule { push: Some(&push), ..plain }) as f32;
+        let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&push), ..plain }) as f32;
         if done == 0.0 {
             return None;
         }
-        let gradient = met(&run.moved(), f64::from(done) * f64::from(job.rate), &push);
+        let gradient = met(&run.delta(), f64::from(done) * f64::from(job.learning_rate), &push);
         memory.next = match memory.steps {
             0.0 => gradient,
             before => {
@@ -148,11 +148,12 @@ mod tests {
             (6, 1.0, 1.1, 1.0),   // g 1, pushed by 3 - 5
         ] {
             let side = BTreeMap::from([(Cow::Borrowed(CONTROL), vec![3.0])]);
-            let global = Arc::new(Parcel { model: vec![start], side });
+            let global = Arc::new(Parcel { model: vec![start], side_vectors: side });
             let mut client = Parabola::around(0.0).from(start).asked(1);
-            memory = rule.run(&Job { round, global, rate, work }, &memory, &mut client).unwrap();
+            memory =
+                rule.run(&Job { round, global, learning_rate: rate, work }, &memory, &mut client).unwrap();
             assert!((client.weight - end).abs() < 1e-5, "round {round}: {}", client.weight);
-            assert!((memory.side[CONTROL][0] - next).abs() < 1e-4, "round {round}: {memory:?}");
+            assert!((memory.side_vectors[CONTROL][0] - next).abs() < 1e-4, "round {round}: {memory:?}");
         }
     }
 }

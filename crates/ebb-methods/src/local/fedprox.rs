@@ -3,7 +3,7 @@
 //! FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks"): the local loss plus
 //! `mu / 2 * |w - w_t|^2`. A client that is cut off returns what it has; nothing else depends on the steps done.
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepFeature, StepRule, Work};
 use ebb_settings::{Entry, NonNegative};
 use serde::{Deserialize, Serialize};
 
@@ -43,8 +43,8 @@ struct FedProx {
 }
 
 impl LocalRule for FedProx {
-    fn skills(&self) -> Vec<Skill> {
-        self.plan.skills(StepRule { pull: self.mu.get() as f32, ..StepRule::default() })
+    fn step_features(&self) -> Vec<StepFeature> {
+        self.plan.skills(StepRule { proximal: self.mu.get() as f32, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -53,7 +53,7 @@ impl LocalRule for FedProx {
 
     fn run(&self, job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let pull = self.mu.get() as f32;
-        run.steps(run.steps_asked(), &StepRule { pull, ..self.plan.plain_step(job) });
+        run.steps(run.steps_requested(), &StepRule { proximal: pull, ..self.plan.plain_step(job) });
         None
     }
 }

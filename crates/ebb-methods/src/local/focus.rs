@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, StepFeature, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -48,13 +48,13 @@ struct Focus {
 }
 
 impl LocalRule for Focus {
-    fn sides(&self) -> Vec<SideName> {
+    fn side_vectors(&self) -> Vec<SideName> {
         vec![Cow::Borrowed(GRADIENT)]
     }
 
-    fn skills(&self) -> Vec<Skill> {
+    fn step_features(&self) -> Vec<StepFeature> {
         let push = self.summed.then_some([].as_slice());
-        self.plan.skills(StepRule { push, ..StepRule::default() })
+        self.plan.skills(StepRule { correction: push, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -63,30 +63,34 @@ impl LocalRule for Focus {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let asked = run.steps_asked();
+        let asked = run.steps_requested();
         if !self.summed {
             run.steps(asked, &plain);
             return None;
         }
-        let push = memory.side.get(GRADIENT).map(|last| last.iter().map(|value| -value).collect::<Vec<_>>());
-        let rule = StepRule { push: push.as_deref(), ..plain };
+        let push =
+            memory.side_vectors.get(GRADIENT).map(|last| last.iter().map(|value| -value).collect::<Vec<_>>());
+        let rule = StepRule { correction: push.as_deref(), ..plain };
         // One by one: a client does not know which step is its last until it is cut off.
-        let mut from = run.moved();
+        let mut from = run.delta();
         let mut moved = None;
         for _ in 0..asked {
             if run.steps(1, &rule) == 0 {
                 break;
             }
-            let to = run.moved();
+            let to = run.delta();
             from = moved.replace(to).unwrap_or(from);
         }
         let moved = moved?;
         let gradient = |at: usize| {
-            let step = (f64::from(from[at]) - f64::from(moved[at])) / f64::from(job.rate);
+            let step = (f64::from(from[at]) - f64::from(moved[at])) / f64::from(job.learning_rate);
             (step - push.as_ref().map_or(0.0, |push| f64::from(push[at]))) as f32
         };
         let gradient = (0..moved.len()).map(gradient).collect();
-        Some(Parcel { model: Vec::new(), side: BTreeMap::from([(Cow::Borrowed(GRADIENT), gradient)]) })
+        Some(Parcel {
+            model: Vec::new(),
+            side_vectors: BTreeMap::from([(Cow::Borrowed(GRADIENT), gradient)]),
+        })
     }
 }
 
@@ -104,9 +108,10 @@ mod tests {
         let rule = (ENTRY.build)(&tree.table("local", Facts::default())).unwrap();
         let side = last.map(|last| (Cow::Borrowed(GRADIENT), vec![last])).into_iter().collect();
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
-        let (run, remembered) = run_local(rule.as_ref(), start, &[], &Parcel { model: Vec::new(), side });
+        let (run, remembered) =
+            run_local(rule.as_ref(), start, &[], &Parcel { model: Vec::new(), side_vectors: side });
         assert!((run.weight - weight).abs() < 1e-5, "{}, not {weight}", run.weight);
-        let found = remembered.map(|parcel| parcel.side[GRADIENT][0]);
+        let found = remembered.map(|parcel| parcel.side_vectors[GRADIENT][0]);
         assert!(
             found.zip(gradient).is_some_and(|(found, gradient)| (found - gradient).abs() < 1e-4)
                 || found.is_none() && gradient.is_none(),

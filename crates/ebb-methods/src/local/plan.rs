@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Adam, Amount, Job, Skill, StepRule, Work};
+use ebb_round::{Adam, Amount, Job, StepFeature, StepRule, Work};
 use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -158,18 +158,18 @@ impl Plan {
 
     /// A step without correction.
     pub fn plain_step(&self, job: &Job) -> StepRule<'static> {
-        self.step_at(job.rate)
+        self.step_at(job.learning_rate)
     }
 
     /// What a step with this correction asks of whoever takes it.
-    pub fn skills(&self, correction: StepRule<'_>) -> Vec<Skill> {
-        let StepRule { pull, push, .. } = correction;
-        StepRule { pull, push, ..self.step_at(0.0) }.skills()
+    pub fn skills(&self, correction: StepRule<'_>) -> Vec<StepFeature> {
+        let StepRule { proximal: pull, correction: push, .. } = correction;
+        StepRule { proximal: pull, correction: push, ..self.step_at(0.0) }.step_features()
     }
 
     fn step_at(&self, rate: f32) -> StepRule<'static> {
         StepRule {
-            rate,
+            learning_rate: rate,
             momentum: self.momentum.get() as f32,
             nesterov: self.nesterov,
             adam: (self.optimiser == Optimiser::Adam).then(|| Adam {
@@ -178,7 +178,7 @@ impl Plan {
                 epsilon: self.epsilon.map_or(1e-8, Positive::get) as f32,
             }),
             weight_decay: self.weight_decay.get() as f32,
-            clip: self.clip_norm.map(|norm| norm.get() as f32),
+            max_grad_norm: self.clip_norm.map(|norm| norm.get() as f32),
             ..StepRule::default()
         }
     }

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, StepFeature, StepRule, Work};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -74,13 +74,13 @@ struct Scaffold {
 }
 
 impl LocalRule for Scaffold {
-    fn sides(&self) -> Vec<SideName> {
+    fn side_vectors(&self) -> Vec<SideName> {
         vec![Cow::Borrowed(CONTROL)]
     }
 
-    fn skills(&self) -> Vec<Skill> {
-        let mut skills = self.plan.skills(StepRule { push: Some(&[]), ..StepRule::default() });
-        skills.extend((self.option == Variate::I).then_some(Skill::Gradient));
+    fn step_features(&self) -> Vec<StepFeature> {
+        let mut skills = self.plan.skills(StepRule { correction: Some(&[]), ..StepRule::default() });
+        skills.extend((self.option == Variate::I).then_some(StepFeature::FullGradient));
         skills
     }
 
@@ -90,21 +90,21 @@ impl LocalRule for Scaffold {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let Some(everybodys) = job.global.side.get(CONTROL) else {
+        let Some(everybodys) = job.global.side_vectors.get(CONTROL) else {
             // Corrected by its own variate alone, a client would go nowhere.
-            run.steps(run.steps_asked(), &plain);
+            run.steps(run.steps_requested(), &plain);
             return None;
         };
-        let push = match memory.side.get(CONTROL) {
+        let push = match memory.side_vectors.get(CONTROL) {
             Some(own) => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
             None => everybodys.clone(),
         };
-        let at_start = (self.option == Variate::I).then(|| run.gradient());
-        let done = run.steps(run.steps_asked(), &StepRule { push: Some(&push), ..plain });
-        let reach = f64::from(done) * f64::from(job.rate);
+        let at_start = (self.option == Variate::I).then(|| run.full_gradient());
+        let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&push), ..plain });
+        let reach = f64::from(done) * f64::from(job.learning_rate);
         // Whoever did nothing has nothing to report, and will not be heard.
-        let control = (reach > 0.0).then(|| at_start.unwrap_or_else(|| met(&run.moved(), reach, &push)))?;
-        Some(Parcel { model: Vec::new(), side: BTreeMap::from([(Cow::Borrowed(CONTROL), control)]) })
+        let control = (reach > 0.0).then(|| at_start.unwrap_or_else(|| met(&run.delta(), reach, &push)))?;
+        Some(Parcel { model: Vec::new(), side_vectors: BTreeMap::from([(Cow::Borrowed(CONTROL), control)]) })
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     fn memory(own: Option<f32>) -> Parcel {
         let side = own.map(|own| (Cow::Borrowed(CONTROL), vec![own]));
-        Parcel { model: Vec::new(), side: side.into_iter().collect() }
+        Parcel { model: Vec::new(), side_vectors: side.into_iter().collect() }
     }
 
     /// From 10 around 0 at a rate of 0.1 with 2 steps asked, cut off after `limit`.
@@ -130,7 +130,7 @@ mod tests {
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
         let (run, remembered) = run_local(rule.as_ref(), start, &[(CONTROL, vec![everybodys])], &memory(own));
         assert!((run.weight - weight).abs() < 1e-5, "{}, not {weight}", run.weight);
-        let found = remembered.unwrap().side[CONTROL][0];
+        let found = remembered.unwrap().side_vectors[CONTROL][0];
         assert!((found - control).abs() < 1e-5, "{found}, not {control}");
     }
 

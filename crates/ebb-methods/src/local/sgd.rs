@@ -1,6 +1,6 @@
 //! Mini-batch gradient descent, all steps taken plainly.
 
-use ebb_round::{Job, LocalRule, LocalRun, Parcel, Skill, StepRule, Work};
+use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepFeature, StepRule, Work};
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
@@ -30,7 +30,7 @@ struct Sgd {
 }
 
 impl LocalRule for Sgd {
-    fn skills(&self) -> Vec<Skill> {
+    fn step_features(&self) -> Vec<StepFeature> {
         self.plan.skills(StepRule::default())
     }
 
@@ -39,7 +39,7 @@ impl LocalRule for Sgd {
     }
 
     fn run(&self, job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        run.steps(run.steps_asked(), &self.plan.plain_step(job));
+        run.steps(run.steps_requested(), &self.plan.plain_step(job));
         None
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use ebb_round::{
-    Bits, Census, ClientId, Contribution, Hold, Judgement, Loader, Objective, Report, Round, RoundNo, Saver,
-    Shares, State, StateError,
+    Bits, Census, ClientDecision, ClientId, Contribution, Loader, Objective, Report, Retention, Round,
+    RoundNo, Saver, Shares, State, StateError,
 };
 use ebb_settings::{Entry, Settings, SettingsError, build};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ struct Enrolled {
     newcomers: BTreeMap<ClientId, RoundNo>,
     /// By client: how far its loss fell when it last answered; NaN for those that never did. Empty unless somebody asks.
     falls: Vec<f64>,
-    judged: Vec<Judgement>,
+    judged: Vec<ClientDecision>,
 }
 
 impl Enrolled {
@@ -88,10 +88,10 @@ impl Enrolled {
             let client = ClientId::new(idx);
             let fall = self.falls.get(idx).copied().filter(|fall| !fall.is_nan());
             let judgement = self.departures.judge(&Leaving { client, number, fall });
-            self.kept.set(idx, judgement.verdict == departures::KEPT);
-            self.judged.extend(Some(judgement).filter(|one| !one.figures.is_empty()));
+            self.kept.set(idx, judgement.decision == departures::KEPT);
+            self.judged.extend(Some(judgement).filter(|one| !one.metrics.is_empty()));
         }
-        self.kept.take_out(enrolled);
+        self.kept.subtract(enrolled);
         let mut members = enrolled.clone();
         self.kept.iter().for_each(|idx| members.set(idx, true));
         // The first there are have nobody to catch up with.
@@ -114,8 +114,8 @@ impl Enrolled {
 }
 
 impl Objective for Enrolled {
-    fn hold(&self) -> Hold {
-        if self.arrivals.judges() { Hold::All } else { Hold::Fold }
+    fn retention(&self) -> Retention {
+        if self.arrivals.judges() { Retention::KeepAll } else { Retention::Fold }
     }
 
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
@@ -133,7 +133,7 @@ impl Objective for Enrolled {
         Some(self.shares.clone())
     }
 
-    fn recount(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
+    fn reweight(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
         // Updates may be held for other reasons; and most of the time nobody is new.
         if !self.arrivals.judges() || self.newcomers.is_empty() {
             return None;
@@ -143,7 +143,7 @@ impl Objective for Enrolled {
         let mut plain = Vec::new();
         for &client in self.newcomers.keys() {
             let Some(found) = gradients.judge(round, client) else { continue };
-            if found.verdict != arrivals::BOOSTED {
+            if found.decision != arrivals::BOOSTED {
                 plain.push(client);
             }
             self.judged.push(found);
@@ -159,7 +159,7 @@ impl Objective for Enrolled {
         Some(round.shares.with_boosts(boosts.collect()))
     }
 
-    fn judged(&mut self) -> Vec<Judgement> {
+    fn decisions(&mut self) -> Vec<ClientDecision> {
         std::mem::take(&mut self.judged)
     }
 
@@ -167,7 +167,7 @@ impl Objective for Enrolled {
         if self.departures.asks_for_losses() {
             self.falls.resize(round.census.len(), f64::NAN);
             // One step says nothing of how far a loss falls.
-            for answer in report.returns.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
+            for answer in report.responses.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
                 self.falls[answer.client.idx()] = f64::from(answer.update.loss_fall);
             }
         }
@@ -206,7 +206,7 @@ impl State for Enrolled {
 mod tests {
     use std::sync::Arc;
 
-    use ebb_round::{Cohort, Parcel, Returns};
+    use ebb_round::{Cohort, Parcel, Responses};
     use ebb_settings::{Facts, Tree};
 
     use super::*;
@@ -246,13 +246,13 @@ mod tests {
             seed: 1,
             deadline_s: f64::INFINITY,
             threads: 1,
-            rate: 0.1,
+            learning_rate: 0.1,
             global: Arc::new(Parcel::of(vec![0.0])),
-            trained: &[],
+            trained_ranges: &[],
             census,
             shares,
             oracle_clusters: &[],
-            oracle_chances: &[],
+            oracle_probabilities: &[],
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
             census.leave(client(0), 2);
             let shares = objective.shares(2, &census).unwrap();
             assert_eq!((shares.of(client(0)), shares.changed()), (0.0, 2));
-            assert!(objective.judged().is_empty(), "there was nothing to decide");
+            assert!(objective.decisions().is_empty(), "there was nothing to decide");
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let mut held = Shares::default();
         let mut factors = |number: RoundNo, census: &Census| {
             shares(&mut objective, &mut held, number, census);
-            let factor = |idx| held.weight(client(idx)) / held.of(client(idx));
+            let factor = |idx| held.aggregation_weight(client(idx)) / held.of(client(idx));
             ([0, 1, 2, 3].map(factor), held.changed())
         };
         let close = |found: [f64; 4], expected: [f64; 3]| {
@@ -345,18 +345,18 @@ mod tests {
         let mut objective = objective(&format!("[objective.departures]\nkind = \"min-bound\"\n{constants}"));
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
-        assert!(objective.judged().is_empty());
+        assert!(objective.decisions().is_empty());
         census.leave(client(1), 20);
         shares(&mut objective, &mut held, 20, &census);
-        let judged = objective.judged();
+        let judged = objective.decisions();
         let [one] = &judged[..] else { panic!("{judged:?}") };
-        assert_eq!((one.client, one.verdict), (client(1), "excluded"));
-        assert_eq!((one.figures["bound_kept"], one.figures["bound_excluded"]), (10.0, 5.0));
-        assert!(objective.judged().is_empty(), "it is told once");
+        assert_eq!((one.client, one.decision), (client(1), "excluded"));
+        assert_eq!((one.metrics["bound_kept"], one.metrics["bound_excluded"]), (10.0, 5.0));
+        assert!(objective.decisions().is_empty(), "it is told once");
         // Near the end of the run it would be kept: 2500 over 5 and 100 is more than 2000 over 595.
         census.leave(client(2), 99);
         shares(&mut objective, &mut held, 99, &census);
-        assert_eq!(objective.judged()[0].verdict, "kept");
+        assert_eq!(objective.decisions()[0].decision, "kept");
         assert_eq!(held.as_slice(), [0.5, 0.0, 0.5]);
     }
 
@@ -371,11 +371,11 @@ mod tests {
             let mut said = answer(1, number, 0.0);
             let update = Arc::make_mut(&mut said.update);
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(9).unwrap());
-            let returns = Returns { fresh: vec![said], ..Returns::default() };
+            let returns = Responses { fresh: vec![said], ..Responses::default() };
             let cohort = Cohort::by_deadline([]);
             objective.observe(
                 &round(number, &census, &held),
-                &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+                &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
             );
         }
         // What it knows survives being saved.
@@ -388,10 +388,10 @@ mod tests {
         for objective in [&mut objective, &mut again] {
             let mut held = held.clone();
             shares(objective, &mut held, 60, &census);
-            let judged = objective.judged();
+            let judged = objective.decisions();
             // 40 rounds are left, and ten times the root of 30 are needed.
-            assert_eq!((judged[0].verdict, judged[0].figures["gamma_l"]), ("kept", 0.5));
-            assert_eq!((judged[1].verdict, judged[1].figures.get("gamma_l")), ("excluded", None));
+            assert_eq!((judged[0].decision, judged[0].metrics["gamma_l"]), ("kept", 0.5));
+            assert_eq!((judged[1].decision, judged[1].metrics.get("gamma_l")), ("excluded", None));
             assert_eq!(held.as_slice(), [0.5, 0.5, 0.0]);
         }
     }
@@ -401,7 +401,7 @@ mod tests {
     fn auto_boosts_while_the_old_gradient_is_the_smaller_one() {
         let mut census = census(&[1, 1]);
         let mut objective = objective("[objective.arrivals]\nkind = \"auto\"");
-        assert_eq!(objective.hold(), Hold::All);
+        assert_eq!(objective.retention(), Retention::KeepAll);
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         census.enrol(client(2), 1, 4);
@@ -410,15 +410,15 @@ mod tests {
             let own = (0..).zip(updates).filter(|(idx, _)| !(silent && *idx == 2));
             // Four steps at rate .1, so gradients are updates times 2.5.
             let contributions: Vec<_> = own.map(|(idx, &value)| partial(idx, value, 4, 5)).collect();
-            let recounted = objective.recount(&round(number, &census, &held), &contributions);
-            let weight = recounted.as_ref().unwrap_or(&held).weight(client(2));
-            (objective.judged(), weight * 3.0)
+            let recounted = objective.reweight(&round(number, &census, &held), &contributions);
+            let weight = recounted.as_ref().unwrap_or(&held).aggregation_weight(client(2));
+            (objective.decisions(), weight * 3.0)
         };
         // The old gradients cancel out but for 0.25, and half of the new one is 2.5.
         let (judged, weight) = play(4, &[1.1, -0.9, 2.0], false);
-        assert_eq!((judged.len(), judged[0].client, judged[0].verdict), (1, client(2), "boosted"));
+        assert_eq!((judged.len(), judged[0].client, judged[0].decision), (1, client(2), "boosted"));
         for (name, expected) in [("gradient_others", 0.25), ("gradient_own", 5.0), ("share_ratio", 0.5)] {
-            assert!((judged[0].figures[name] - expected).abs() < 1e-6, "{name}");
+            assert!((judged[0].metrics[name] - expected).abs() < 1e-6, "{name}");
         }
         assert!((weight - 3.0).abs() < 1e-9);
         // It is silent: nothing can be said, and the factor goes on falling.
@@ -426,7 +426,7 @@ mod tests {
         assert!(judged.is_empty() && (weight - 1.5).abs() < 1e-9);
         // Now the old ones pull together: it counts like everybody, for good.
         let (judged, weight) = play(6, &[1.0, 1.0, 1.9], false);
-        assert_eq!(judged[0].verdict, "plain");
+        assert_eq!(judged[0].decision, "plain");
         assert!((weight - 1.0).abs() < 1e-9);
         let (judged, weight) = play(7, &[0.0, 0.0, 1.9], false);
         assert!(judged.is_empty() && (weight - 1.0).abs() < 1e-9);
@@ -436,14 +436,14 @@ mod tests {
     fn only_auto_judges_though_others_hold_updates_too() {
         let mut census = census(&[1, 1]);
         let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
-        assert_eq!(objective.hold(), Hold::Fold);
+        assert_eq!(objective.retention(), Retention::Fold);
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         census.enrol(client(2), 1, 1);
         shares(&mut objective, &mut held, 1, &census);
         let contributions: Vec<_> = (0..3).map(|idx| partial(idx, 1.0, 4, 5)).collect();
-        assert_eq!(objective.recount(&round(1, &census, &held), &contributions), None);
-        assert!(objective.judged().is_empty());
+        assert_eq!(objective.reweight(&round(1, &census, &held), &contributions), None);
+        assert!(objective.decisions().is_empty());
     }
 
     #[test]
@@ -471,15 +471,15 @@ mod tests {
         // Gradients 0, 5 and -5: against client 1 stand 0 and -5 with 1 and 2 of 3.
         let contributions = [partial(0, 0.0, 4, 5), partial(1, 2.0, 4, 5), partial(2, -2.0, 4, 5)];
         assert_eq!(
-            objective.recount(&round(1, &census, &held), &contributions).map(|one| one.boosts().len()),
+            objective.reweight(&round(1, &census, &held), &contributions).map(|one| one.boosts().len()),
             Some(0)
         );
-        for judged in objective.judged() {
-            assert_eq!(judged.verdict, "plain");
+        for judged in objective.decisions() {
+            assert_eq!(judged.decision, "plain");
             for (name, expected) in
                 [("gradient_others", 10.0 / 3.0), ("gradient_own", 5.0), ("share_ratio", 2.0 / 3.0)]
             {
-                assert!((judged.figures[name] - expected).abs() < 1e-6, "{name}: {judged:?}");
+                assert!((judged.metrics[name] - expected).abs() < 1e-6, "{name}: {judged:?}");
             }
         }
     }
@@ -494,11 +494,11 @@ mod tests {
             let mut said = answer(1, 0, 0.0);
             let update = Arc::make_mut(&mut said.update);
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(steps).unwrap());
-            let returns = Returns { fresh: vec![said], ..Returns::default() };
+            let returns = Responses { fresh: vec![said], ..Responses::default() };
             let cohort = Cohort::by_deadline([]);
             objective.observe(
                 &round(0, &census, &held),
-                &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+                &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
             );
         }
         assert_eq!(objective.falls[1], 0.5);

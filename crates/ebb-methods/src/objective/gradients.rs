@@ -4,7 +4,7 @@
 //! `|g| < p_l / (1 - p_l) |g_l|`, g being that of everybody else: the model is near their optimum (the condition of the fast reboot's
 //! corollary). Gradients are taken from updates: an update over its rate and how far its steps reach is their mean along the way.
 
-use ebb_round::{ClientId, Contribution, Judgement, Round, vectors};
+use ebb_round::{ClientDecision, ClientId, Contribution, Round, vectors};
 
 use super::arrivals::{BOOSTED, PLAIN};
 
@@ -24,7 +24,7 @@ impl<'c> Gradients<'c> {
     ) -> Gradients<'c> {
         let mut own = Vec::new();
         for one in contributions.iter().filter(|one| one.is_own()) {
-            let rate = f64::from(one.update.rate);
+            let rate = f64::from(one.update.learning_rate);
             let far = rate * reach(one.update.steps.get(), rate);
             if far > 0.0 {
                 own.push((one.client, one.update.delta.model.as_slice(), 1.0 / far));
@@ -40,7 +40,7 @@ impl<'c> Gradients<'c> {
 
     /// Whether a newcomer's updates should still count for more; `None` where it cannot be said: it did not answer, or nobody
     /// else did.
-    pub(super) fn judge(&self, round: &Round<'_>, client: ClientId) -> Option<Judgement> {
+    pub(super) fn judge(&self, round: &Round<'_>, client: ClientId) -> Option<ClientDecision> {
         let &(_, update, scale) = self.own.iter().find(|(one, _, _)| *one == client)?;
         let share = round.share(client);
         let others = self.answered - share;
@@ -53,6 +53,6 @@ impl<'c> Gradients<'c> {
         let ratio = share / (1.0 - share);
         let verdict = if old < ratio * new { BOOSTED } else { PLAIN };
         let figures = [("gradient_others", old), ("gradient_own", new), ("share_ratio", ratio)];
-        Some(Judgement { client, verdict, figures: figures.into() })
+        Some(ClientDecision { client, decision: verdict, metrics: figures.into() })
     }
 }

@@ -72,9 +72,9 @@ mod tests {
         for number in 0..30 {
             let cohort = cyclic.select(&world.round(number), &Probes::new());
             let turn = number as usize / 2 % 3;
-            assert!(cohort.picks.len() == 2 && asked(&cohort).iter().all(|idx| idx % 3 == turn));
+            assert!(cohort.selected.len() == 2 && asked(&cohort).iter().all(|idx| idx % 3 == turn));
             let size = if turn == 0 { 4.0 } else { 3.0 };
-            assert!(cohort.picks.iter().all(|pick| pick.chance == Some(2.0 / size)));
+            assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability == Some(2.0 / size)));
         }
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn a_group_that_is_down_is_not_asked_and_empty_groups_are_refused() {
         let world = World::of(6).with_up(&[0, 2, 4]);
         let mut cyclic = selector(ENTRY, "cohort = 2\ngroups = 2", 6).unwrap();
-        assert!(cyclic.select(&world.round(1), &Probes::new()).picks.is_empty());
+        assert!(cyclic.select(&world.round(1), &Probes::new()).selected.is_empty());
         let error = selector(ENTRY, "cohort = 2\ngroups = 7", 6).err().unwrap();
         assert!(error.contains("select.groups = 7: more than clients"), "{error}");
     }

@@ -6,7 +6,9 @@
 
 use std::num::NonZeroUsize;
 
-use ebb_round::{ClientId, Cohort, Loader, Pick, Probes, Round, Saver, Selector, State, StateError, Wait};
+use ebb_round::{
+    ClientId, Cohort, Loader, Probes, Round, Saver, Selected, Selector, State, StateError, Wait,
+};
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +68,11 @@ impl Selector for F3ast {
         let pace = self.table.pace.get();
         enrolled.iter().for_each(|idx| self.often[idx] *= 1.0 - pace);
         asked.iter().for_each(|client| self.often[client.idx()] += pace);
-        let pick = |client: ClientId| Pick { client, chance: Some(self.often[client.idx()].min(1.0)) };
-        Cohort { picks: asked.into_iter().map(pick).collect(), wait: Wait::Deadline, approximate: true }
+        let pick = |client: ClientId| Selected {
+            client,
+            inclusion_probability: Some(self.often[client.idx()].min(1.0)),
+        };
+        Cohort { selected: asked.into_iter().map(pick).collect(), wait: Wait::Deadline, is_approximate: true }
     }
 }
 
@@ -94,8 +99,8 @@ mod tests {
         let mut f3ast = selector(ENTRY, text, 4).unwrap();
         let mut play = |number| {
             let cohort = f3ast.select(&world.round(number), &Probes::new());
-            let chance = |pick: &Pick| (pick.client.idx(), pick.chance.unwrap());
-            let mut chances: Vec<_> = cohort.picks.iter().map(chance).collect();
+            let chance = |pick: &Selected| (pick.client.idx(), pick.inclusion_probability.unwrap());
+            let mut chances: Vec<_> = cohort.selected.iter().map(chance).collect();
             chances.sort_by_key(|(idx, _)| *idx);
             chances
         };
@@ -109,8 +114,11 @@ mod tests {
         let world = World::of(4);
         let mut all = selector(ENTRY, "cohort = 4", 4).unwrap();
         for number in 0..50 {
-            let picks = all.select(&world.round(number), &Probes::new()).picks;
-            assert!(picks.len() == 4 && picks.iter().all(|pick| (pick.chance.unwrap() - 1.0).abs() < 1e-12));
+            let picks = all.select(&world.round(number), &Probes::new()).selected;
+            assert!(
+                picks.len() == 4
+                    && picks.iter().all(|pick| (pick.inclusion_probability.unwrap() - 1.0).abs() < 1e-12)
+            );
         }
         let text = "cohort = 2\npace = 0.1";
         let mut some = selector(ENTRY, text, 4).unwrap();

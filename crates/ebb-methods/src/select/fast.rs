@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use ebb_round::{
-    ClientId, Cohort, Loader, Notes, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
+    ClientId, Cohort, Loader, Metrics, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
 };
 use ebb_settings::{Chance, Entry, NonNegative, Positive, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
@@ -127,13 +127,13 @@ impl Fast {
     }
 
     fn is_snapshot(&self, round: &Round<'_>) -> bool {
-        round.rng(&self.purpose).chance(self.q(round))
+        round.rng(&self.purpose).bernoulli(self.q(round))
     }
 }
 
 impl Selector for Fast {
-    fn probes(&self) -> bool {
-        self.around.probes()
+    fn uses_probes(&self) -> bool {
+        self.around.uses_probes()
     }
 
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
@@ -151,20 +151,21 @@ impl Selector for Fast {
         if !self.snapshot {
             return self.around.select(round, probes);
         }
-        let wait = if self.invited > self.cohort { Wait::First(self.cohort) } else { Wait::Everyone };
+        let wait =
+            if self.invited > self.cohort { Wait::FirstByPatience(self.cohort) } else { Wait::Everyone };
         // Of more than are needed the first count, and who that is goes by speed too.
         let approximate = self.invited > self.cohort;
-        Cohort { wait, approximate, ..uniform::of_enrolled(round, self.invited) }
+        Cohort { wait, is_approximate: approximate, ..uniform::of_enrolled(round, self.invited) }
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
-        self.short = self.snapshot && report.returns.fresh.len() < self.cohort;
+        self.short = self.snapshot && report.responses.fresh.len() < self.cohort;
         // The other learns from those that it asked itself.
         if !self.snapshot {
             self.around.observe(round, report);
         }
         if let When::Adaptive(adaptive) = &mut self.when {
-            let told = report.returns.fresh.iter().filter_map(|answer| answer.update.accuracy);
+            let told = report.responses.fresh.iter().filter_map(|answer| answer.update.accuracy);
             let told: Vec<_> = told.map(f64::from).collect();
             if !told.is_empty() {
                 adaptive.learn(told.iter().sum::<f64>() / told.len() as f64);
@@ -172,20 +173,20 @@ impl Selector for Fast {
         }
     }
 
-    fn goes_by_losses(&self) -> bool {
-        matches!(self.when, When::Adaptive(_)) || self.around.goes_by_losses()
+    fn needs_losses(&self) -> bool {
+        matches!(self.when, When::Adaptive(_)) || self.around.needs_losses()
     }
 
     fn needs_accuracy(&self) -> bool {
         matches!(self.when, When::Adaptive(_)) || self.around.needs_accuracy()
     }
 
-    fn needs_oracle_chances(&self) -> bool {
-        self.around.needs_oracle_chances()
+    fn needs_oracle_probabilities(&self) -> bool {
+        self.around.needs_oracle_probabilities()
     }
 
-    fn notes(&self) -> Notes {
-        let mut notes = if self.snapshot { Notes::new() } else { self.around.notes() };
+    fn metrics(&self) -> Metrics {
+        let mut notes = if self.snapshot { Metrics::new() } else { self.around.metrics() };
         let flag = |holds: bool| f64::from(u8::from(holds));
         notes.insert("fast_snapshot", flag(self.snapshot));
         notes.insert("fast_short", flag(self.short));
@@ -264,7 +265,7 @@ impl State for Fast {
 mod tests {
     use std::sync::Arc;
 
-    use ebb_round::{Answer, Returns, Update};
+    use ebb_round::{ClientUpdate, Responses, Update};
 
     use super::*;
     use crate::testing::{World, asked, reloaded, selector, update};
@@ -296,7 +297,7 @@ mod tests {
             let mut one = adaptive(lambda);
             let (mut highest, mut clipped) = (0.0_f64, false);
             for number in 0..500 {
-                let accuracy = 0.5 + 0.1 * world.round(number).rng("accuracy").unit();
+                let accuracy = 0.5 + 0.1 * world.round(number).rng("accuracy").uniform();
                 one.learn(accuracy);
                 highest = highest.max(accuracy);
                 clipped |= lambda * (highest - accuracy) >= 1.0;
@@ -309,7 +310,7 @@ mod tests {
             let mut expected = 0.0_f64;
             let mut before = 0.0;
             for number in 0..500 {
-                let accuracy = world.round(number).rng("wide").unit();
+                let accuracy = world.round(number).rng("wide").uniform();
                 one.learn(accuracy);
                 expected = (expected + lambda * (before - accuracy)).clamp(0.0, 1.0);
                 before = accuracy;
@@ -340,12 +341,15 @@ mod tests {
             let cohort = fast.select(&world.round(number), &Probes::new());
             if cohort.wait == Wait::Everyone {
                 snapshots.push(number);
-                assert!(cohort.picks.len() == 5 && cohort.picks.iter().all(|pick| pick.chance == Some(0.25)));
+                assert!(
+                    cohort.selected.len() == 5
+                        && cohort.selected.iter().all(|pick| pick.inclusion_probability == Some(0.25))
+                );
             } else {
                 assert_eq!(asked(&cohort), [1, 2, 3]);
             }
         }
-        let ratio = fast.notes()["fast_arbitrary_share"];
+        let ratio = fast.metrics()["fast_arbitrary_share"];
         assert!((ratio - (1.0 - snapshots.len() as f64 / f64::from(rounds))).abs() < 1e-12);
         snapshots
     }
@@ -372,7 +376,7 @@ mod tests {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
             // The same stream as uniform's: with q = 1 the two are the same.
-            assert_eq!(cohort.picks, uniform.select(&round, &Probes::new()).picks);
+            assert_eq!(cohort.selected, uniform.select(&round, &Probes::new()).selected);
             asked(&cohort).into_iter().for_each(|idx| counts[idx] += 1);
         }
         // 1000 expected, standard deviation 27.
@@ -387,12 +391,16 @@ mod tests {
             let world = World::of(n_clients);
             let round = world.round(0);
             let cohort = fast.select(&round, &Probes::new());
-            assert_eq!((cohort.picks.len(), cohort.wait), (asked, Wait::First(5)));
-            let answer = |client| Answer { client, chance: None, update: Arc::new(update(vec![0.0])) };
+            assert_eq!((cohort.selected.len(), cohort.wait), (asked, Wait::FirstByPatience(5)));
+            let answer = |client| ClientUpdate {
+                client,
+                inclusion_probability: None,
+                update: Arc::new(update(vec![0.0])),
+            };
             let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
-            let returns = Returns { fresh, ..Returns::default() };
-            fast.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
-            assert_eq!(fast.notes()["fast_short"], short, "{answered} of {asked}");
+            let returns = Responses { fresh, ..Responses::default() };
+            fast.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
+            assert_eq!(fast.metrics()["fast_short"], short, "{answered} of {asked}");
         };
         check(20, 7, 5, 0.0);
         check(20, 7, 4, 1.0);
@@ -405,7 +413,7 @@ mod tests {
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
         for number in 0..1000 {
-            let asked = fast.select(&World::of(20).round(number), &Probes::new()).picks.len();
+            let asked = fast.select(&World::of(20).round(number), &Probes::new()).selected.len();
             counts[asked] += 1;
         }
         // 500, 250 and 250 expected, standard deviations 16 and 14.
@@ -421,15 +429,19 @@ mod tests {
             for number in 0..5 {
                 let round = world.round(number);
                 let cohort = fast.select(&round, &Probes::new());
-                let answer = |client| Answer { client, chance: None, update: Arc::new(update(vec![0.0])) };
-                let returns = Returns {
+                let answer = |client| ClientUpdate {
+                    client,
+                    inclusion_probability: None,
+                    update: Arc::new(update(vec![0.0])),
+                };
+                let returns = Responses {
                     fresh: cohort.clients().into_iter().map(answer).collect(),
-                    ..Returns::default()
+                    ..Responses::default()
                 };
                 if tell {
                     fast.observe(
                         &round,
-                        &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY },
+                        &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
                     );
                 }
             }
@@ -449,27 +461,27 @@ mod tests {
         let tell = |fast: &mut dyn Selector, number, accuracy: [f32; 2]| {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
-            let answer = |(client, accuracy)| Answer {
+            let answer = |(client, accuracy)| ClientUpdate {
                 client: ClientId::new(client),
-                chance: None,
+                inclusion_probability: None,
                 update: Arc::new(Update { accuracy: Some(accuracy), ..update(vec![0.0]) }),
             };
-            let returns = Returns {
+            let returns = Responses {
                 fresh: accuracy.into_iter().enumerate().map(answer).collect(),
-                ..Returns::default()
+                ..Responses::default()
             };
-            fast.observe(&round, &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
+            fast.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
         };
         tell(fast.as_mut(), 0, [0.5, 0.7]);
         tell(fast.as_mut(), 1, [0.4, 0.6]);
-        assert!((fast.notes()["fast_q_next"] - 0.7).abs() < 1e-6);
+        assert!((fast.metrics()["fast_q_next"] - 0.7).abs() < 1e-6);
         let mut again = reloaded(fast.as_ref(), ENTRY, text, 10);
-        assert_eq!(again.notes(), fast.notes());
+        assert_eq!(again.metrics(), fast.metrics());
         // What is highest in the window is known to both.
         tell(fast.as_mut(), 2, [0.45, 0.45]);
         tell(again.as_mut(), 2, [0.45, 0.45]);
-        assert!((fast.notes()["fast_q_next"] - 1.0).abs() < 1e-6);
-        assert_eq!(again.notes(), fast.notes());
+        assert!((fast.metrics()["fast_q_next"] - 1.0).abs() < 1e-6);
+        assert_eq!(again.metrics(), fast.metrics());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
-use ebb_round::{Census, ClientId, Cohort, Measured, Probes, Round, Selector, stateless};
+use ebb_round::{Census, ClientId, Cohort, ProbeResult, Probes, Round, Selector, stateless};
 use ebb_settings::{Chance, Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ fn a_tenth() -> Chance {
 }
 
 impl Selector for FedCs {
-    fn probes(&self) -> bool {
+    fn uses_probes(&self) -> bool {
         true
     }
 
@@ -79,12 +79,12 @@ fn fitting(probes: &Probes, round_s: f64, most: usize) -> Vec<ClientId> {
     if round_s.is_infinite() && probes.len() <= most {
         return probes.keys().copied().collect();
     }
-    let mut left: Vec<(ClientId, Measured)> =
+    let mut left: Vec<(ClientId, ProbeResult)> =
         probes.iter().map(|(&client, &probe)| (client, probe)).collect();
     let mut elapsed_s = 0.0;
     let mut chosen = Vec::new();
     while chosen.len() < most {
-        let added_s = |probe: &Measured| probe.upload_s + (probe.train_s - elapsed_s).max(0.0);
+        let added_s = |probe: &ProbeResult| probe.upload_s + (probe.train_s - elapsed_s).max(0.0);
         let costs = left.iter().enumerate().map(|(at, (client, probe))| (added_s(probe), *client, at));
         let next = costs.min_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
         let Some((added_s, client, at)) = next else { break };
@@ -107,7 +107,7 @@ mod tests {
     /// (training, sending) of clients 2, 4, 6 and so on.
     fn probes(times: &[(f64, f64)]) -> Probes {
         let probe = |(at, &(train_s, upload_s)): (usize, &(f64, f64))| {
-            (ClientId::new(2 * at + 2), Measured { loss: 1.0, train_s, upload_s })
+            (ClientId::new(2 * at + 2), ProbeResult { loss: 1.0, train_s, upload_s })
         };
         times.iter().enumerate().map(probe).collect()
     }
@@ -117,7 +117,7 @@ mod tests {
         let world = World::of(20);
         let mut fedcs = selector(ENTRY, settings, 20).unwrap();
         let cohort = fedcs.select(&Round { deadline_s, ..world.round(0) }, &probes(times));
-        assert!(cohort.picks.iter().all(|pick| pick.chance.is_none()));
+        assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability.is_none()));
         assert_eq!(asked(&cohort), expected);
     }
 

@@ -31,14 +31,14 @@ struct FedCsOracle {
 impl Selector for FedCsOracle {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let enrolled = round.enrolled().into_iter();
-        let chances = enrolled.map(|client| (round.oracle_chance(client).unwrap_or(0.0), client));
+        let chances = enrolled.map(|client| (round.oracle_probability(client).unwrap_or(0.0), client));
         let likeliest = first_in(chances.collect(), self.cohort.get(), |one, other| {
             other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
         });
         without_chances(likeliest.into_iter().map(|(_, client)| client))
     }
 
-    fn needs_oracle_chances(&self) -> bool {
+    fn needs_oracle_probabilities(&self) -> bool {
         true
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     #[track_caller]
     fn check(world: &World, cohort: usize, expected: &[usize]) {
         let mut oracle = selector(ENTRY, &format!("cohort = {cohort}"), 8).unwrap();
-        assert!(oracle.needs_oracle_chances());
+        assert!(oracle.needs_oracle_probabilities());
         for number in 0..3 {
             assert_eq!(asked(&oracle.select(&world.round(number), &Probes::new())), expected);
         }

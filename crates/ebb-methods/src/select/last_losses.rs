@@ -18,7 +18,7 @@ impl LastLosses {
     /// Takes in what was reported in a round.
     pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.of.resize(round.census.len().max(self.of.len()), f32::NAN);
-        for answer in &report.returns.fresh {
+        for answer in &report.responses.fresh {
             self.of[answer.client.idx()] = report.loss(answer);
         }
     }

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
-use ebb_round::{Bits, Census, ClientId, Cohort, Pick, Wait};
+use ebb_round::{Bits, Census, ClientId, Cohort, Selected, Wait};
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -66,8 +66,8 @@ pub(crate) fn check_cohort(settings: &Settings<'_>, cohort: NonZeroUsize) -> Res
 
 /// Clients that are asked with chances that nobody has worked out, waited for until the deadline.
 pub(crate) fn without_chances(clients: impl IntoIterator<Item = ClientId>) -> Cohort {
-    let picks = clients.into_iter().map(|client| Pick { client, chance: None }).collect();
-    Cohort { picks, wait: Wait::Deadline, approximate: false }
+    let picks = clients.into_iter().map(|client| Selected { client, inclusion_probability: None }).collect();
+    Cohort { selected: picks, wait: Wait::Deadline, is_approximate: false }
 }
 
 /// The `count` items that come first in this order, in no order among themselves; all if there are no more.

@@ -35,7 +35,7 @@ struct OldestFirst {
 impl Selector for OldestFirst {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let among = self.among.of(round.census);
-        let ages = among.iter().map(ClientId::new).map(|client| (round.census.heard(client), client));
+        let ages = among.iter().map(ClientId::new).map(|client| (round.census.acknowledged(client), client));
         let oldest = first_in(ages.collect(), self.cohort.get(), Ord::cmp);
         without_chances(oldest.into_iter().map(|(_, client)| client))
     }

@@ -105,7 +105,7 @@ struct Oort {
 }
 
 impl Selector for Oort {
-    fn goes_by_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         true
     }
 
@@ -128,7 +128,7 @@ impl Selector for Oort {
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.losses.observe(round, report);
         self.picked.resize(round.census.len().max(self.picked.len()), 0);
-        for pick in &report.cohort.picks {
+        for pick in &report.cohort.selected {
             self.picked[pick.client.idx()] += 1;
         }
     }
@@ -181,7 +181,7 @@ impl Oort {
         let range = if highest > lowest { highest - lowest } else { 1.0 };
         let now = f64::from(round.number) + 1.0;
         let score = |(&client, utility): (&ClientId, &f64)| {
-            let heard = round.census.heard(client).map_or(now, |heard| f64::from(heard) + 1.0);
+            let heard = round.census.acknowledged(client).map_or(now, |heard| f64::from(heard) + 1.0);
             (utility.min(highest) - lowest) / range + bonus(now, heard)
         };
         tried.iter().zip(&utilities).map(score).collect()

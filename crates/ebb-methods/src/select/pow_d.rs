@@ -32,7 +32,7 @@ pub(super) struct PowD {
 }
 
 impl Selector for PowD {
-    fn probes(&self) -> bool {
+    fn uses_probes(&self) -> bool {
         true
     }
 
@@ -44,7 +44,7 @@ impl Selector for PowD {
         self.samples
     }
 
-    fn goes_by_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         true
     }
 
@@ -57,13 +57,13 @@ stateless!(PowD);
 
 #[cfg(test)]
 mod tests {
-    use ebb_round::Measured;
+    use ebb_round::ProbeResult;
 
     use super::*;
     use crate::testing::{World, asked, selector};
 
     fn probes(losses: &[(usize, f32)]) -> Probes {
-        let measured = |loss| Measured { loss, train_s: 1.0, upload_s: 1.0 };
+        let measured = |loss| ProbeResult { loss, train_s: 1.0, upload_s: 1.0 };
         losses.iter().map(|&(idx, loss)| (ClientId::new(idx), measured(loss))).collect()
     }
 
@@ -71,7 +71,7 @@ mod tests {
     fn check(cohort: usize, losses: &[(usize, f32)], expected: &[usize]) {
         let mut pow_d = selector(ENTRY, &format!("cohort = {cohort}"), 10).unwrap();
         let cohort = pow_d.select(&World::of(10).round(0), &probes(losses));
-        assert!(cohort.picks.iter().all(|pick| pick.chance.is_none()));
+        assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability.is_none()));
         assert_eq!(asked(&cohort), expected);
     }
 

@@ -30,7 +30,7 @@ struct RpowD {
 }
 
 impl Selector for RpowD {
-    fn goes_by_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         true
     }
 

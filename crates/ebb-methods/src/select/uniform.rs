@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use ebb_round::{Bits, Census, Cohort, Pick, Probes, Round, Selector, Wait, stateless};
+use ebb_round::{Bits, Census, Cohort, Probes, Round, Selected, Selector, Wait, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ impl Selector for Uniform {
             everybody.iter().for_each(|&idx| urn.take(idx));
             let mut line = Line { certain: &everybody, urn: &mut urn, base, factor: 0.0 };
             let Drawn { picks, approximate } = self.sampler.draw(&mut line, &mut round.rng("select"));
-            return Cohort { picks, wait: Wait::Deadline, approximate };
+            return Cohort { selected: picks, wait: Wait::Deadline, is_approximate: approximate };
         }
         drawn(round, &among, self.cohort.get())
     }
@@ -60,8 +60,9 @@ pub(super) fn of_enrolled(round: &Round<'_>, cohort: usize) -> Cohort {
 pub(super) fn drawn(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
     let clients = Census::draw(among, cohort, &mut round.rng("select"));
     let chance = Some(clients.len() as f64 / among.count().max(1) as f64);
-    let picks = clients.into_iter().map(|client| Pick { client, chance }).collect();
-    Cohort { picks, wait: Wait::Deadline, approximate: false }
+    let picks =
+        clients.into_iter().map(|client| Selected { client, inclusion_probability: chance }).collect();
+    Cohort { selected: picks, wait: Wait::Deadline, is_approximate: false }
 }
 
 stateless!(Uniform);
@@ -77,10 +78,10 @@ mod tests {
         assert_eq!(world.round(0).up().iter().map(|client| client.idx()).collect::<Vec<_>>(), up);
         let sampler = Sampler::default();
         let mut uniform = Uniform { cohort: NonZeroUsize::new(cohort).unwrap(), among, sampler };
-        let picks = uniform.select(&world.round(0), &Probes::new()).picks;
+        let picks = uniform.select(&world.round(0), &Probes::new()).selected;
         assert_eq!(picks.len(), picked);
         for pick in &picks {
-            assert_eq!(pick.chance, Some(chance));
+            assert_eq!(pick.inclusion_probability, Some(chance));
             assert!(matches!(among, Among::Enrolled) || up.contains(&pick.client.idx()));
         }
     }
@@ -105,8 +106,8 @@ mod tests {
                 Uniform { cohort: NonZeroUsize::new(3).unwrap(), among: Among::Enrolled, sampler };
             let mut asked = [0_i32; 10];
             for number in 0..10_000 {
-                for pick in uniform.select(&world.round(number), &Probes::new()).picks {
-                    assert!((pick.chance.unwrap() - 0.3).abs() < 1e-12);
+                for pick in uniform.select(&world.round(number), &Probes::new()).selected {
+                    assert!((pick.inclusion_probability.unwrap() - 0.3).abs() < 1e-12);
                     asked[pick.client.idx()] += 1;
                 }
             }
@@ -122,10 +123,10 @@ mod tests {
             let mut uniform = Uniform { cohort, among: Among::Up, sampler };
             for up in [&[][..], &[3], &[1, 2, 7]] {
                 let world = World::of(10).with_up(up);
-                let mut picks = uniform.select(&world.round(0), &Probes::new()).picks;
+                let mut picks = uniform.select(&world.round(0), &Probes::new()).selected;
                 picks.sort_by_key(|pick| pick.client);
                 assert_eq!(picks.iter().map(|pick| pick.client.idx()).collect::<Vec<_>>(), up);
-                assert!(picks.iter().all(|pick| pick.chance == Some(1.0)));
+                assert!(picks.iter().all(|pick| pick.inclusion_probability == Some(1.0)));
             }
         }
     }

@@ -332,8 +332,8 @@ mod tests {
         let mut stream = Stream::of_run(seed, "urn");
         let mut urn = Urn::new(len);
         for idx in 0..len {
-            urn.set_log(idx, 20.0 * stream.unit());
-            if stream.chance(0.7) {
+            urn.set_log(idx, 20.0 * stream.uniform());
+            if stream.bernoulli(0.7) {
                 urn.put(idx);
             }
         }
@@ -355,7 +355,7 @@ mod tests {
             for step in 0..2000 {
                 let idx = stream.below(len);
                 match step % 3 {
-                    0 => urn.set_log(idx, 50.0 * stream.unit()),
+                    0 => urn.set_log(idx, 50.0 * stream.uniform()),
                     1 => urn.put(idx),
                     _ => urn.take(idx),
                 }
@@ -373,7 +373,7 @@ mod tests {
         for (base, factor) in [(0.0, 1.0), (0.5, 1.0), (1.0, 0.0), (2.0, 1e-9)] {
             let length = urn.length(base, factor);
             for _ in 0..500 {
-                let place = stream.unit() * length;
+                let place = stream.uniform() * length;
                 let mut begins = 0.0;
                 let expected = urn.inside().iter().find(|&idx| {
                     let ends = begins + base + factor * urn.weight(idx);

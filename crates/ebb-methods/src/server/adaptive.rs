@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{
+    Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError, vectors,
+};
 use ebb_settings::{Chance, Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -115,21 +117,21 @@ impl Adaptive {
 }
 
 impl ServerRule for Adaptive {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
-    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
         // Where nothing came of a round there is no gradient, not one of zero.
         if aggregate.iter().all(|by| *by == 0.0) {
             return;
         }
-        let mut model = vectors::moved(&round.global.model, 1.0, aggregate);
-        for at in round.trained.iter().cloned().flatten() {
+        let mut model = vectors::add_scaled(&round.global.model, 1.0, aggregate);
+        for at in round.trained_ranges.iter().cloned().flatten() {
             let by = f64::from(aggregate[at]);
             let (m, v) = (&mut self.direction[at], &mut self.sizes2[at]);
             *m = self.beta1 * *m + (1.0 - self.beta1) * by;
@@ -197,7 +199,7 @@ mod tests {
             world.set_model(&server.model().model);
             world.train_only(0..1);
             let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
-            server.absorb(&world.round(0), &answered, &[by, by]);
+            server.update_model(&world.round(0), &answered, &[by, by]);
             server.model().model[0]
         };
         moves.iter().map(step).collect()

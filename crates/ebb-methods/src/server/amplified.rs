@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
+use ebb_round::{Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -46,15 +46,15 @@ fn ten() -> Positive {
 }
 
 impl ServerRule for Amplified {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
-    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
         let mut model = moved(round, self.rate, aggregate);
         self.anchor.lengthen(round, self.every, self.factor, &mut model);
         self.model = Arc::new(Parcel::of(model));
@@ -90,7 +90,7 @@ impl Anchor {
         let ends = (round.number + 1).is_multiple_of(every.get());
         if ends {
             // Running statistics are no direction in which to go on.
-            for at in round.trained.iter().cloned().flatten() {
+            for at in round.trained_ranges.iter().cloned().flatten() {
                 let (from, to) = (f64::from(self.0[at]), f64::from(model[at]));
                 model[at] = (from + factor.get() * (to - from)) as f32;
             }
@@ -151,7 +151,7 @@ mod tests {
         for (number, &by) in (0..).zip(moves) {
             world.set_model(&server.model().model);
             world.train_only(0..1);
-            server.absorb(&world.round(number), &[], &[by, by]);
+            server.update_model(&world.round(number), &[], &[by, by]);
             models.push([server.model().model[0], server.model().model[1]]);
         }
         models

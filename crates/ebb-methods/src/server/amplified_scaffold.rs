@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
+use ebb_round::{Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -51,19 +51,19 @@ fn one_and_a_half() -> Positive {
 }
 
 impl ServerRule for AmplifiedScaffold {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
         scaffold::with_control(round, &self.control)
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         scaffold::add_changes(&mut self.next, round, contributions);
         let mut model = moved(round, self.rate, aggregate);
         if self.anchor.lengthen(round, self.every, self.factor, &mut model) {
@@ -130,7 +130,7 @@ mod tests {
         server.start_from(vec![10.0]);
         let change = |client, by: f32| {
             let mut one = contribution(client, 0.0);
-            Arc::make_mut(&mut one.update).delta.side.insert(Cow::Borrowed(CONTROL), vec![by]);
+            Arc::make_mut(&mut one.update).delta.side_vectors.insert(Cow::Borrowed(CONTROL), vec![by]);
             one
         };
         // What moves, whose variate changes, the model and the variate sent after.
@@ -141,9 +141,9 @@ mod tests {
             (0.0, change(3, 0.0), 10.0, 2.5),
         ]) {
             world.set_model(&server.model().model);
-            server.absorb(&world.round(number), &[changed], &[by]);
+            server.update_model(&world.round(number), &[changed], &[by]);
             assert_eq!(server.model().model, [model]);
-            assert_eq!(server.parcel(&world.round(number)).side[CONTROL], [control]);
+            assert_eq!(server.parcel(&world.round(number)).side_vectors[CONTROL], [control]);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{
-    ClientId, Contribution, Hold, Loader, OwnStart, Parcel, Round, Saver, ServerRule, State, StateError,
+    ClientId, Contribution, Loader, OwnStart, Parcel, Retention, Round, Saver, ServerRule, State, StateError,
 };
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
@@ -46,15 +46,15 @@ struct FedAwe {
 }
 
 impl ServerRule for FedAwe {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn goes_by_aggregate(&self) -> bool {
+    fn uses_aggregate(&self) -> bool {
         false
     }
 
@@ -64,10 +64,10 @@ impl ServerRule for FedAwe {
 
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, _) = self.own.of(round, client);
-        Some(OwnStart { parcel, times: NonZeroU32::MIN })
+        Some(OwnStart { parcel, work_multiple: NonZeroU32::MIN })
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
         let answers = own(round, contributions);
         if answers.is_empty() {
             return;
@@ -81,13 +81,13 @@ impl ServerRule for FedAwe {
             add(&mut found, part * f64::from(missed.get()), &one.update.delta.model);
             add(&mut once, *part, &one.update.delta.model);
         }
-        let trained = round.trained.iter().cloned().flatten();
+        let trained = round.trained_ranges.iter().cloned().flatten();
         let length = trained.map(|at| found[at] * found[at]).sum::<f64>().sqrt();
         let shorten = self.clip.map_or(1.0, |clip| (clip.get() / length).min(1.0));
         let factor = self.rate.get() * shorten;
         // Running statistics count once: they are no direction in which to go on.
         let mut moved: Vec<_> = models.iter().zip(&once).map(|(model, by)| (model + by) as f32).collect();
-        for at in round.trained.iter().cloned().flatten() {
+        for at in round.trained_ranges.iter().cloned().flatten() {
             moved[at] = (models[at] + factor * found[at]) as f32;
         }
         self.own.give(round, answers.iter().map(|(one, _)| one.client), moved);
@@ -132,7 +132,7 @@ mod tests {
             world.train_only(0..1);
             // Heard for the first time in round 3: four rounds, of 3 each in what is trained.
             let answer = Contribution::own(&vector_answer(0, 3, &[-3.0, -1.0]));
-            server.absorb(&world.round(3), &[answer], &[0.0, 0.0]);
+            server.update_model(&world.round(3), &[answer], &[0.0, 0.0]);
             assert_eq!(server.model().model, expected);
         }
     }

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{
-    ClientId, Contribution, Hold, Loader, OwnStart, Parcel, Round, Saver, ServerRule, State, StateError,
+    ClientId, Contribution, Loader, OwnStart, Parcel, Retention, Round, Saver, ServerRule, State, StateError,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -41,15 +41,15 @@ struct FedPbc {
 }
 
 impl ServerRule for FedPbc {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn goes_by_aggregate(&self) -> bool {
+    fn uses_aggregate(&self) -> bool {
         false
     }
 
@@ -59,10 +59,10 @@ impl ServerRule for FedPbc {
 
     fn own_start(&self, round: &Round<'_>, client: ClientId) -> Option<OwnStart> {
         let (parcel, missed) = self.own.of(round, client);
-        Some(OwnStart { parcel, times: self.most_rounds.map_or(missed, |most| missed.min(most)) })
+        Some(OwnStart { parcel, work_multiple: self.most_rounds.map_or(missed, |most| missed.min(most)) })
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
         let answers = own(round, contributions);
         if answers.is_empty() {
             return;

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{
+    Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError, vectors,
+};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -47,25 +49,25 @@ struct Focus {
 }
 
 impl ServerRule for Focus {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn goes_by_aggregate(&self) -> bool {
+    fn uses_aggregate(&self) -> bool {
         false
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         let own: Vec<_> = contributions.iter().filter(|one| one.is_own()).collect();
         let n_clients = round.shares.as_slice().iter().filter(|share| **share > 0.0).count() as f64;
         let changes: Vec<_> = own
             .iter()
             .filter_map(|one| {
-                let change = one.update.delta.side.get(GRADIENT)?.as_slice();
+                let change = one.update.delta.side_vectors.get(GRADIENT)?.as_slice();
                 Some((change, round.share(one.client) * n_clients))
             })
             .collect();
@@ -79,8 +81,8 @@ impl ServerRule for Focus {
         if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return;
         }
-        let factor = self.rate.get() * f64::from(round.rate);
-        for at in round.trained.iter().cloned().flatten() {
+        let factor = self.rate.get() * f64::from(round.learning_rate);
+        for at in round.trained_ranges.iter().cloned().flatten() {
             model[at] = (f64::from(round.global.model[at]) - factor * self.sum[at]) as f32;
         }
         self.model = Arc::new(Parcel::of(model));
@@ -123,7 +125,7 @@ mod tests {
     fn it_steps_along_the_sum_of_the_last_gradients() {
         let change = |client, by: f32| {
             let mut one = contribution(client, 0.0);
-            Arc::make_mut(&mut one.update).delta.side.insert(Cow::Borrowed(GRADIENT), vec![by]);
+            Arc::make_mut(&mut one.update).delta.side_vectors.insert(Cow::Borrowed(GRADIENT), vec![by]);
             one
         };
         for (empty_rounds, expected) in
@@ -147,7 +149,7 @@ mod tests {
             ];
             for ((number, answers), expected) in (0..).zip(rounds).zip(expected) {
                 world.set_model(&server.model().model);
-                server.absorb(&world.round(number), &answers, &[0.0]);
+                server.update_model(&world.round(number), &answers, &[0.0]);
                 assert!((server.model().model[0] - expected).abs() < 1e-5, "{:?}", server.model());
             }
         }
@@ -167,10 +169,10 @@ mod tests {
         world.set_model(&[10.0, 10.0]);
         world.train_only(0..1);
         let mut answer = Contribution::own(&vector_answer(0, 0, &[-3.0, -1.0]));
-        server.absorb(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
+        server.update_model(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
         assert_eq!(server.model().model, [7.0, 9.0]);
-        Arc::make_mut(&mut answer.update).delta.side.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
-        server.absorb(&world.round(1), &[answer], &[-3.0, -1.0]);
+        Arc::make_mut(&mut answer.update).delta.side_vectors.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
+        server.update_model(&world.round(1), &[answer], &[-3.0, -1.0]);
         assert_eq!(server.model().model, [9.5, 9.0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError};
+use ebb_round::{Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -30,15 +30,15 @@ struct Plain {
 }
 
 impl ServerRule for Plain {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
-    fn absorb(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
         self.start_from(moved(round, self.rate, aggregate));
     }
 

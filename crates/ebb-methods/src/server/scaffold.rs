@@ -9,7 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Loader, Parcel, Round, Saver, ServerRule, State, StateError, vectors};
+use ebb_round::{
+    Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError, vectors,
+};
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
@@ -41,19 +43,19 @@ struct Scaffold {
 }
 
 impl ServerRule for Scaffold {
-    fn tick(&self, round: &Round<'_>) -> u32 {
+    fn schedule_position(&self, round: &Round<'_>) -> u32 {
         self.clock.tick(round)
     }
 
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
         with_control(round, &self.control)
     }
 
-    fn absorb(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
+    fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         self.model = Arc::new(Parcel::of(moved(round, self.rate, aggregate)));
         add_changes(&mut self.control, round, contributions);
     }
@@ -72,7 +74,7 @@ impl ServerRule for Scaffold {
 pub(super) fn with_control(round: &Round<'_>, control: &[f64]) -> Arc<Parcel> {
     let control = control.iter().map(|&value| value as f32).collect();
     let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
-    Arc::new(Parcel { model: round.global.model.clone(), side })
+    Arc::new(Parcel { model: round.global.model.clone(), side_vectors: side })
 }
 
 /// Adds what the variates of those that answered changed by to their mean over everybody.
@@ -81,7 +83,9 @@ pub(super) fn add_changes(control: &mut [f64], round: &Round<'_>, contributions:
     let own = contributions.iter().filter(|one| one.is_own());
     let changes: Vec<_> = own
         // The variate averages over everybody in the objective, though only some answered.
-        .filter_map(|one| Some((one.update.delta.side.get(CONTROL)?.as_slice(), round.share(one.client))))
+        .filter_map(|one| {
+            Some((one.update.delta.side_vectors.get(CONTROL)?.as_slice(), round.share(one.client)))
+        })
         .collect();
     vectors::add_weighted(control, &changes, round.threads);
 }
@@ -112,12 +116,12 @@ mod tests {
     /// A change of the client's variate by so much.
     fn change(client: usize, by: f32) -> Contribution {
         let mut one = contribution(client, 0.0);
-        Arc::make_mut(&mut one.update).delta.side.insert(Cow::Borrowed(CONTROL), vec![by]);
+        Arc::make_mut(&mut one.update).delta.side_vectors.insert(Cow::Borrowed(CONTROL), vec![by]);
         one
     }
 
     fn sent(server: &Scaffold, world: &World) -> f32 {
-        server.parcel(&world.round(0)).side[CONTROL][0]
+        server.parcel(&world.round(0)).side_vectors[CONTROL][0]
     }
 
     fn new() -> Scaffold {
@@ -129,7 +133,7 @@ mod tests {
 
     fn check(contributions: &[Contribution], expected: f32) {
         let (mut server, world) = (new(), World::of(4));
-        server.absorb(&world.round(0), contributions, &[0.0]);
+        server.update_model(&world.round(0), contributions, &[0.0]);
         assert_eq!(sent(&server, &world), expected);
     }
 
@@ -151,7 +155,7 @@ mod tests {
     fn the_model_moves_by_the_aggregate_and_travels_with_the_variate() {
         let (mut server, world) = (new(), World::of(4));
         server.rate = Positive::new(0.5).unwrap();
-        server.absorb(&world.round(0), &[], &[3.0]);
+        server.update_model(&world.round(0), &[], &[3.0]);
         assert_eq!(server.model().as_ref(), &Parcel::of(vec![1.5]));
         assert_eq!(server.parcel(&world.round(0)).bytes(), 8);
     }
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn what_is_saved_loads_again() {
         let (mut server, world) = (new(), World::of(3));
-        server.absorb(&world.round(0), &[change(0, 1.0)], &[3.0]);
+        server.update_model(&world.round(0), &[change(0, 1.0)], &[3.0]);
         let save = |server: &Scaffold| {
             let mut saver = Saver::new();
             server.save(&mut saver);

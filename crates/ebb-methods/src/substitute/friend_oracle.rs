@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use ebb_round::{Answer, ClientId, Contribution, Hold, Returns, Round, Stream, Substitution, stateless};
+use ebb_round::{
+    ClientId, ClientUpdate, Contribution, Responses, Retention, Round, Stream, Substitution, stateless,
+};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -34,22 +36,22 @@ fn asked() -> Cover {
 }
 
 impl Substitution for FriendOracle {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
     fn needs_oracle_clusters(&self) -> bool {
         true
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         let mean = mean_of_fresh(round, returns);
         let mut stand_ins = Vec::new();
         for client in self.cover.silent(round, returns) {
             let friends = self.friends_of(client, round, returns);
             stand_ins.extend(friends.iter().map(|friend| Contribution {
                 client,
-                part: 1.0 / friends.len() as f64,
+                fraction: 1.0 / friends.len() as f64,
                 ..Contribution::own(friend)
             }));
             if friends.is_empty() {
@@ -62,11 +64,16 @@ impl Substitution for FriendOracle {
 
 impl FriendOracle {
     /// Some of those of the client's cluster that answered, every choice as likely.
-    fn friends_of<'r>(&self, client: ClientId, round: &Round<'_>, returns: &'r Returns) -> Vec<&'r Answer> {
+    fn friends_of<'r>(
+        &self,
+        client: ClientId,
+        round: &Round<'_>,
+        returns: &'r Responses,
+    ) -> Vec<&'r ClientUpdate> {
         let Some(cluster) = round.oracle_cluster(client) else { return Vec::new() };
         let there: Vec<_> =
             returns.fresh.iter().filter(|one| round.oracle_cluster(one.client) == Some(cluster)).collect();
-        let mut stream = Stream::of_both(round.seed, "friend-oracle", round.number, client);
+        let mut stream = Stream::of_client_round(round.seed, "friend-oracle", round.number, client);
         let drawn = stream.distinct(there.len(), self.friends.get().min(there.len()));
         drawn.into_iter().map(|at| there[at]).collect()
     }
@@ -91,7 +98,7 @@ mod tests {
             let of = |client: usize| found.iter().filter(move |one| one.client.idx() == client);
             assert_eq!(of(2).count(), friends.min(2));
             assert!(of(2).all(|one| one.source.unwrap().idx() < 2));
-            assert_eq!(of(2).map(|one| one.part).sum::<f64>(), 1.0);
+            assert_eq!(of(2).map(|one| one.fraction).sum::<f64>(), 1.0);
             assert_eq!(of(3).map(|one| one.source.unwrap().idx()).collect::<Vec<_>>(), [4]);
             let mean = of(5).next().unwrap();
             assert_eq!(

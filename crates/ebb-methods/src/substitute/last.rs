@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ebb_round::{
-    ClientId, Contribution, Hold, Loader, Parcel, Returns, Round, Saver, State, StateError, Substitution,
-    Update, vectors,
+    ClientId, Contribution, Loader, Parcel, Responses, Retention, Round, Saver, State, StateError,
+    Substitution, Update, vectors,
 };
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
@@ -57,17 +57,17 @@ struct Last {
 }
 
 impl Substitution for Last {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         let enrolled = round.census.enrolled();
         self.of.retain(|client, _| enrolled.get(client.idx()));
         if self.what == What::Update {
             // A late answer is newer than what was kept before its round. Of a late model only the difference came.
             for answer in returns.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
-                if self.of.get(&answer.client).is_none_or(|kept| kept.base < answer.update.base) {
+                if self.of.get(&answer.client).is_none_or(|kept| kept.base_round < answer.update.base_round) {
                     self.of.insert(answer.client, without_side(&answer.update));
                 }
             }
@@ -80,7 +80,7 @@ impl Substitution for Last {
             let kept = match self.what {
                 What::Update => without_side(&answer.update),
                 What::Model => {
-                    let model = vectors::moved(&round.global.model, 1.0, &answer.update.delta.model);
+                    let model = vectors::add_scaled(&round.global.model, 1.0, &answer.update.delta.model);
                     Arc::new(with_model(&answer.update, model))
                 }
             };
@@ -95,18 +95,26 @@ impl Last {
         let update = match self.what {
             What::Update => Arc::clone(kept),
             What::Model => {
-                let delta = vectors::moved(&kept.delta.model, -1.0, &round.global.model);
+                let delta = vectors::add_scaled(&kept.delta.model, -1.0, &round.global.model);
                 Arc::new(with_model(kept, delta))
             }
         };
-        let age = round.number - kept.base;
-        Contribution { client, source: Some(client), age, chance: None, part: 1.0, likeness: None, update }
+        let age = round.number - kept.base_round;
+        Contribution {
+            client,
+            source: Some(client),
+            age,
+            inclusion_probability: None,
+            fraction: 1.0,
+            similarity: None,
+            update,
+        }
     }
 }
 
 /// The update without what a method sent along: nobody reads that later.
 fn without_side(update: &Arc<Update>) -> Arc<Update> {
-    if update.delta.side.is_empty() {
+    if update.delta.side_vectors.is_empty() {
         return Arc::clone(update);
     }
     Arc::new(with_model(update, update.delta.model.clone()))

@@ -3,7 +3,7 @@
 //! What asynchronous methods need (AFL, FedBuff), in worlds where answers come after the deadline at all:
 //! `world.after_deadline = "late"`. A client's late answer counts beside its answer to this round, if there are both.
 
-use ebb_round::{Contribution, Hold, Returns, Round, Substitution, stateless};
+use ebb_round::{Contribution, Responses, Retention, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -22,14 +22,14 @@ struct Late {
 }
 
 impl Substitution for Late {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         let late = returns.late.iter().filter(|answer| round.share(answer.client) > 0.0);
         let late = late.map(|answer| Contribution {
-            age: round.number - answer.update.base,
+            age: round.number - answer.update.base_round,
             ..Contribution::own(answer)
         });
         late.filter(|one| self.most_age.is_none_or(|most| one.age <= most)).collect()

@@ -10,7 +10,7 @@ pub mod zero_model;
 use std::sync::Arc;
 
 use ebb_round::roles::{scaled, weighted_sum};
-use ebb_round::{ClientId, Contribution, Parcel, Returns, Round, Update};
+use ebb_round::{ClientId, Contribution, Parcel, Responses, Round, Update};
 use serde::{Deserialize, Serialize};
 
 /// For whom somebody may stand in.
@@ -26,7 +26,7 @@ enum Cover {
 
 impl Cover {
     /// Those that somebody may stand in for, ascending.
-    fn silent(self, round: &Round<'_>, returns: &Returns) -> Vec<ClientId> {
+    fn silent(self, round: &Round<'_>, returns: &Responses) -> Vec<ClientId> {
         match self {
             Cover::Asked => {
                 let absent = returns.absent.iter().copied();
@@ -38,7 +38,7 @@ impl Cover {
 }
 
 /// The mean of those that answered, by their shares, as an update of nobody's. `None` if nobody did.
-fn mean_of_fresh(round: &Round<'_>, returns: &Returns) -> Option<Arc<Update>> {
+fn mean_of_fresh(round: &Round<'_>, returns: &Responses) -> Option<Arc<Update>> {
     let first = returns.fresh.first()?;
     let own: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
     let mut shares: Vec<_> = own.iter().map(|one| round.share(one.client)).collect();
@@ -51,11 +51,19 @@ fn mean_of_fresh(round: &Round<'_>, returns: &Returns) -> Option<Arc<Update>> {
 
 /// An update that nobody computed, beside one that somebody did: all the work was done.
 fn made_up(delta: Vec<f32>, like: &Update) -> Update {
-    Update { delta: Parcel::of(delta), steps: like.steps_asked, ..*like }
+    Update { delta: Parcel::of(delta), steps: like.steps_requested, ..*like }
 }
 
 /// The mean of those that answered, standing in for a client.
 fn by_mean(client: ClientId, mean: &Arc<Update>) -> Contribution {
     let update = Arc::clone(mean);
-    Contribution { client, source: None, age: 0, chance: None, part: 1.0, likeness: None, update }
+    Contribution {
+        client,
+        source: None,
+        age: 0,
+        inclusion_probability: None,
+        fraction: 1.0,
+        similarity: None,
+        update,
+    }
 }

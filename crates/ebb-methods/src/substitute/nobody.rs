@@ -1,6 +1,6 @@
 //! Nobody stands in: the round goes on with those that answered on time.
 
-use ebb_round::{Contribution, Hold, Returns, Round, Substitution, stateless};
+use ebb_round::{Contribution, Responses, Retention, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +17,11 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
 struct Nobody {}
 
 impl Substitution for Nobody {
-    fn hold(&self) -> Hold {
-        Hold::Fold
+    fn retention(&self) -> Retention {
+        Retention::Fold
     }
 
-    fn stand_ins(&mut self, _round: &Round<'_>, _returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, _round: &Round<'_>, _returns: &Responses) -> Vec<Contribution> {
         Vec::new()
     }
 }

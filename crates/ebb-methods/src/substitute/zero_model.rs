@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ebb_round::{Contribution, Hold, Returns, Round, Substitution, stateless};
+use ebb_round::{Contribution, Responses, Retention, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +25,11 @@ struct ZeroModel {
 }
 
 impl Substitution for ZeroModel {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         // A round without answers is skipped: it would set the model to zero.
         let Some(first) = returns.fresh.first() else { return Vec::new() };
         let back = round.global.model.iter().map(|&value| -value).collect();
@@ -55,9 +55,9 @@ mod tests {
         assert_eq!(found, [(0, -4.0), (2, -4.0)]);
         // All the work was done, however little the one did that answered.
         let mut half = returns(&world, 0, &[(1, 1.0)]);
-        Arc::make_mut(&mut half.fresh[0].update).steps_asked = std::num::NonZeroU32::new(10).unwrap();
+        Arc::make_mut(&mut half.fresh[0].update).steps_requested = std::num::NonZeroU32::new(10).unwrap();
         let found = zero.stand_ins(&world.round(0), &half);
-        assert!(found.iter().all(|one| one.update.whole()) && !half.fresh[0].update.whole());
+        assert!(found.iter().all(|one| one.update.is_whole()) && !half.fresh[0].update.is_whole());
         assert!(zero.stand_ins(&world.round(1), &returns(&world, 1, &[])).is_empty());
     }
 }

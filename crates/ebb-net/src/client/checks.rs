@@ -274,7 +274,7 @@ pub(crate) fn fetched(model: &Model, bytes: &[u8], layout: &Layout) -> Result<Pa
         false => Err(unsound(field, format!("{found} numbers"), &wanted)),
     };
     length("the model's length", parcel.model.len())?;
-    for (name, values) in &parcel.side {
+    for (name, values) in &parcel.side_vectors {
         if name.is_empty() || name.chars().any(char::is_control) {
             return Err(unsound("the name of a vector beside the model", name, "a word"));
         }
@@ -439,7 +439,7 @@ mod tests {
         }
         let with = |name: &'static str, numbers| {
             let mut parcel = Parcel::of(vec![1.0; NUMBERS]);
-            parcel.side.insert(name.into(), vec![0.0; numbers]);
+            parcel.side_vectors.insert(name.into(), vec![0.0; numbers]);
             of(&parcel)
         };
         assert!(with("control", NUMBERS).is_ok());

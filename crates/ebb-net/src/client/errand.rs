@@ -265,7 +265,7 @@ fn work(
 ) -> Result<Came, String> {
     match wanted {
         Wanted::Job(checks::Job { round, rate, work, .. }) => {
-            let job = Job { round: *round, global, rate: *rate, work: *work };
+            let job = Job { round: *round, global, learning_rate: *rate, work: *work };
             let began = Instant::now();
             let trained = trainer.train(&job, memory, at_work)?;
             let took_s = began.elapsed().as_secs_f64();
@@ -275,7 +275,7 @@ fn work(
             })))
         }
         Wanted::Probe(checks::Probe { round, samples, work, .. }) => {
-            let job = Job { round: *round, global, rate: 0.0, work: *work };
+            let job = Job { round: *round, global, learning_rate: 0.0, work: *work };
             Ok(Came::Loss(trainer.loss(&job, *samples)?, job.work.steps(trainer.samples()).get()))
         }
         Wanted::Evaluate(_) => Ok(Came::Judged(trainer.evaluate(&global.model)?)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What a client gives at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that a job may need, as [`Limits::needed_bytes`] estimates it.
+    /// Bytes that a job may need, as [`GuardLimits::needed_bytes`] estimates it.
     pub memory_bytes: u64,
     /// How long a job may take; without, as long as the server lets it.
     pub job: Option<Duration>,

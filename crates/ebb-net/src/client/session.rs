@@ -526,7 +526,7 @@ impl Member {
                     ticket,
                     delta: Some(wire::Content { digest, bytes: packed.bytes.len() as u64 }),
                     steps: update.steps.get(),
-                    steps_asked: update.steps_asked.get(),
+                    steps_asked: update.steps_requested.get(),
                     samples: update.samples,
                     loss: update.loss,
                     loss_fall: update.loss_fall,
@@ -625,8 +625,8 @@ fn with_residue(mut delta: Parcel, residue: &Parcel) -> Parcel {
         values.iter_mut().zip(residue).for_each(|(value, residue)| *value += residue);
     };
     add(&mut delta.model, &residue.model);
-    for (name, values) in &mut delta.side {
-        if let Some(residue) = residue.side.get(name) {
+    for (name, values) in &mut delta.side_vectors {
+        if let Some(residue) = residue.side_vectors.get(name) {
             add(values, residue);
         }
     }

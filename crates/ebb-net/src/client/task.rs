@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_round::{ClientId, Job, LocalRule, Parcel, Skill, Stream};
-use ebb_train::backend::{Assignment, Trained, train_while};
+use ebb_round::{ClientId, Job, LocalRule, Parcel, StepFeature, Stream};
+use ebb_train::backend::{Trained, TrainingJob, train_while};
 use ebb_train::{Tally, Task};
 
 use super::{AtWork, Interrupter, Trainer};
@@ -33,7 +33,7 @@ impl Trainer for TaskTrainer {
 
     fn abilities(&self) -> Abilities {
         let evaluate = self.task.held_out(self.slice) > 0;
-        let probe = self.task.can(Skill::Loss);
+        let probe = self.task.can(StepFeature::Loss);
         Abilities { partial: true, sides: true, own_start: true, probe, evaluate }
     }
 
@@ -43,7 +43,7 @@ impl Trainer for TaskTrainer {
         memory: &Arc<Parcel>,
         at_work: &AtWork,
     ) -> Result<Option<Trained>, String> {
-        let assignment = Assignment {
+        let assignment = TrainingJob {
             client: self.slice,
             job: Arc::new(job.clone()),
             memory: Arc::clone(memory),
@@ -61,7 +61,7 @@ impl Trainer for TaskTrainer {
         let loss = match samples {
             None => self.task.loss(self.slice, &job.global.model),
             Some(samples) => {
-                let mut stream = Stream::of_both(self.seed, "probe", job.round, self.slice);
+                let mut stream = Stream::of_client_round(self.seed, "probe", job.round, self.slice);
                 self.task.batch_loss(self.slice, &job.global.model, samples, &mut stream)
             }
         };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use ebb_round::{Amount, Job, Measured, Order, Parcel, Stream, Wait, Work};
+use ebb_round::{Amount, Assignment, Job, Parcel, ProbeResult, Stream, Wait, Work};
 use prost::Message;
 
 use super::uploads::Sender;
@@ -57,7 +57,7 @@ pub(crate) fn hold(stream: &mut Stream) -> bool {
     for _ in 0..10 + stream.below(30) {
         match stream.below(16) {
             0 => floor.close_or_open(stream),
-            1 => floor.time_passes(stream.unit() * 6.0),
+            1 => floor.time_passes(stream.uniform() * 6.0),
             2 => floor.honest_answer(stream.below(HONEST as usize) as u32),
             3 => floor.read_one(stream),
             4 if stream.below(8) == 0 => floor.desk.revoke([ClientId::new(3)]),
@@ -171,9 +171,12 @@ impl Floor {
     fn open(&mut self, wait: Wait) {
         let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
         let global = Arc::new(Parcel::of(vec![self.round as f32; N_PARAMS]));
-        let job = Arc::new(Job { round: self.round, global, rate: 0.5, work });
-        let order =
-            |client| Order { client: ClientId::new(client as usize), job: Arc::clone(&job), heard: None };
+        let job = Arc::new(Job { round: self.round, global, learning_rate: 0.5, work });
+        let order = |client| Assignment {
+            client: ClientId::new(client as usize),
+            job: Arc::clone(&job),
+            acknowledged: None,
+        };
         let orders: Vec<_> = (0..N_CLIENTS).map(order).collect();
         let offers = Offer::all(&orders, Packing::default());
         self.desk.note_asked(self.round, &orders, &offers);
@@ -184,7 +187,7 @@ impl Floor {
 
     fn close_or_open(&mut self, stream: &mut Stream) {
         if !self.is_open {
-            let wait = [Wait::Deadline, Wait::Answers(2), Wait::Everyone][stream.below(3)];
+            let wait = [Wait::Deadline, Wait::FirstByDeadline(2), Wait::Everyone][stream.below(3)];
             return self.open(wait);
         }
         let Some(closing) = self.desk.close(self.now_s) else { return };
@@ -204,7 +207,7 @@ impl Floor {
                 };
                 let delta = update.as_ref().map(|update| &update.delta);
                 assert!(
-                    delta.is_none_or(|delta| sound(&delta.model) && delta.side.values().all(sound)),
+                    delta.is_none_or(|delta| sound(&delta.model) && delta.side_vectors.values().all(sound)),
                     "{delta:?}"
                 );
                 self.rogue_answers += u64::from(answer.client.number() >= HONEST);
@@ -262,7 +265,7 @@ impl Floor {
     fn ask(&mut self, stream: &mut Stream) {
         if stream.below(2) == 0 {
             let found = self.desk.found();
-            let sound = |measured: &Measured| measured.loss.is_finite() && measured.train_s >= 0.0;
+            let sound = |measured: &ProbeResult| measured.loss.is_finite() && measured.train_s >= 0.0;
             assert!(found.measured.values().all(sound), "{found:?}");
             let sound = |(samples, loss, hits): &(f64, f64, Option<f64>)| {
                 *samples >= 0.0 && loss.is_finite() && hits.is_none_or(|hits| hits <= *samples + 1e-9)
@@ -494,7 +497,7 @@ fn session(line: Line) -> Bytes {
 fn update(stream: &mut Stream) -> (Vec<u8>, wire::Content) {
     let mut parcel = Parcel::of(vec![0.5; N_PARAMS + usize::from(stream.below(8) == 0)]);
     if stream.below(4) == 0 {
-        parcel.side.insert("control".into(), vec![1.0; N_PARAMS]);
+        parcel.side_vectors.insert("control".into(), vec![1.0; N_PARAMS]);
     }
     let number = if stream.below(4) == 0 { Number::F16 } else { Number::F32 };
     let mut packed = pack(&parcel, Packing { zstd: stream.below(16) == 0, number }).bytes.to_vec();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ebb_round::{
-    Amount, ClientId, Loader, Order, Parcel, RoundNo, Saver, SideName, Spent, StateError, Wait, Work, vectors,
+    Amount, Assignment, ClientId, Cost, Loader, Parcel, RoundNo, Saver, SideName, StateError, Wait, Work,
+    vectors,
 };
 
 use super::budget::Room;
@@ -188,7 +189,7 @@ struct FateCounts {
 pub(crate) struct Closing {
     /// Those to earlier rounds by client and round, then those to this one by client; with the numbers of their entries.
     pub(crate) answers: Vec<(u64, Arrived)>,
-    pub(crate) spent: Spent,
+    pub(crate) spent: Cost,
 }
 
 /// However long its deadline, a round in which all have failed is over after so long.
@@ -240,7 +241,7 @@ impl Unread {
         }
         let (delta, payload) =
             pack::unpack(&packed, bounds).map_err(|_| ("malformed", "vectors that cannot be read"))?;
-        if delta.side.keys().any(|name| !sides.contains(name)) {
+        if delta.side_vectors.keys().any(|name| !sides.contains(name)) {
             return Err(("malformed", "a vector beside the model that the recipe does not ask for"));
         }
         let answer = Answered {
@@ -277,7 +278,7 @@ impl Offer {
     }
 
     /// One for each order; orders of the same model share it.
-    pub(crate) fn all(orders: &[Order], packing: Packing) -> Vec<Offer> {
+    pub(crate) fn all(orders: &[Assignment], packing: Packing) -> Vec<Offer> {
         let mut offers: Vec<Offer> = Vec::new();
         for (at, order) in orders.iter().enumerate() {
             let before =
@@ -303,7 +304,7 @@ impl Desk {
     pub(crate) fn open(
         &mut self,
         number: RoundNo,
-        orders: &[Order],
+        orders: &[Assignment],
         offers: &[Offer],
         wait: Wait,
         now_s: f64,
@@ -320,9 +321,9 @@ impl Desk {
                     &self.ticket(order.client, number).expect("its job was just noted"),
                 ),
                 global: Some(self.put_up(number, offer)),
-                rate: order.job.rate,
+                rate: order.job.learning_rate,
                 work: Some(convert::say_work(order.job.work)),
-                heard: order.heard,
+                heard: order.acknowledged,
                 window_s: None,
             };
             jobs.insert(order.client, job);
@@ -372,9 +373,9 @@ impl Desk {
     }
 
     /// Notes who is asked in a round; whoever is known to have answered stays so.
-    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Order], offers: &[Offer]) {
+    pub(crate) fn note_asked(&mut self, number: RoundNo, orders: &[Assignment], offers: &[Offer]) {
         self.forget_rounds(number);
-        let rate = orders.first().map_or(0.0, |order| order.job.rate);
+        let rate = orders.first().map_or(0.0, |order| order.job.learning_rate);
         let asked = self.asked.entry(number).or_insert_with(|| Asked::at(rate));
         asked.rate = rate;
         for (order, offer) in orders.iter().zip(offers) {
@@ -601,7 +602,7 @@ impl Desk {
         late.append(&mut answers);
         tracing::debug!(round = open.number, answers = late.len(), "closed");
         let bytes_up = late.iter().map(|(_, one)| one.answer.payload).sum();
-        let spent = Spent { elapsed_s, bytes_down: std::mem::take(&mut self.fetched), bytes_up };
+        let spent = Cost { elapsed_s, bytes_down: std::mem::take(&mut self.fetched), bytes_up };
         Some(Closing { answers: late, spent })
     }
 
@@ -612,7 +613,7 @@ impl Desk {
         // Where all fail at once, as with a worker that cannot start, rounds would be used up in no time.
         let all_there = !open.waited_for.is_empty() && owed + writing == 0;
         let all_there = all_there && (taken + flawed > 0 || elapsed_s >= self.pause_s());
-        if all_there || open.wait.wanted().is_some_and(|wanted| taken >= wanted) {
+        if all_there || open.wait.quorum().is_some_and(|wanted| taken >= wanted) {
             return true;
         }
         let window_s = self.window_s(open);
@@ -753,7 +754,7 @@ impl Open {
 
 /// Why no method can use an update, if that is so.
 fn flaw(n_params: usize, answer: &Answered, delta: &Parcel) -> Option<Reason> {
-    let mut vectors = std::iter::once(&delta.model).chain(delta.side.values());
+    let mut vectors = std::iter::once(&delta.model).chain(delta.side_vectors.values());
     if vectors.clone().any(|vector| vector.len() != n_params) {
         return Some("wrong-length");
     }

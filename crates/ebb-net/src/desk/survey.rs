@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Job, Measured, Parcel, RoundNo};
+use ebb_round::{ClientId, Job, Parcel, ProbeResult, RoundNo};
 
 use super::{Desk, Effect, Offer, Say};
 use crate::{convert, wire};
@@ -20,7 +20,7 @@ pub(crate) enum Question<'q> {
 /// What clients said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Found {
-    pub(crate) measured: BTreeMap<ClientId, Measured>,
+    pub(crate) measured: BTreeMap<ClientId, ProbeResult>,
     pub(crate) evaluated: BTreeMap<ClientId, (f64, f64, Option<f64>)>,
     /// Payload that was fetched for it.
     pub(crate) bytes_down: u64,
@@ -117,7 +117,7 @@ impl Desk {
     pub(super) fn measured(&mut self, client: ClientId, said: &wire::Measured, now_s: f64) {
         self.spoke(client, said.round, false, now_s);
         let sensible = [said.train_s, said.upload_s].iter().all(|value| value.is_finite() && *value >= 0.0);
-        let measured = Measured { loss: said.loss, train_s: said.train_s, upload_s: said.upload_s };
+        let measured = ProbeResult { loss: said.loss, train_s: said.train_s, upload_s: said.upload_s };
         match self.survey.as_mut().filter(|one| one.asked(client, said.round, false)) {
             Some(survey) if sensible && said.loss.is_finite() => {
                 survey.asked.remove(&client);

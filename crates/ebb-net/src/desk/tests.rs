@@ -7,7 +7,7 @@ mod unfair;
 
 use std::num::NonZeroU32;
 
-use ebb_round::{Amount, Job, Loader, Order, Parcel, Saver, Wait, Work};
+use ebb_round::{Amount, Assignment, Job, Loader, Parcel, Saver, Wait, Work};
 
 use super::*;
 use crate::pack::pack;
@@ -226,11 +226,11 @@ fn ready(in_hand: Option<wire::InHand>) -> wire::Ready {
     wire::Ready { samples: 20, abilities: Some(crate::convert::say_abilities(abilities)), in_hand }
 }
 
-fn orders(round: RoundNo, clients: &[u32]) -> Vec<Order> {
+fn orders(round: RoundNo, clients: &[u32]) -> Vec<Assignment> {
     let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
     let global = Arc::new(Parcel::of(vec![1.0; N_PARAMS]));
-    let job = Arc::new(Job { round, global, rate: 0.5, work });
-    let order = |&client: &u32| Order { client: id(client), job: Arc::clone(&job), heard: None };
+    let job = Arc::new(Job { round, global, learning_rate: 0.5, work });
+    let order = |&client: &u32| Assignment { client: id(client), job: Arc::clone(&job), acknowledged: None };
     clients.iter().map(order).collect()
 }
 
@@ -272,7 +272,7 @@ fn jobs_go_out_at_once_and_answers_close_the_round() {
     assert_eq!(clients, [(1, id(0)), (0, id(2))], "ascending by client, whoever was first");
     assert_eq!((closing.spent.elapsed_s, closing.spent.bytes_up), (3.0, 16));
     assert_eq!(
-        closing.answers[0].1.update.as_ref().unwrap().rate,
+        closing.answers[0].1.update.as_ref().unwrap().learning_rate,
         0.5,
         "the server's own, whatever a client says"
     );
@@ -315,7 +315,7 @@ fn without_a_quorum_a_round_is_held_open_as_long_as_the_patience_lasts() {
 #[test]
 fn a_round_can_close_after_so_many_answers() {
     let mut office = Office::with(rules(), 3);
-    office.open(0, &[0, 1, 2], Wait::Answers(2));
+    office.open(0, &[0, 1, 2], Wait::FirstByDeadline(2));
     office.answer(0, 0, vec![1.0, 0.0]);
     assert!(office.desk.close(1.0).is_none());
     office.answer(1, 0, vec![1.0, 0.0]);
@@ -360,7 +360,7 @@ fn a_client_whose_job_nobody_remembers_may_drop_it() {
     office.open(0, &[0], Wait::Deadline);
     let ticket = Bytes::copy_from_slice(&ticket(id(0), 0));
     office.desk.close(50.0).unwrap();
-    for round in 1..=LATE_ROUNDS {
+    for round in 1..=MAX_STALENESS_ROUNDS {
         office.open(round, &[], Wait::Deadline);
         office.desk.close(1e6).unwrap();
     }

@@ -170,7 +170,7 @@ fn a_model_that_a_client_has_is_not_fetched_again() {
     let fetched = |house: &House| house.served.shared().look(|desk| desk.progress().1).0;
     let model = 4 * N_PARAMS as u64;
     for (number, value, models) in [(0, 7.0, 1), (1, 7.0, 1), (2, 8.0, 2), (3, 8.0, 2), (4, 7.0, 3)] {
-        assert_eq!(house.round_of(number, value, Wait::Answers(1)), [(0, number, 1.0)]);
+        assert_eq!(house.round_of(number, value, Wait::FirstByDeadline(1)), [(0, number, 1.0)]);
         assert_eq!(fetched(&house), models * model, "after round {number}");
     }
 }
@@ -230,7 +230,7 @@ fn the_answer_of_a_client_that_was_cut_off_at_work_and_comes_back_after_the_dead
     way.is_open.send_replace(true);
     // Nobody else has anything to do.
     house.until(|counts| counts.answers > answers);
-    let late = house.round_of(number, number as f32, Wait::Answers(1));
+    let late = house.round_of(number, number as f32, Wait::FirstByDeadline(1));
     assert_eq!(late.iter().filter(|answer| **answer == (1, base, 1.0)).count(), 1, "{late:?}");
     assert!(base < number);
     assert_eq!(house.served.counts().refused, []);
@@ -315,7 +315,7 @@ fn many_who_upload_at_once_wait_for_room_and_all_are_heard() {
                 say(&stranger.to, Say::Answer(answer)).await;
             });
         });
-        play(fleet, census, 0, 0.0, Wait::Answers(MANY as usize + 1))
+        play(fleet, census, 0, 0.0, Wait::FirstByDeadline(MANY as usize + 1))
     });
     assert_eq!(answers.len(), MANY as usize + 1);
     let (in_flight, _, peak) = served.shared().look(|desk| desk.memory()).0;

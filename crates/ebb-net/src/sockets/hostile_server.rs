@@ -159,7 +159,7 @@ fn nothing_done(_: &Job, at_work: &AtWork) -> Result<Option<Trained>, String> {
 fn of_steps(job: &Job, steps: NonZeroU32) -> Trained {
     let mut trained = added(job, 0.0);
     trained.update.delta = Parcel::of(vec![0.0; NUMBERS]);
-    (trained.update.steps, trained.update.steps_asked) = (steps, job.work.steps(10));
+    (trained.update.steps, trained.update.steps_requested) = (steps, job.work.steps(10));
     trained
 }
 
@@ -300,7 +300,7 @@ fn a_job_that_needs_more_memory_than_the_client_gives_is_declined() {
     assert!(matches!(&came.said, Some(Say::Answer(answer)) if answer.steps == 1000), "{:?}", came.said);
     // Vectors beside the model are seen once it is there, and before it is unpacked.
     let mut parcel = Parcel::of(vec![1.0; NUMBERS]);
-    parcel.side.insert("control".into(), vec![0.0; NUMBERS]);
+    parcel.side_vectors.insert("control".into(), vec![0.0; NUMBERS]);
     let content = pack(&parcel, Packing { zstd: true, ..Packing::default() }).bytes;
     let script = Script { content: content.clone(), ..asks(job(&content, 1)) };
     let came = meet(script, limits(needed(1000)), must_not_train);

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{
-    Answer, ClassScore, Cohort, Likeness, Parcel, Pick, Refusal, Refused, Returns, SetScore, Spent, Spread,
-    Update, Wait,
+    ClassScore, ClientUpdate, Cohort, Cost, Parcel, Refusal, RefusedUpdate, Responses, Selected, SetScore,
+    Similarity, Spread, Update, Wait,
 };
 
 use super::*;
@@ -19,50 +19,51 @@ pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
 }
 
 /// An answer of a client that did so many of ten steps.
-pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> Answer {
+pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> ClientUpdate {
     let update = Update {
         delta: Parcel::default(),
-        base,
-        rate: 0.1,
+        base_round: base,
+        learning_rate: 0.1,
         steps: NonZeroU32::new(steps).unwrap(),
-        steps_asked: NonZeroU32::new(10).unwrap(),
+        steps_requested: NonZeroU32::new(10).unwrap(),
         samples: 10,
         loss,
         loss_fall: 0.0,
         accuracy: Some(loss / 2.0),
     };
-    Answer { client: ClientId::new(client), chance: None, update: Arc::new(update) }
+    ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
 /// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
 pub(crate) fn outcome(number: u32) -> Outcome {
-    let picks = [1, 2, 3].map(|idx| Pick { client: ClientId::new(idx), chance: Some(0.75) });
+    let picks =
+        [1, 2, 3].map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(0.75) });
     let so_far = f64::from(number + 1);
     Outcome {
         number,
         joined: if number == 0 { (0..4).map(ClientId::new).collect() } else { Vec::new() },
         left: Vec::new(),
-        rate: 0.1,
-        cohort: Cohort { picks: picks.to_vec(), wait: Wait::Deadline, approximate: false },
-        returns: Returns {
+        learning_rate: 0.1,
+        cohort: Cohort { selected: picks.to_vec(), wait: Wait::Deadline, is_approximate: false },
+        responses: Responses {
             fresh: vec![answer(1, number, 10, 0.5), answer(2, number, 4, 0.25)],
             late: Vec::new(),
             absent: vec![ClientId::new(3)],
             refused: Vec::new(),
             elapsed_s: 1.5,
         },
-        account: ebb_round::Account::default(),
+        response_info: ebb_round::ResponseInfo::default(),
         stand_ins: Vec::new(),
         oracle_hits: None,
         oracle_silent: None,
-        judged: Vec::new(),
-        oracle: None,
-        notes: Notes::new(),
+        decisions: Vec::new(),
+        oracle_error: None,
+        metrics: Metrics::new(),
         void: None,
         step_norm: 2.5,
         score: None,
-        spent: Spent { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
-        spent_so_far: Spent {
+        cost: Cost { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
+        total_cost: Cost {
             elapsed_s: 1.5 * so_far,
             bytes_down: 30 * u64::from(number + 1),
             bytes_up: 20 * u64::from(number + 1),
@@ -80,8 +81,18 @@ pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
 
 /// One update that stood in for a client.
 fn stand_in(client: usize, source: Option<usize>, age: u32, part: f64, similarity: Option<f64>) -> StandIn {
-    let likeness = similarity.map(|similarity| Likeness { similarity, met: 7, last_met: 4 });
-    StandIn { client: ClientId::new(client), source: source.map(ClientId::new), age, part, likeness }
+    let likeness = similarity.map(|similarity| Similarity {
+        mean: similarity,
+        n_shared_rounds: 7,
+        last_shared_round: 4,
+    });
+    StandIn {
+        client: ClientId::new(client),
+        source: source.map(ClientId::new),
+        age,
+        fraction: part,
+        similarity: likeness,
+    }
 }
 
 /// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
@@ -93,13 +104,13 @@ pub(crate) fn befriended(number: u32) -> Row {
         stand_in(2, None, 0, 1.0, None),
         stand_in(3, Some(1), 0, 1.0, Some(0.25)),
     ];
-    outcome.notes = Notes::from([("by_friend", 2.0), ("theta", f64::INFINITY)]);
+    outcome.metrics = Metrics::from([("by_friend", 2.0), ("theta", f64::INFINITY)]);
     outcome.oracle_hits = Some((2, 3));
-    outcome.oracle = Some(OracleError {
+    outcome.oracle_error = Some(OracleError {
         error2: 0.75,
         absent_share: 0.5,
-        apart2: 8.0,
-        apart_in_cluster2: Some(4.0),
+        max_distance2: 8.0,
+        max_distance_in_cluster2: Some(4.0),
         psi: 0.625,
     });
     Row::new(&census(4, &[1, 2]), &outcome, None)
@@ -111,9 +122,9 @@ pub(crate) fn many(number: u32) -> Row {
     let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
     let mut outcome = outcome(number);
     outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
-    outcome.returns.fresh =
+    outcome.responses.fresh =
         every_third.iter().map(|&idx| answer(idx, number, if idx % 2 == 0 { 10 } else { 3 }, 1.0)).collect();
-    outcome.returns.absent = vec![ClientId::new(4999)];
+    outcome.responses.absent = vec![ClientId::new(4999)];
     Row::new(&census(n_clients, &every_third), &outcome, None)
 }
 
@@ -130,9 +141,9 @@ fn who_is_busy_how_long_answers_took_and_whose_outcome_is_a_guess() {
     let mut census = census(4, &[1, 2]);
     census.set_busy(|busy| [0, 2].into_iter().for_each(|idx| busy.set(idx, true)));
     let mut outcome = outcome(0);
-    outcome.account.took_s = vec![(ClientId::new(2), 0.25)];
+    outcome.response_info.response_times_s = vec![(ClientId::new(2), 0.25)];
     let clients = vec![ClientId::new(1)];
-    outcome.account.imputed = Some(ebb_round::Imputed { by: "silent", clients });
+    outcome.response_info.imputed = Some(ebb_round::Imputed { rule: "silent", clients });
     let row = Row::new(&census, &outcome, None);
     let text = line(&row);
     for part in [
@@ -150,7 +161,7 @@ fn who_is_busy_how_long_answers_took_and_whose_outcome_is_a_guess() {
     assert_eq!(wrong("[null,0.25]", "[0.25]"), "`whole` and `partial` hold 2 clients, but `took_s` is for 1");
     assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
     // Of nobody is it known.
-    outcome.account.took_s.clear();
+    outcome.response_info.response_times_s.clear();
     assert!(Row::new(&census, &outcome, None).took_s.is_empty());
 }
 
@@ -173,12 +184,12 @@ fn everything_measured_comes_back() {
     let mut outcome = outcome(5);
     outcome.joined = [0, 1, 2, 7, 9, 10].map(ClientId::new).to_vec();
     outcome.left = vec![ClientId::new(4)];
-    outcome.cohort.picks[1].chance = None;
-    outcome.cohort.picks[2].chance = Some(1.0 / 3.0);
-    outcome.returns.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
-    outcome.returns.refused = vec![Refused { client: ClientId::new(3), why: Refusal::NotFinite }];
-    let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, deviation: 0.7, deciles: [0.5; 11] });
-    let class = |samples, hits| ClassScore { samples, hits };
+    outcome.cohort.selected[1].inclusion_probability = None;
+    outcome.cohort.selected[2].inclusion_probability = Some(1.0 / 3.0);
+    outcome.responses.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
+    outcome.responses.refused = vec![RefusedUpdate { client: ClientId::new(3), reason: Refusal::NotFinite }];
+    let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, std: 0.7, deciles: [0.5; 11] });
+    let class = |samples, hits| ClassScore { samples, n_correct: hits };
     outcome.score = Some(Score {
         loss: 0.1 + 0.2,
         accuracy: Some(2.0 / 3.0),
@@ -191,8 +202,8 @@ fn everything_measured_comes_back() {
         top_k: vec![(2, 1.0)],
     });
     outcome.oracle_silent = Some(vec![ClientId::new(2)]);
-    let figures = Notes::from([("gamma_l", 0.5), ("rounds_needed", f64::INFINITY)]);
-    outcome.judged = vec![Judgement { client: ClientId::new(4), verdict: "kept", figures }];
+    let metrics = Metrics::from([("gamma_l", 0.5), ("rounds_needed", f64::INFINITY)]);
+    outcome.decisions = vec![ClientDecision { client: ClientId::new(4), decision: "kept", metrics }];
     let row = Row::new(&census(12, &[]), &outcome, None);
     let mut again = back(&row);
     let judged =
@@ -244,8 +255,13 @@ fn lists_of_stand_ins_that_say_nothing_are_left_out() {
     let mut outcome = outcome(5);
     // Its own update of two rounds ago for client 3, and for client 0 a friend's.
     outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
-    outcome.oracle =
-        Some(OracleError { error2: 0.0, absent_share: 0.5, apart2: 8.0, apart_in_cluster2: None, psi: 0.0 });
+    outcome.oracle_error = Some(OracleError {
+        error2: 0.0,
+        absent_share: 0.5,
+        max_distance2: 8.0,
+        max_distance_in_cluster2: None,
+        psi: 0.0,
+    });
     let row = Row::new(&census(4, &[1, 2]), &outcome, None);
     let text = line(&row);
     let absent = ["stand_in_part", "friend_", "stand_in_by_none", "notes", "sigma_f2", "bound_f2", "hits"];
@@ -316,7 +332,7 @@ fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
 #[test]
 fn a_class_without_samples_has_an_accuracy_of_null() {
     let mut outcome = outcome(0);
-    let classes = vec![ClassScore { samples: 8, hits: 1 }, ClassScore::default()];
+    let classes = vec![ClassScore { samples: 8, n_correct: 1 }, ClassScore::default()];
     outcome.score = Some(Score { loss: 1.0, classes, ..Score::default() });
     let row = Row::new(&census(4, &[]), &outcome, None);
     assert!(line(&row).contains(r#""class_samples":[8,0],"class_accuracy":[0.125,null],"elapsed_s""#));
@@ -327,8 +343,8 @@ fn a_class_without_samples_has_an_accuracy_of_null() {
 #[test]
 fn nobody_asked_means_no_chance_and_no_training_loss() {
     let mut outcome = outcome(0);
-    outcome.cohort.picks.clear();
-    outcome.returns = Returns::default();
+    outcome.cohort.selected.clear();
+    outcome.responses = Responses::default();
     let again = back(&Row::new(&census(4, &[]), &outcome, None));
     assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
     assert_eq!((again.chances(), again.n_asked()), (vec![], 0));

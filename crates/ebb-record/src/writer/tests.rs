@@ -1,6 +1,6 @@
 //! Runs that are killed, damaged and taken up again.
 
-use ebb_round::Piece;
+use ebb_round::Tensor;
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ fn header() -> Header {
 }
 
 fn layout() -> Layout {
-    Layout::new(vec![Piece { name: "weight".into(), shape: vec![2], trained: true }])
+    Layout::new(vec![Tensor { name: "weight".into(), shape: vec![2], is_trained: true }])
 }
 
 fn create(folder: &Path) -> RunWriter {

@@ -240,7 +240,7 @@ impl ByLabels {
             }
             Law::Uniform(law) => {
                 let most = |label| if 2 * label < n_classes { law.first.get() } else { law.second.get() };
-                (0..n_classes).map(|label| most(label) * stream.unit()).collect()
+                (0..n_classes).map(|label| most(label) * stream.uniform()).collect()
             }
             Law::Smallest(law) => {
                 let last = n_classes.saturating_sub(1).max(1) as f64;

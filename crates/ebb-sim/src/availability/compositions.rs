@@ -17,7 +17,7 @@ pub(super) fn share_out(sizes: &[usize], total: usize, stream: &mut Stream) -> V
         let possible = if size == 0 { 0..=0 } else { 1..=size.min(left) };
         let weight = |count: usize| after.get(left - count).copied().unwrap_or(0.0);
         let sum: f64 = possible.clone().map(weight).sum();
-        let mut rest = stream.unit() * sum;
+        let mut rest = stream.uniform() * sum;
         let mut chosen = 0;
         for count in possible {
             if weight(count) > 0.0 {

@@ -393,7 +393,7 @@ mod tests {
         (0..17).for_each(|idx| enrolled.set(idx, false));
         for number in 0..50 {
             world.write(number, &enrolled, &mut up);
-            up.keep_only(&enrolled);
+            up.intersect(&enrolled);
             // A quarter of three is less than one, but one of the cluster stays.
             assert_eq!(up.count(), 1);
         }

@@ -189,7 +189,7 @@ mod tests {
                 ups += up.count();
                 if let Some(next) = played.get(at + 1) {
                     let mut same = up.clone();
-                    same.keep_only(next);
+                    same.intersect(next);
                     both += same.count();
                 }
             }

@@ -166,7 +166,7 @@ const WORLDS: &[(&str, &str)] = &[
 fn play(world: &mut dyn Availability, number: RoundNo, enrolled: &Bits) -> Vec<usize> {
     let mut up = Bits::new(enrolled.len());
     world.write(number, enrolled, &mut up);
-    up.keep_only(enrolled);
+    up.intersect(enrolled);
     let asked = up.iter().filter(|idx| (idx + number as usize).is_multiple_of(3));
     asked.for_each(|idx| world.took_part(number, ClientId::new(idx)));
     up.iter().collect()
@@ -295,14 +295,14 @@ fn newcomers_departures_one_client_and_nobody_are_fine() {
             (0..len).filter(|idx| idx % 5 == number % 7).for_each(|idx| enrolled.set(idx, false));
             let mut up = Bits::new(len);
             world.write(number as u32, &enrolled, &mut up);
-            up.keep_only(&enrolled);
+            up.intersect(&enrolled);
             let mut all_up = Bits::new(200);
             whole.write(number as u32, &all(200), &mut all_up);
             // An exact number depends on how many there are; nothing else depends on who else is enrolled.
             if !matches!(kind, "dropout" | "index") {
                 all_up.grow(200);
                 let mut expected = enrolled.clone();
-                expected.keep_only(&all_up);
+                expected.intersect(&all_up);
                 assert_eq!(up, expected, "{kind}: {text}: round {number}");
             }
         }

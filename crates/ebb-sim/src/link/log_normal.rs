@@ -58,7 +58,7 @@ struct LogNormal {
 impl Link for LogNormal {
     fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
         let own = Stream::of_client(self.seed, "link", client).normal();
-        let now = Stream::of_both(self.seed, "link", number, client).normal();
+        let now = Stream::of_client_round(self.seed, "link", number, client).normal();
         let logarithm = self.table.spread.get() * own + self.table.jitter.get() * now;
         seconds(n_bytes, 1e6 * self.table.mbit_s.get() * libm::exp(logarithm))
     }

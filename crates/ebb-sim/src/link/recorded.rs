@@ -72,7 +72,7 @@ impl Recorded {
 impl Link for Recorded {
     fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
         let which = Stream::of_client(self.seed, "device", client).below(self.devices.len());
-        let mut stream = Stream::of_both(self.seed, "link", number, client);
+        let mut stream = Stream::of_client_round(self.seed, "link", number, client);
         let speed = match &self.devices[which] {
             Device::Normal { mean, deviation } => (mean + deviation * stream.normal()).max(mean / 10.0),
             Device::Measured(speeds) => speeds[stream.below(speeds.len())],

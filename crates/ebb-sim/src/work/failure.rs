@@ -89,7 +89,8 @@ impl Failure {
 
 impl WorkLaw for Failure {
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
-        let arrives = Stream::of_both(self.seed, "failure", number, client).chance(self.success(client));
+        let arrives =
+            Stream::of_client_round(self.seed, "failure", number, client).bernoulli(self.success(client));
         if arrives { Done::Part(self.own(client, planned)) } else { Done::Lost }
     }
 

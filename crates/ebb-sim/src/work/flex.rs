@@ -148,8 +148,8 @@ impl WorkLaw for Flex {
             return Done::Part(planned);
         }
         let law = self.law(trace, planned.get());
-        let mut stream = Stream::of_both(self.seed, "flex", number, client);
-        if stream.chance(law.idle) {
+        let mut stream = Stream::of_client_round(self.seed, "flex", number, client);
+        if stream.bernoulli(law.idle) {
             return Done::Nothing;
         }
         let part = law.centre + law.width * stream.normal();

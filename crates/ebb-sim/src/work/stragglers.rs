@@ -51,8 +51,8 @@ struct Stragglers {
 
 impl WorkLaw for Stragglers {
     fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
-        let mut stream = Stream::of_both(self.seed, "stragglers", number, client);
-        if !stream.chance(self.share) {
+        let mut stream = Stream::of_client_round(self.seed, "stragglers", number, client);
+        if !stream.bernoulli(self.share) {
             return Done::Part(planned);
         }
         let most = match self.most {

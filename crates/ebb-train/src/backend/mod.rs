@@ -12,7 +12,7 @@ pub use threads::Threads;
 
 /// One client's work.
 #[derive(Clone, Debug)]
-pub struct Assignment {
+pub struct TrainingJob {
     /// Who.
     pub client: ClientId,
     /// What to do.
@@ -41,7 +41,7 @@ pub trait Backend: Send {
         task: &dyn Task,
         rule: &dyn LocalRule,
         seed: u64,
-        assignments: &[Assignment],
+        assignments: &[TrainingJob],
         deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError>;
 
@@ -56,7 +56,7 @@ pub(crate) fn train_one(
     task: &dyn Task,
     rule: &dyn LocalRule,
     seed: u64,
-    one: &Assignment,
+    one: &TrainingJob,
 ) -> Option<Trained> {
     train_directed(task, seed, one, |run| rule.run(&one.job, &one.memory, run))
 }
@@ -66,7 +66,7 @@ pub fn train_while(
     task: &dyn Task,
     rule: &dyn LocalRule,
     seed: u64,
-    one: &Assignment,
+    one: &TrainingJob,
     go_on: &dyn Fn(u32) -> bool,
 ) -> Option<Trained> {
     train_directed(task, seed, one, |run| {
@@ -85,8 +85,8 @@ struct Watched<'w> {
 }
 
 impl LocalRun for Watched<'_> {
-    fn steps_asked(&self) -> u32 {
-        self.run.steps_asked()
+    fn steps_requested(&self) -> u32 {
+        self.run.steps_requested()
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
@@ -103,33 +103,33 @@ impl LocalRun for Watched<'_> {
         count - left
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
-        self.run.gradient()
+    fn full_gradient(&mut self) -> Vec<f32> {
+        self.run.full_gradient()
     }
 
-    fn moved(&self) -> Vec<f32> {
-        self.run.moved()
+    fn delta(&self) -> Vec<f32> {
+        self.run.delta()
     }
 }
 
 fn train_directed(
     task: &dyn Task,
     seed: u64,
-    one: &Assignment,
+    one: &TrainingJob,
     direct: impl FnOnce(&mut dyn LocalRun) -> Option<Parcel>,
 ) -> Option<Trained> {
     let mut trainee = task.begin(one.client, &one.job, seed, one.limit);
-    let asked = NonZeroU32::new(trainee.steps_asked()).expect("work is at least one step");
+    let asked = NonZeroU32::new(trainee.steps_requested()).expect("work is at least one step");
     let memory = direct(trainee.as_mut());
     let done = trainee.so_far()?;
     let mut delta = Parcel::of(done.delta);
-    delta.side = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();
+    delta.side_vectors = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();
     let update = Update {
         delta,
-        base: one.job.round,
-        rate: one.job.rate,
+        base_round: one.job.round,
+        learning_rate: one.job.learning_rate,
         steps: done.steps,
-        steps_asked: asked,
+        steps_requested: asked,
         samples: task.samples(one.client),
         loss: done.loss,
         loss_fall: done.loss_fall,
@@ -142,11 +142,11 @@ fn train_directed(
 /// does: the server adds it to a sum over all clients.
 fn changes(old: &Parcel, new: &Parcel) -> Vec<(SideName, Vec<f32>)> {
     let change = |(name, new): (&SideName, &Vec<f32>)| {
-        let change = match old.side.get(name) {
+        let change = match old.side_vectors.get(name) {
             Some(old) => new.iter().zip(old).map(|(new, old)| new - old).collect(),
             None => new.clone(),
         };
         (name.clone(), change)
     };
-    new.side.iter().map(change).collect()
+    new.side_vectors.iter().map(change).collect()
 }

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use ebb_round::{FleetError, LocalRule};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::{Assignment, Backend, Trained, train_one};
+use super::{Backend, Trained, TrainingJob, train_one};
 use crate::Task;
 
 /// As many clients at once as there are threads. They live as long as this does: a round of small models would
@@ -43,7 +43,7 @@ impl Backend for Threads {
         task: &dyn Task,
         rule: &dyn LocalRule,
         seed: u64,
-        assignments: &[Assignment],
+        assignments: &[TrainingJob],
         deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError> {
         let threads = self.count.get().min(assignments.len());
@@ -215,9 +215,9 @@ mod tests {
         let one = std::num::NonZeroU32::MIN;
         let work = ebb_round::Work { amount: ebb_round::Amount::Steps(one), batch: None };
         let global = std::sync::Arc::new(ebb_round::Parcel::of(vec![0.0]));
-        let job = std::sync::Arc::new(ebb_round::Job { round: 0, global, rate: 0.1, work });
+        let job = std::sync::Arc::new(ebb_round::Job { round: 0, global, learning_rate: 0.1, work });
         let client = ebb_round::ClientId::new(0);
-        let assignment = Assignment { client, job, memory: std::sync::Arc::default(), limit: one };
+        let assignment = TrainingJob { client, job, memory: std::sync::Arc::default(), limit: one };
         // More work than the window holds, so that threads wait at the gate when the delivery panics.
         let many = vec![assignment; 1000];
         let two = NonZeroUsize::new(2).unwrap();

@@ -223,7 +223,7 @@ mod tests {
         let task = crate::data::build(&tree.table("data", Facts { seed: 4, ..Facts::default() })).unwrap();
         let (client, model) = (ClientId::new(1), task.initial());
         let over = |samples, round| {
-            let mut stream = Stream::of_both(1, "probe", round, client);
+            let mut stream = Stream::of_client_round(1, "probe", round, client);
             task.batch_loss(client, &model, NonZeroU32::new(samples).unwrap(), &mut stream)
         };
         let all = task.loss(client, &model);

@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_round::{ClientId, Job, Layout, LocalRun, Piece, StepRule, Stream};
+use ebb_round::{ClientId, Job, Layout, LocalRun, StepRule, Stream, Tensor};
 use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +149,7 @@ impl Quadratic {
                 );
             }
         };
-        let piece = Piece { name: "weights".into(), shape: vec![width], trained: true };
+        let piece = Tensor { name: "weights".into(), shape: vec![width], is_trained: true };
         Ok(Quadratic {
             centres,
             curvatures,
@@ -209,7 +209,7 @@ impl Task for Quadratic {
             velocity: vec![0.0; start.len()],
             squares: vec![0.0; start.len()],
             start,
-            stream: Stream::of_both(seed, "gradient noise", job.round, client),
+            stream: Stream::of_client_round(seed, "gradient noise", job.round, client),
             asked: job.work.steps(self.samples(client)),
             limit: limit.get(),
             done: 0,
@@ -285,7 +285,7 @@ impl Descent<'_> {
 }
 
 impl LocalRun for Descent<'_> {
-    fn steps_asked(&self) -> u32 {
+    fn steps_requested(&self) -> u32 {
         self.asked.get()
     }
 
@@ -297,25 +297,25 @@ impl LocalRun for Descent<'_> {
             for (at, slope) in slopes.iter_mut().enumerate() {
                 let noise = if self.task.noise > 0.0 { self.task.noise * self.stream.normal() } else { 0.0 };
                 *slope += noise
-                    + f64::from(rule.pull) * (self.weights[at] - self.start[at])
-                    + rule.push.map_or(0.0, |push| f64::from(push[at]));
+                    + f64::from(rule.proximal) * (self.weights[at] - self.start[at])
+                    + rule.correction.map_or(0.0, |push| f64::from(push[at]));
             }
             let norm = slopes.iter().map(|slope| slope * slope).sum::<f64>().sqrt();
-            let scale = rule.clip.map_or(1.0, |clip| (f64::from(clip) / (norm + 1e-6)).min(1.0));
+            let scale = rule.max_grad_norm.map_or(1.0, |clip| (f64::from(clip) / (norm + 1e-6)).min(1.0));
             for (at, slope) in slopes.into_iter().enumerate() {
                 let slope = scale * slope + f64::from(rule.weight_decay) * self.weights[at];
-                self.weights[at] -= f64::from(rule.rate) * self.direction(at, slope, rule);
+                self.weights[at] -= f64::from(rule.learning_rate) * self.direction(at, slope, rule);
             }
             self.done += 1;
         }
         count
     }
 
-    fn gradient(&mut self) -> Vec<f32> {
+    fn full_gradient(&mut self) -> Vec<f32> {
         self.exact_gradient().map(|slope| slope as f32).collect()
     }
 
-    fn moved(&self) -> Vec<f32> {
+    fn delta(&self) -> Vec<f32> {
         self.weights.iter().zip(&self.start).map(|(new, old)| (new - old) as f32).collect()
     }
 }
@@ -323,7 +323,7 @@ impl LocalRun for Descent<'_> {
 impl Trainee for Descent<'_> {
     fn so_far(&self) -> Option<Done> {
         let steps = NonZeroU32::new(self.done)?;
-        let delta = self.moved();
+        let delta = self.delta();
         let loss = (self.losses.sum() / f64::from(self.done)) as f32;
         Some(Done { delta, steps, loss, loss_fall: self.losses.fall(), accuracy: None })
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ebb_round::{Layout, Piece, Stream};
+use ebb_round::{Layout, Stream, Tensor};
 
 use super::spec::{Input, Layer, Spec};
 use super::{lstm, norm};
@@ -212,10 +212,10 @@ impl Net {
         let mut stream = Stream::of_run(seed, "initial weights");
         let mut weights = vec![0.0; self.layout.len()];
         let mut bound = 0.0;
-        for (piece, range) in self.layout.pieces() {
+        for (piece, range) in self.layout.tensors() {
             let values = &mut weights[range];
             let mut uniform = |bound: f64| {
-                values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.unit() - 1.0)) as f32);
+                values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.uniform() - 1.0)) as f32);
             };
             match piece.name.rsplit('.').next() {
                 Some("weight") if piece.name.starts_with("embedding") => {
@@ -253,7 +253,7 @@ const MOST_STACKED: usize = 64;
 
 #[derive(Default)]
 struct Builder {
-    pieces: Vec<Piece>,
+    pieces: Vec<Tensor>,
     place: Vec<u32>,
     packed_len: usize,
     trained: Vec<std::ops::Range<usize>>,
@@ -519,7 +519,7 @@ impl Builder {
     }
 
     fn piece(&mut self, name: String, shape: &[usize], trained: bool) {
-        self.pieces.push(Piece { name, shape: shape.to_vec(), trained });
+        self.pieces.push(Tensor { name, shape: shape.to_vec(), is_trained: trained });
     }
 
     fn room(&mut self, len: usize, trained: bool) -> usize {
@@ -572,7 +572,7 @@ mod tests {
         let mut places: Vec<_> = net.places().to_vec();
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[0] != pair[1]), "no two parameters share a place");
-        let trained = net.layout().pieces().filter(|(piece, _)| piece.trained);
+        let trained = net.layout().tensors().filter(|(piece, _)| piece.is_trained);
         trained.map(|(_, range)| range.len()).sum()
     }
 

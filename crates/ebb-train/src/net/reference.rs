@@ -248,7 +248,7 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
         "{label}: {own_loss} {expected_loss}"
     );
     let largest = own.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
-    for (piece, range) in net.layout().pieces().filter(|(piece, _)| piece.trained) {
+    for (piece, range) in net.layout().tensors().filter(|(piece, _)| piece.is_trained) {
         for _ in 0..n_probes {
             let at = range.start + stream.below(range.len());
             let nudged = |by: f64| {
@@ -472,7 +472,7 @@ fn go_on(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usiz
     let start = net.initial(seed);
     let spec = Spec { input: net.input(), layers: Vec::new() };
     let (samples, labels) = batch(&spec, net.n_classes(), 4, &mut Stream::of_run(seed, "steps"));
-    let rule = ebb_round::StepRule { rate, momentum: 0.5, ..Default::default() };
+    let rule = ebb_round::StepRule { learning_rate: rate, momentum: 0.5, ..Default::default() };
     workspace.follow(net, &rule, &start);
     for _ in 0..count {
         let (to, own_labels) = workspace.batch();
@@ -576,12 +576,12 @@ fn steps_go_where_the_gradients_say() {
         let net = Net::new(&spec, path).unwrap();
         let start = net.initial(6);
         let push: Vec<f32> = (0..start.len()).map(|at| 0.01 * (at % 7) as f32 - 0.03).collect();
-        let plain = ebb_round::StepRule { rate: 0.1, ..Default::default() };
+        let plain = ebb_round::StepRule { learning_rate: 0.1, ..Default::default() };
         let momentum = ebb_round::StepRule { momentum: 0.5, ..plain };
-        let pulled = ebb_round::StepRule { pull: 0.3, ..plain };
+        let pulled = ebb_round::StepRule { proximal: 0.3, ..plain };
         let decayed = ebb_round::StepRule { weight_decay: 0.2, ..momentum };
-        let pushed = ebb_round::StepRule { push: Some(&push), ..plain };
-        let all = ebb_round::StepRule { pull: 0.3, push: Some(&push), nesterov: true, ..decayed };
+        let pushed = ebb_round::StepRule { correction: Some(&push), ..plain };
+        let all = ebb_round::StepRule { proximal: 0.3, correction: Some(&push), nesterov: true, ..decayed };
         for rule in [plain, momentum, pulled, decayed, pushed, all] {
             // Room for more samples than come.
             let mut workspace = Workspace::new(&net, 7);
@@ -591,15 +591,15 @@ fn steps_go_where_the_gradients_say() {
             for _ in 0..3 {
                 let (_, slopes) = gradient(&net, &weights, &samples, &labels);
                 for at in 0..start.len() {
-                    let push = rule.push.map_or(0.0, |push| push[at]);
+                    let push = rule.correction.map_or(0.0, |push| push[at]);
                     let slope = slopes[at]
                         + push
-                        + rule.pull * (weights[at] - start[at])
+                        + rule.proximal * (weights[at] - start[at])
                         + rule.weight_decay * weights[at];
                     velocity[at] = rule.momentum * velocity[at] + slope;
                     let ahead =
                         if rule.nesterov { slope + rule.momentum * velocity[at] } else { velocity[at] };
-                    weights[at] -= rule.rate * ahead;
+                    weights[at] -= rule.learning_rate * ahead;
                 }
                 let (to, own_labels) = workspace.batch();
                 to[..samples.len()].copy_from_slice(&samples);

@@ -175,7 +175,16 @@ impl Workspace {
 
     /// From now on steps are taken by this rule; `start`, where it pulls to, and its push are in the outer order.
     pub fn follow(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
-        let &StepRule { rate, momentum, nesterov, adam, weight_decay: decay, pull, push, clip } = rule;
+        let &StepRule {
+            learning_rate: rate,
+            momentum,
+            nesterov,
+            adam,
+            weight_decay: decay,
+            proximal: pull,
+            correction: push,
+            max_grad_norm: clip,
+        } = rule;
         let corrected = decay != 0.0 || pull != 0.0 || push.is_some() || nesterov;
         let step = dense::Corrections { rate, momentum, nesterov, decay, pull };
         self.rule = Rule { step, corrected, adam, clip };

@@ -8,7 +8,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::Stream;
-use ebb_round::rng::shares;
+use ebb_round::rng::softmax;
 use ebb_settings::{Entry, Positive, Share};
 use serde::{Deserialize, Serialize};
 
@@ -93,7 +93,7 @@ impl DirichletPerClass {
                 let below_average = list.len() * deal.n_clients < deal.labels.len();
                 if below_average { drawn } else { f64::NEG_INFINITY }
             });
-            let shares = shares(&logarithms.collect::<Vec<_>>());
+            let shares = softmax(&logarithms.collect::<Vec<_>>());
             cut(deck, &shares, |client, part| lists[client].extend_from_slice(part));
         }
         lists

@@ -92,7 +92,7 @@ fn case(stream: &mut Stream) -> (Vec<u32>, usize, usize) {
     let (n_classes, n_samples) = (1 + stream.below(12), 1 + stream.below(1500));
     let law = stream.dirichlet(2.0, n_classes);
     let label = |_| {
-        let mut left = stream.unit();
+        let mut left = stream.uniform();
         let past = law.iter().take_while(|&&share| {
             left -= share;
             left >= 0.0

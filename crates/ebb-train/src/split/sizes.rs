@@ -157,7 +157,7 @@ impl SizeLaw for Pareto {
         let index = self.index.get();
         let beyond = libm::pow(least / most, index);
         let draw = |_| {
-            let size = least * libm::pow(1.0 - stream.unit() * (1.0 - beyond), -1.0 / index);
+            let size = least * libm::pow(1.0 - stream.uniform() * (1.0 - beyond), -1.0 / index);
             // Rounding may lead past the bounds.
             size.floor().clamp(least, most) as usize
         };

@@ -100,7 +100,7 @@ mod tests {
         let mut drawn = || {
             let mut counts = vec![0; law.len()];
             for _ in 0..size {
-                let mut left = stream.unit();
+                let mut left = stream.uniform();
                 let class = law.iter().take_while(|&&share| {
                     left -= share;
                     left >= 0.0

@@ -8,12 +8,12 @@ use ebbflow::net::Abilities;
 use ebbflow::net::client::{AtWork, Invitation, Joining, Left, Trainer, Until, join};
 use ebbflow::train::Tally;
 use ebbflow::train::backend::Trained;
-use ebbflow::{ClientId, Job, Layout, Parcel, Piece, Update};
+use ebbflow::{ClientId, Job, Layout, Parcel, Tensor, Update};
 use tokio::sync::watch;
 
 /// y = slope x + offset: one tensor of two numbers.
 pub(crate) fn layout() -> Layout {
-    Layout::new(vec![Piece { name: "line".to_owned(), shape: vec![2], trained: true }])
+    Layout::new(vec![Tensor { name: "line".to_owned(), shape: vec![2], is_trained: true }])
 }
 
 /// What one client has read: pairs of x and y.
@@ -62,7 +62,7 @@ impl Trainer for Line {
         let start = &job.global.model;
         let (mut model, mut losses) = (start.clone(), Vec::new());
         let steps_asked = job.work.steps(self.samples());
-        let rate = job.rate / self.readings.len() as f32;
+        let rate = job.learning_rate / self.readings.len() as f32;
         for steps in 1..=steps_asked.get() {
             // The deadline has come: what is done so far is sent.
             if at_work.is_stopped() {
@@ -80,10 +80,10 @@ impl Trainer for Line {
         let delta = model.iter().zip(start).map(|(new, old)| new - old).collect();
         let update = Update {
             delta: Parcel::of(delta),
-            base: job.round,
-            rate: job.rate,
+            base_round: job.round,
+            learning_rate: job.learning_rate,
             steps,
-            steps_asked,
+            steps_requested: steps_asked,
             samples: self.samples(),
             loss: losses.iter().sum::<f32>() / losses.len() as f32,
             loss_fall: losses[0] - losses[losses.len() - 1],

@@ -159,8 +159,8 @@ impl Trainer for MadeUp {
             }
         }
         let mut update = null::update(vec![1e-3; self.n_params]);
-        update.base = job.round;
-        update.rate = job.rate;
+        update.base_round = job.round;
+        update.learning_rate = job.learning_rate;
         Ok(Some(Trained { update, memory: None }))
     }
 }

@@ -10,7 +10,7 @@ use ebb_net::pack::Packing;
 use ebb_net::tokens::{Key, Terms};
 use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
 use ebb_record::{FileShelf, Header, Row, RunWriter};
-use ebb_round::{Engine, Fleet, RunFacts, Saver, State};
+use ebb_round::{Engine, Fleet, RunContext, Saver, State};
 use ebb_settings::{Facts, Tree};
 use ebb_train::{Stub, Task, Unjudged};
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,7 @@ impl House {
         let mut roles = registry.build(&tree, Facts { seed: SEED, n_clients, n_rounds: u32::MAX })?;
         roles.server.start_from(task.initial());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let facts = RunFacts { seed: SEED, deadline_s, threads, ..RunFacts::default() };
+        let facts = RunContext { seed: SEED, deadline_s, threads, ..RunContext::default() };
         let mut engine = Engine::new(roles, facts);
         let header = Header {
             program: "bench".to_owned(),
@@ -108,7 +108,7 @@ impl House {
             n_params,
         };
         let writer = RunWriter::create(&plan.folder, &header, &tree.resolved(), None)?;
-        engine.lend(Box::new(FileShelf::new(&plan.folder)));
+        engine.set_spill_store(Box::new(FileShelf::new(&plan.folder)));
         let place = Place {
             folder: plan.folder.clone(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -142,7 +142,7 @@ impl House {
             saver.section("engine", |to| self.engine.save(to));
             saver.section("fleet", |to| self.fleet.save(to));
             self.writer.checkpoint(&saver.finish())?;
-            self.fleet.kept();
+            self.fleet.on_state_saved();
         }
         let number = outcome.number;
         let opened = log.seen("opened", number).ok_or("a round was played that was never opened")?;
@@ -156,7 +156,7 @@ impl House {
             moved_s,
             recorded_s: now_s(),
             answered_after_s: answered.map(|seen| seen.last_s - opened.first_s),
-            n_asked: outcome.cohort.picks.len(),
+            n_asked: outcome.cohort.selected.len(),
             n_answered: row.n_whole(),
         })
     }

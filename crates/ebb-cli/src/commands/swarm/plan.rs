@@ -136,8 +136,8 @@ impl SwarmTable {
     /// What befalls a client in a round, how long after its beginning, and for how long it is away.
     pub(super) fn blow(&self, round: u32, client: u32) -> Option<(Blow, f64, f64)> {
         let mut stream =
-            Stream::of_both(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
-        let at = stream.unit();
+            Stream::of_client_round(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
+        let at = stream.uniform();
         let class = self.class.iter().find(|class| class.clients.contains(&client));
         let [kill, pause, cut] =
             class.map_or([self.kill, self.pause, self.cut], |class| [class.kill, class.pause, class.cut]);
@@ -147,9 +147,9 @@ impl SwarmTable {
             sum += chance.get();
             (at < sum).then_some(blow)
         })?;
-        let away_s = between(self.away_s, stream.unit());
-        let strike_s = between(self.strike_s, stream.unit());
-        let silent = blow == Blow::Cut && stream.unit() < self.cut_silently.get();
+        let away_s = between(self.away_s, stream.uniform());
+        let strike_s = between(self.strike_s, stream.uniform());
+        let silent = blow == Blow::Cut && stream.uniform() < self.cut_silently.get();
         Some((if silent { Blow::Silence } else { blow }, strike_s, away_s))
     }
 
@@ -163,12 +163,12 @@ impl SwarmTable {
 
     /// At which part of the next round that is.
     pub(super) fn when(&self, round: u32) -> f64 {
-        Stream::of_round(u64::from(self.seed), "swarm when", round).unit()
+        Stream::of_round(u64::from(self.seed), "swarm when", round).uniform()
     }
 
     /// The same of a kill that came while the server was down, for the life that begins then.
     pub(super) fn when_again(&self, life: u32) -> f64 {
-        Stream::of_round(u64::from(self.seed), "swarm again", life).unit()
+        Stream::of_round(u64::from(self.seed), "swarm again", life).uniform()
     }
 
     /// How often the server is to be killed.
@@ -178,7 +178,7 @@ impl SwarmTable {
 
     /// How long the server stays down.
     pub(super) fn down_s(&self, life: u32) -> f64 {
-        between(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).unit())
+        between(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).uniform())
     }
 
     pub(super) fn slowness(&self) -> Slowness {

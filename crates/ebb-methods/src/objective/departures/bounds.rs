@@ -5,7 +5,7 @@
 //! left. `min-bound` excludes it if even the least that f0 ever is is no less than f1 at the end of the run; `crossing` if f0 has come above f1
 //! by then, which is where the published rule comes from. The constants are those of the theory; nothing measures them.
 
-use ebb_round::Judgement;
+use ebb_round::ClientDecision;
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +128,7 @@ impl Bounds {
 struct MinBound(Bounds);
 
 impl Departures for MinBound {
-    fn judge(&self, leaving: &Leaving) -> Judgement {
+    fn judge(&self, leaving: &Leaving) -> ClientDecision {
         let (bounds, left) = (&self.0, f64::from(leaving.number));
         let least = bounds.least_keeping(left);
         let kept = least < bounds.excluding(left, bounds.n_rounds);
@@ -140,7 +140,7 @@ impl Departures for MinBound {
 struct Crossing(Bounds);
 
 impl Departures for Crossing {
-    fn judge(&self, leaving: &Leaving) -> Judgement {
+    fn judge(&self, leaving: &Leaving) -> ClientDecision {
         let (bounds, left) = (&self.0, f64::from(leaving.number));
         let crossing = bounds.crossing(left);
         let kept = crossing.is_none_or(|rounds| rounds > bounds.n_rounds);
@@ -170,9 +170,9 @@ mod tests {
     fn the_least_bound_decides() {
         let check = |d, rounds, least: f64, without: f64, verdict| {
             let found = MinBound(bounds(d, rounds)).judge(&leaving());
-            assert_eq!((found.client.idx(), found.verdict), (3, verdict), "D {d}, T {rounds}");
-            assert!((found.figures["bound_kept"] - least).abs() < 1e-9);
-            assert!((found.figures["bound_excluded"] - without).abs() < 1e-3);
+            assert_eq!((found.client.idx(), found.decision), (3, verdict), "D {d}, T {rounds}");
+            assert!((found.metrics["bound_kept"] - least).abs() < 1e-9);
+            assert!((found.metrics["bound_excluded"] - without).abs() < 1e-3);
         };
         check(200.0, 30.0, 10.0, 16.667, KEPT);
         check(200.0, 40.0, 10.0, 12.5, KEPT);
@@ -181,8 +181,8 @@ mod tests {
         check(20.0, 200.0, 4.0, 2.5, EXCLUDED);
         // The first run that is long enough.
         for (d, rounds) in [(200.0, 50.0), (20.0, 125.0)] {
-            assert_eq!(MinBound(bounds(d, rounds)).judge(&leaving()).verdict, EXCLUDED);
-            assert_eq!(MinBound(bounds(d, rounds - 1.0)).judge(&leaving()).verdict, KEPT);
+            assert_eq!(MinBound(bounds(d, rounds)).judge(&leaving()).decision, EXCLUDED);
+            assert_eq!(MinBound(bounds(d, rounds - 1.0)).judge(&leaving()).decision, KEPT);
         }
     }
 
@@ -191,8 +191,8 @@ mod tests {
         for (d, crossing) in [(200.0, 31.0), (20.0, 78.0)] {
             assert_eq!(bounds(d, 1.0).crossing(20.0), Some(crossing));
             let at = |rounds| Crossing(bounds(d, rounds)).judge(&leaving());
-            assert_eq!((at(crossing).verdict, at(crossing - 1.0).verdict), (EXCLUDED, KEPT));
-            assert_eq!(at(crossing).figures["crossing"], crossing);
+            assert_eq!((at(crossing).decision, at(crossing - 1.0).decision), (EXCLUDED, KEPT));
+            assert_eq!(at(crossing).metrics["crossing"], crossing);
             // It is the first whole round from which on keeping costs more.
             let one = bounds(d, 1.0);
             assert!(one.keeping(20.0, crossing) >= one.excluding(20.0, crossing));

@@ -1,6 +1,6 @@
 //! Whoever leaves counts no more.
 
-use ebb_round::Judgement;
+use ebb_round::ClientDecision;
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub const ENTRY: Entry<dyn Departures> = Entry {
 struct Drop {}
 
 impl Departures for Drop {
-    fn judge(&self, leaving: &Leaving) -> Judgement {
+    fn judge(&self, leaving: &Leaving) -> ClientDecision {
         leaving.judged(false, [])
     }
 }

@@ -4,7 +4,7 @@
 //! `T - t0 >= c sqrt(Gamma t0)`, Gamma being how far the client's own loss at the model is above the least it could be. As an estimate of it stands how far its
 //! loss fell while it trained for the last time, as it reported itself: from the first tenth of its steps to the last.
 
-use ebb_round::Judgement;
+use ebb_round::ClientDecision;
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ impl Estimate {
 }
 
 impl Departures for Estimate {
-    fn judge(&self, leaving: &Leaving) -> Judgement {
+    fn judge(&self, leaving: &Leaving) -> ClientDecision {
         let left = f64::from(leaving.number);
         let mut figures = vec![("c", self.c), ("rounds", self.n_rounds), ("left_after", left)];
         // Whoever was never heard taught the model nothing that could be kept.
@@ -77,8 +77,8 @@ mod tests {
         let check = |c, number, fall, verdict| {
             let leaving = Leaving { client: ClientId::new(0), number, fall };
             let found = Estimate { c, n_rounds: 100.0 }.judge(&leaving);
-            assert_eq!(found.verdict, verdict, "{leaving:?}");
-            assert_eq!(found.figures.get("gamma_l").copied(), fall);
+            assert_eq!(found.decision, verdict, "{leaving:?}");
+            assert_eq!(found.metrics.get("gamma_l").copied(), fall);
         };
         // 40 are left, and sqrt(25 * 60) is 38.7; sqrt(30 * 60) is 42.4.
         check(1.0, 60, Some(25.0), EXCLUDED);

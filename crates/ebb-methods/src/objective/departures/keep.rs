@@ -1,6 +1,6 @@
 //! Whoever leaves still counts: the model is for its data too, though nothing new comes from it.
 
-use ebb_round::Judgement;
+use ebb_round::ClientDecision;
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub const ENTRY: Entry<dyn Departures> = Entry {
 struct Keep {}
 
 impl Departures for Keep {
-    fn judge(&self, leaving: &Leaving) -> Judgement {
+    fn judge(&self, leaving: &Leaving) -> ClientDecision {
         leaving.judged(true, [])
     }
 }

@@ -5,13 +5,13 @@ pub mod drop;
 pub mod estimate;
 pub mod keep;
 
-use ebb_round::{ClientId, Judgement, RoundNo};
+use ebb_round::{ClientDecision, ClientId, RoundNo};
 use ebb_settings::{Entry, Settings, SettingsError};
 
 /// Says of each client that leaves whether it still counts.
 pub trait Departures: Send {
     /// Whether it is kept. What that was decided by is recorded; without figures there was nothing to decide.
-    fn judge(&self, leaving: &Leaving) -> Judgement;
+    fn judge(&self, leaving: &Leaving) -> ClientDecision;
     /// Whether it goes by the losses that clients reported.
     fn asks_for_losses(&self) -> bool {
         false
@@ -30,9 +30,9 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    fn judged(&self, kept: bool, figures: impl IntoIterator<Item = (&'static str, f64)>) -> Judgement {
+    fn judged(&self, kept: bool, figures: impl IntoIterator<Item = (&'static str, f64)>) -> ClientDecision {
         let verdict = if kept { KEPT } else { EXCLUDED };
-        Judgement { client: self.client, verdict, figures: figures.into_iter().collect() }
+        ClientDecision { client: self.client, decision: verdict, metrics: figures.into_iter().collect() }
     }
 }
 

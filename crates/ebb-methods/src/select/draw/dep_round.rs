@@ -30,12 +30,12 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
         let from = across.as_ref().map_or(0.0, |across| across.within / unit);
         let idx = match &across {
             Some(across)
-                if drawn != Some(across.idx) && stream.chance(across.within / (unit - across.before)) =>
+                if drawn != Some(across.idx) && stream.bernoulli(across.within / (unit - across.before)) =>
             {
                 Some(across.idx)
             }
             _ => {
-                let place = begins + unit * (from + stream.unit() * (1.0 - from));
+                let place = begins + unit * (from + stream.uniform() * (1.0 - from));
                 beyond(line, place, [across.as_ref().map(|across| across.idx), drawn])
             }
         };

@@ -7,7 +7,7 @@ pub mod systematic;
 #[cfg(test)]
 mod tests;
 
-use ebb_round::{ClientId, Pick, Stream};
+use ebb_round::{ClientId, Selected, Stream};
 use serde::{Deserialize, Serialize};
 
 use super::urn::{Found, Urn};
@@ -76,7 +76,7 @@ pub fn settle(urn: &mut Urn, overflow: &mut Vec<usize>, left: f64, quota: f64) -
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawn {
     /// Each with its chance.
-    pub picks: Vec<Pick>,
+    pub picks: Vec<Selected>,
     /// Whether those chances are only near the true ones.
     pub approximate: bool,
 }
@@ -115,11 +115,14 @@ impl Line<'_> {
         self.urn.find(place, self.base, self.factor)
     }
 
-    fn pick(&self, idx: usize) -> Pick {
-        Pick { client: ClientId::new(idx), chance: Some(self.chance(idx)) }
+    fn pick(&self, idx: usize) -> Selected {
+        Selected { client: ClientId::new(idx), inclusion_probability: Some(self.chance(idx)) }
     }
 
-    fn certain_picks(&self) -> Vec<Pick> {
-        self.certain.iter().map(|&idx| Pick { client: ClientId::new(idx), chance: Some(1.0) }).collect()
+    fn certain_picks(&self) -> Vec<Selected> {
+        self.certain
+            .iter()
+            .map(|&idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(1.0) })
+            .collect()
     }
 }

@@ -3,7 +3,7 @@
 //! Nobody comes to be drawn with just its chance by this, not even those with chance 1: large chances are drawn less often, small ones
 //! more often. The chances that the picks carry are those that were asked for.
 
-use ebb_round::{ClientId, Pick, Stream};
+use ebb_round::{ClientId, Selected, Stream};
 
 use super::{Drawn, Line};
 
@@ -15,14 +15,15 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
     let mut taken = Vec::new();
     for _ in 0..count {
         let n_certain = certain.len() as f64;
-        let place = stream.unit() * (n_certain + line.length());
+        let place = stream.uniform() * (n_certain + line.length());
         if place < n_certain {
             let idx = certain.swap_remove(place as usize);
-            picks.push(Pick { client: ClientId::new(idx), chance: Some(1.0) });
+            picks.push(Selected { client: ClientId::new(idx), inclusion_probability: Some(1.0) });
             continue;
         }
         // Where all that are left have no chance at all, one is as good as the other.
-        let anybody = |stream: &mut Stream| line.urn.find(stream.unit() * line.urn.count() as f64, 1.0, 0.0);
+        let anybody =
+            |stream: &mut Stream| line.urn.find(stream.uniform() * line.urn.count() as f64, 1.0, 0.0);
         let Some(found) = line.find(place - n_certain).or_else(|| anybody(stream)) else { break };
         picks.push(line.pick(found.idx));
         line.urn.take(found.idx);

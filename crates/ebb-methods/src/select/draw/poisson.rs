@@ -20,7 +20,7 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
         weight => line.urn.at_least(weight.max(0.0)),
     };
     for &idx in &heavy {
-        if stream.chance(line.chance(idx)) {
+        if stream.bernoulli(line.chance(idx)) {
             picks.push(line.pick(idx));
         }
     }
@@ -30,14 +30,14 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
     // The distances of scattered points are exponential.
     let mut place = 0.0;
     loop {
-        place -= libm::log(1.0 - stream.unit()) / DENSITY;
+        place -= libm::log(1.0 - stream.uniform()) / DENSITY;
         if place >= length {
             break;
         }
         let Some(found) = line.find(place) else { break };
         if hit.insert(found.idx) {
             let chance = line.chance(found.idx);
-            if stream.chance(chance / -libm::expm1(-DENSITY * chance)) {
+            if stream.bernoulli(chance / -libm::expm1(-DENSITY * chance)) {
                 picks.push(line.pick(found.idx));
             }
         }

@@ -11,7 +11,7 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
     let mut picks = line.certain_picks();
     let count = line.to_draw();
     let unit = line.length() / count.max(1) as f64;
-    let start = stream.unit();
+    let start = stream.uniform();
     let mut drawn = None;
     for at in 0..count {
         let found = line.find((at as f64 + start) * unit);

@@ -26,7 +26,10 @@ impl Case {
         let drawn = sampler.draw(&mut line, stream);
         for pick in &drawn.picks {
             let expected = self.chances[pick.client.idx()];
-            assert!((pick.chance.unwrap() - expected).abs() < 1e-12, "the chance that was asked for");
+            assert!(
+                (pick.inclusion_probability.unwrap() - expected).abs() < 1e-12,
+                "the chance that was asked for"
+            );
         }
         assert_eq!(
             drawn.approximate,

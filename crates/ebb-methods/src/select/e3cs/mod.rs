@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use ebb_round::{
-    Bits, Cohort, Loader, Notes, Pick, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
+    Bits, Cohort, Loader, Metrics, Probes, Report, Round, Saver, Selected, Selector, State, StateError, Wait,
 };
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
@@ -242,7 +242,7 @@ impl Selector for E3cs {
         let count = cohort.min(self.n_members);
         if count == 0 {
             (self.quota, self.left) = (0.0, 0.0);
-            return Cohort { picks: Vec::new(), wait: Wait::Deadline, approximate: false };
+            return Cohort { selected: Vec::new(), wait: Wait::Deadline, is_approximate: false };
         }
         // Where only some can be reached, the quota is still that of all, as far as that can be.
         let even = |of: usize| count.min(of) as f64 / of as f64;
@@ -260,12 +260,12 @@ impl Selector for E3cs {
         }
         let mut line = Line { certain: &self.overflow, urn: &mut self.urn, base: quota, factor };
         let Drawn { picks, approximate } = self.table.sampler.draw(&mut line, &mut round.rng("select"));
-        Cohort { picks, wait: Wait::Deadline, approximate }
+        Cohort { selected: picks, wait: Wait::Deadline, is_approximate: approximate }
     }
 
     fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
-        let mut answers = report.returns.fresh.iter().map(|answer| answer.client).peekable();
-        for &Pick { client, chance } in &report.cohort.picks {
+        let mut answers = report.responses.fresh.iter().map(|answer| answer.client).peekable();
+        for &Selected { client, inclusion_probability: chance } in &report.cohort.selected {
             // Both ascend by client.
             while answers.next_if(|&other| other < client).is_some() {}
             let answered = answers.peek() == Some(&client);
@@ -278,8 +278,8 @@ impl Selector for E3cs {
         }
     }
 
-    fn notes(&self) -> Notes {
-        Notes::from([
+    fn metrics(&self) -> Metrics {
+        Metrics::from([
             ("quota", self.quota),
             ("eta", self.eta),
             ("overflow", if self.overflow.len() < self.n_members { self.overflow.len() as f64 } else { 0.0 }),

@@ -1,4 +1,4 @@
-use ebb_round::{ClientId, Returns, Stream};
+use ebb_round::{ClientId, Responses, Stream};
 use ebb_settings::{Facts, Tree};
 
 use super::direct::allocate;
@@ -49,11 +49,11 @@ fn chances(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
 /// Tells it that of the cohort these answered.
 fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, answered: impl Fn(usize) -> bool) {
     let mut cohort = cohort.clone();
-    cohort.picks.sort_by_key(|pick| pick.client);
-    let fresh = cohort.picks.iter().filter(|pick| answered(pick.client.idx()));
+    cohort.selected.sort_by_key(|pick| pick.client);
+    let fresh = cohort.selected.iter().filter(|pick| answered(pick.client.idx()));
     let fresh = fresh.map(|pick| answer(pick.client.idx(), 0, 0.0)).collect();
-    let returns = Returns { fresh, ..Returns::default() };
-    e3cs.observe(&world.round(0), &Report { cohort: &cohort, returns: &returns, most_loss: f32::INFINITY });
+    let returns = Responses { fresh, ..Responses::default() };
+    e3cs.observe(&world.round(0), &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
 }
 
 fn near(found: &[f64], expected: &[f64], by: f64) {
@@ -95,8 +95,9 @@ fn weights_grow_as_worked_out() {
     ] {
         let mut e3cs = weighted("cohort = 2\nrate = 0.5", &logs(&[1.0, 1.0, 2.0, 4.0, 32.0]));
         let chances = chances(&mut e3cs, 2, 0.1);
-        let picks = asked.map(|idx| Pick { client: ClientId::new(idx), chance: Some(chances[idx]) });
-        let cohort = Cohort { picks: picks.to_vec(), wait: Wait::Deadline, approximate: true };
+        let picks = asked
+            .map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(chances[idx]) });
+        let cohort = Cohort { selected: picks.to_vec(), wait: Wait::Deadline, is_approximate: true };
         observe(&mut e3cs, &world, &cohort, |_| true);
         near(e3cs.urn.logs(), &expected, 1e-9);
     }
@@ -105,7 +106,7 @@ fn weights_grow_as_worked_out() {
 /// Weights of every kind: alike, a few that stand out, far apart, equal.
 fn random_logs(stream: &mut Stream, len: usize) -> Vec<f64> {
     let spread = [0.0, 1.0, 5.0, 50.0, 2000.0][stream.below(5)];
-    (0..len).map(|_| if stream.chance(0.2) { 0.0 } else { spread * stream.unit() }).collect()
+    (0..len).map(|_| if stream.bernoulli(0.2) { 0.0 } else { spread * stream.uniform() }).collect()
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn chances_add_up_keep_their_bounds_and_their_order() {
     for _ in 0..2000 {
         let len = 2 + stream.below(60);
         let count = 1 + stream.below(len - 1);
-        let quota = count as f64 / len as f64 * [0.0, 0.5, stream.unit(), 1.0][stream.below(4)];
+        let quota = count as f64 / len as f64 * [0.0, 0.5, stream.uniform(), 1.0][stream.below(4)];
         let logs = random_logs(&mut stream, len);
         let found = chances(&mut weighted(&format!("cohort = {count}"), &logs), count, quota);
         let sum: f64 = found.iter().sum();
@@ -157,14 +158,16 @@ fn the_tree_equals_the_direct_form_over_ten_thousand_rounds() {
             let quota = tree.quota;
             let expected = allocate(30, quota, &directly);
             assert_eq!(tree.overflow, expected.overflow, "round {number}");
-            for pick in &cohort.picks {
-                assert!((pick.chance.unwrap() - expected.chances[pick.client.idx()]).abs() < 1e-9);
+            for pick in &cohort.selected {
+                assert!(
+                    (pick.inclusion_probability.unwrap() - expected.chances[pick.client.idx()]).abs() < 1e-9
+                );
             }
             let there: Vec<_> =
-                (0..n_clients).map(|idx| luck.chance([0.1, 0.3, 0.6, 0.9][idx % 4])).collect();
+                (0..n_clients).map(|idx| luck.bernoulli([0.1, 0.3, 0.6, 0.9][idx % 4])).collect();
             observe(&mut tree, &world, &cohort, |idx| there[idx]);
             let left = 30.0 - n_clients as f64 * quota;
-            for pick in cohort.picks.iter().filter(|pick| there[pick.client.idx()] && left > 1e-9) {
+            for pick in cohort.selected.iter().filter(|pick| there[pick.client.idx()] && left > 1e-9) {
                 let idx = pick.client.idx();
                 if !expected.overflow.contains(&idx) {
                     directly[idx] += left * 0.5 / (n_clients as f64 * expected.chances[idx]);
@@ -185,9 +188,9 @@ fn a_quota_of_an_even_share_asks_everybody_as_often_and_learns_nothing() {
         let mut asked = [0_i32; 40];
         for number in 0..5000 {
             let cohort = e3cs.select(&world.round(number), &Probes::new());
-            assert!(!cohort.approximate);
-            for pick in &cohort.picks {
-                assert!((pick.chance.unwrap() - 0.2).abs() < 1e-12);
+            assert!(!cohort.is_approximate);
+            for pick in &cohort.selected {
+                assert!((pick.inclusion_probability.unwrap() - 0.2).abs() < 1e-12);
                 asked[pick.client.idx()] += 1;
             }
             observe(&mut e3cs, &world, &cohort, |idx| idx < 20);
@@ -225,8 +228,9 @@ fn what_an_exact_design_estimates_is_true_on_average() {
         let mut estimates = [0.0; 12];
         let n_rounds = 40_000;
         for number in 0..n_rounds {
-            for pick in e3cs.select(&world.round(number), &Probes::new()).picks {
-                estimates[pick.client.idx()] += 1.0 / pick.chance.unwrap() / f64::from(n_rounds);
+            for pick in e3cs.select(&world.round(number), &Probes::new()).selected {
+                estimates[pick.client.idx()] +=
+                    1.0 / pick.inclusion_probability.unwrap() / f64::from(n_rounds);
             }
         }
         // The smallest chance is .1, so that one estimate has a standard deviation of at most 3.
@@ -265,12 +269,12 @@ fn study(e3cs: &mut E3cs, seed: u64, n_rounds: u32) -> (u32, f64) {
     for number in 0..n_rounds {
         let round = Round { seed, ..world.round(number) };
         let cohort = e3cs.select(&round, &Probes::new());
-        assert_eq!(cohort.picks.len(), 20);
-        let there: [bool; 100] = std::array::from_fn(|idx| luck.chance([0.1, 0.3, 0.6, 0.9][idx / 25]));
+        assert_eq!(cohort.selected.len(), 20);
+        let there: [bool; 100] = std::array::from_fn(|idx| luck.bernoulli([0.1, 0.3, 0.6, 0.9][idx / 25]));
         there.iter().zip(&mut successes).for_each(|(&there, sum)| *sum += u32::from(there));
-        cep += cohort.picks.iter().filter(|pick| there[pick.client.idx()]).count() as u32;
-        for pick in &cohort.picks {
-            let chance = pick.chance.unwrap();
+        cep += cohort.selected.iter().filter(|pick| there[pick.client.idx()]).count() as u32;
+        for pick in &cohort.selected {
+            let chance = pick.inclusion_probability.unwrap();
             assert!((0.0..=1.0).contains(&chance), "round {number}: {chance}");
         }
         observe(e3cs, &world, &cohort, |idx| there[idx]);
@@ -318,17 +322,18 @@ fn fewer_than_the_cohort_are_all_asked() {
     let world = World::of(10).with_up(&[2, 5, 7]);
     let mut among_up = e3cs("cohort = 4\namong = \"up\"", 10, 100);
     let cohort = among_up.select(&world.round(0), &Probes::new());
-    let mut picks: Vec<_> = cohort.picks.iter().map(|pick| (pick.client.idx(), pick.chance)).collect();
+    let mut picks: Vec<_> =
+        cohort.selected.iter().map(|pick| (pick.client.idx(), pick.inclusion_probability)).collect();
     picks.sort_by_key(|pick| pick.0);
-    assert!(!cohort.approximate);
+    assert!(!cohort.is_approximate);
     assert_eq!(picks, [(2, Some(1.0)), (5, Some(1.0)), (7, Some(1.0))]);
     observe(&mut among_up, &world, &cohort, |_| true);
     assert!(among_up.urn.logs().iter().all(|&log| log == 0.0), "nobody was chosen");
-    assert_eq!((among_up.notes()["overflow"], among_up.notes()["overflow_most"]), (0.0, 0.0));
+    assert_eq!((among_up.metrics()["overflow"], among_up.metrics()["overflow_most"]), (0.0, 0.0));
     let world = World::of(10).with_up(&[]);
-    assert_eq!(among_up.select(&world.round(1), &Probes::new()).picks, []);
+    assert_eq!(among_up.select(&world.round(1), &Probes::new()).selected, []);
     let world = World::of(10).with_up(&[0, 1, 2, 3, 4, 5, 6]);
-    assert_eq!(among_up.select(&world.round(2), &Probes::new()).picks.len(), 4);
+    assert_eq!(among_up.select(&world.round(2), &Probes::new()).selected.len(), 4);
     assert!(among_up.overflow.is_empty());
 }
 
@@ -344,7 +349,7 @@ fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
     world.join(1, 2);
     for number in 2..200 {
         let cohort = e3cs.select(&world.round(number), &Probes::new());
-        assert_eq!(cohort.picks.len(), 2);
+        assert_eq!(cohort.selected.len(), 2);
     }
     assert_eq!((e3cs.n_members, e3cs.urn.log(1)), (5, libm::log(2.0)));
     // Those in overflow count too, and all of them are there after a round in which everybody was asked.
@@ -379,7 +384,7 @@ fn a_loaded_selector_goes_on_as_the_one_that_was_saved() {
         let cohorts = [&mut one, &mut two].map(|e3cs| {
             let cohort = e3cs.select(&world.round(number), &Probes::new());
             observe(e3cs, &world, &cohort, |idx| (idx + number as usize) % 5 < 3);
-            (cohort, e3cs.notes())
+            (cohort, e3cs.metrics())
         });
         assert_eq!(cohorts[0], cohorts[1], "round {number}");
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ebb_round::{Acquaintance, ClientId, Likeness, Loader, RoundNo, Saver, State, StateError};
+use ebb_round::{ClientId, Loader, RoundNo, Saver, Similarity, SimilarityMatrix, State, StateError};
 
 /// Every client that answered and is still in the run has a slot; every pair of slots has a mean.
 #[derive(Clone, Debug, Default)]
@@ -104,14 +104,18 @@ impl Known {
     }
 
     /// How alike two slots are; `None` if they never met.
-    pub(super) fn likeness(&self, one: usize, other: usize) -> Option<Likeness> {
+    pub(super) fn likeness(&self, one: usize, other: usize) -> Option<Similarity> {
         let pair = place(one, other);
         let met = self.met[pair];
-        (met > 0).then(|| Likeness { similarity: self.mean[pair], met, last_met: self.last_met[pair] })
+        (met > 0).then(|| Similarity {
+            mean: self.mean[pair],
+            n_shared_rounds: met,
+            last_shared_round: self.last_met[pair],
+        })
     }
 
     /// What it holds, for the record.
-    pub(super) fn acquaintance(&self) -> Acquaintance {
+    pub(super) fn acquaintance(&self) -> SimilarityMatrix {
         let mut pairs = Vec::new();
         let members: Vec<_> = self.slots.iter().map(|(&client, &slot)| (client, slot)).collect();
         for (high, (_, slot)) in (0..).zip(&members) {
@@ -119,7 +123,7 @@ impl Known {
                 pairs.extend(self.likeness(*other, *slot).map(|likeness| (low, high, likeness)));
             }
         }
-        Acquaintance { clients: members.into_iter().map(|(client, _)| client).collect(), pairs }
+        SimilarityMatrix { clients: members.into_iter().map(|(client, _)| client).collect(), pairs }
     }
 
     /// What it takes in memory.
@@ -179,7 +183,7 @@ mod tests {
 
     fn mean(known: &Known, one: usize, other: usize) -> Option<f64> {
         let likeness = known.likeness(known.slot(client(one))?, known.slot(client(other))?)?;
-        Some(likeness.similarity)
+        Some(likeness.mean)
     }
 
     #[test]
@@ -193,7 +197,7 @@ mod tests {
         let expected = seen.iter().sum::<f64>() / 5.0;
         assert!((mean(&known, 4, 9).unwrap() - expected).abs() < 1e-15);
         assert_eq!(
-            known.likeness(one, other).map(|likeness| (likeness.met, likeness.last_met)),
+            known.likeness(one, other).map(|likeness| (likeness.n_shared_rounds, likeness.last_shared_round)),
             Some((5, 4))
         );
     }

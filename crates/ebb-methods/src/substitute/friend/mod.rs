@@ -16,8 +16,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use ebb_round::gram::{Pairs, cosine, distance2, gram};
 use ebb_round::sketch::sketches;
 use ebb_round::{
-    Acquaintance, Answer, Bits, Contribution, Hold, Likeness, Loader, Notes, Returns, Round, Saver, State,
-    StateError, Substitution, vectors,
+    Bits, ClientUpdate, Contribution, Loader, Metrics, Responses, Retention, Round, Saver, Similarity,
+    SimilarityMatrix, State, StateError, Substitution, vectors,
 };
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     #[serde(default)]
-    similarity: Similarity,
+    similarity: SimilarityMeasure,
     #[serde(default = "one")]
     friends: NonZeroUsize,
     max_stand_ins: Option<NonZeroU32>,
@@ -68,7 +68,7 @@ struct Table {
 /// What makes two updates alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Similarity {
+enum SimilarityMeasure {
     /// The cosine of the angle between them, from 0 for opposite to 1 for the same direction.
     #[default]
     Cosine,
@@ -99,7 +99,7 @@ impl Table {
     /// The key that does not go with the others, and why.
     fn quarrel(&self) -> Option<(&'static str, &'static str)> {
         let races = self.races?;
-        if self.similarity == Similarity::Distance {
+        if self.similarity == SimilarityMeasure::Distance {
             Some((
                 "races",
                 "thresholds hold for similarities from 0 to 1; take similarity = \"cosine\" or leave races out",
@@ -133,11 +133,11 @@ struct Last {
 }
 
 impl Substitution for Friend {
-    fn hold(&self) -> Hold {
-        Hold::All
+    fn retention(&self) -> Retention {
+        Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         self.meet(round, returns);
         self.last.pairs_scored = self.compare(round, &returns.fresh);
         if let Some(races) = &mut self.races {
@@ -146,8 +146,8 @@ impl Substitution for Friend {
         self.substitute(round, returns)
     }
 
-    fn notes(&self) -> Notes {
-        let mut notes = Notes::from([
+    fn metrics(&self) -> Metrics {
+        let mut notes = Metrics::from([
             ("pairs_scored", self.last.pairs_scored as f64),
             ("by_friend", self.last.by_friend as f64),
             ("by_mean", self.last.by_mean as f64),
@@ -161,14 +161,14 @@ impl Substitution for Friend {
         notes
     }
 
-    fn acquaintance(&self) -> Option<Acquaintance> {
+    fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
         Some(self.known.acquaintance())
     }
 }
 
 impl Friend {
     /// Forgets whoever left, and makes room for whoever answers for the first time.
-    fn meet(&mut self, round: &Round<'_>, returns: &Returns) {
+    fn meet(&mut self, round: &Round<'_>, returns: &Responses) {
         let gone = self.known.keep_only(|client| round.census.enrolled().get(client.idx()));
         if let Some(races) = &mut self.races {
             races.let_go(&gone, &self.known);
@@ -182,10 +182,12 @@ impl Friend {
     }
 
     /// Learns how alike those that answered are. Returns how many pairs were compared.
-    fn compare(&mut self, round: &Round<'_>, fresh: &[Answer]) -> usize {
-        let comparable =
-            |answer: &&Answer| self.table.similarity == Similarity::Cosine || answer.update.whole();
-        let slot = |answer: &Answer| self.known.slot(answer.client).expect("whoever answers has a slot");
+    fn compare(&mut self, round: &Round<'_>, fresh: &[ClientUpdate]) -> usize {
+        let comparable = |answer: &&ClientUpdate| {
+            self.table.similarity == SimilarityMeasure::Cosine || answer.update.is_whole()
+        };
+        let slot =
+            |answer: &ClientUpdate| self.known.slot(answer.client).expect("whoever answers has a slot");
         let mut rows: Vec<_> = fresh.iter().filter(comparable).map(|answer| (slot(answer), answer)).collect();
         let wanted = self.races.as_ref().map(|races| {
             // Those that may be friends stand side by side, so that whole tiles of pairs are wanted, or none of a tile.
@@ -199,7 +201,7 @@ impl Friend {
             }
             wanted
         });
-        let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::These(wanted));
+        let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::Listed(wanted));
         let updates: Vec<_> = rows.iter().map(|(_, answer)| answer.update.delta.model.as_slice()).collect();
         let similarity = similarities(&self.table, round, &updates, pairs);
         let half_life = self.table.half_life.map(Positive::get);
@@ -221,7 +223,7 @@ impl Friend {
     }
 
     /// The update of a friend, or of several, for whoever is silent.
-    fn substitute(&mut self, round: &Round<'_>, returns: &Returns) -> Vec<Contribution> {
+    fn substitute(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
         let fresh = &returns.fresh;
         let silent = self.table.cover.silent(round, returns);
         let slots: Vec<_> = fresh.iter().filter_map(|answer| self.known.slot(answer.client)).collect();
@@ -267,8 +269,8 @@ impl Friend {
             for ((&active, likeness), part) in friends.iter().zip(alike).zip(parts) {
                 stand_ins.push(Contribution {
                     client,
-                    part,
-                    likeness: Some(likeness),
+                    fraction: part,
+                    similarity: Some(likeness),
                     ..Contribution::own(&fresh[active])
                 });
             }
@@ -295,21 +297,21 @@ fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usiz
 /// thousand meetings depends that much on their order.
 const PARTS: f64 = (1_u64 << 40) as f64;
 
-impl Similarity {
+impl SimilarityMeasure {
     /// By what pairs are put in order.
-    fn rank(self, likeness: &Likeness) -> f64 {
+    fn rank(self, likeness: &Similarity) -> f64 {
         match self {
-            Similarity::Cosine => (likeness.similarity * PARTS).round(),
-            Similarity::Distance => likeness.similarity,
+            SimilarityMeasure::Cosine => (likeness.mean * PARTS).round(),
+            SimilarityMeasure::Distance => likeness.mean,
         }
     }
 
     /// What part each of several friends has, by how alike it is; all parts together are 1.
-    fn parts(self, alike: &[Likeness]) -> Vec<f64> {
-        let values = alike.iter().map(|likeness| likeness.similarity);
+    fn parts(self, alike: &[Similarity]) -> Vec<f64> {
+        let values = alike.iter().map(|likeness| likeness.mean);
         let says: Vec<f64> = match self {
-            Similarity::Cosine => values.collect(),
-            Similarity::Distance => {
+            SimilarityMeasure::Cosine => values.collect(),
+            SimilarityMeasure::Distance => {
                 // The nearest has the most to say; where some are not away at all, only they speak.
                 let nearest = values.clone().fold(f64::NEG_INFINITY, f64::max);
                 values.map(|value| if value == nearest { 1.0 } else { nearest / value }).collect()
@@ -328,32 +330,37 @@ fn similarities<'u>(
     updates: &[&'u [f32]],
     pairs: Pairs<'_>,
 ) -> impl Fn(usize, usize) -> Option<f64> + use<'u> {
-    let len: usize = round.trained.iter().map(ExactSizeIterator::len).sum();
+    let len: usize = round.trained_ranges.iter().map(ExactSizeIterator::len).sum();
     let buckets = table.sketch.map(|sketch| sketch.buckets.get()).filter(|&buckets| buckets < len);
     let (products, squares) = match buckets {
-        None => (gram(updates, round.trained, pairs, round.threads), None),
+        None => (gram(updates, round.trained_ranges, pairs, round.threads), None),
         // Drawn anew every round, so that errors do not add up. Norms are those of the updates themselves.
         Some(buckets) => {
-            let sketches = sketches(updates, round.trained, buckets, &round.rng("sketch"), round.threads);
+            let sketches =
+                sketches(updates, round.trained_ranges, buckets, &round.rng("sketch"), round.threads);
             let rows: Vec<_> = sketches.iter().map(Vec::as_slice).collect();
             let all = 0..buckets;
             let products = gram(&rows, std::slice::from_ref(&all), pairs, round.threads);
             let square = |update: &&[f32]| {
                 let norm = |range: &std::ops::Range<usize>| vectors::norm(&update[range.clone()]);
-                round.trained.iter().map(|range| norm(range).powi(2)).sum()
+                round.trained_ranges.iter().map(|range| norm(range).powi(2)).sum()
             };
             (products, Some(updates.iter().map(square).collect::<Vec<f64>>()))
         }
     };
     let similarity = table.similarity;
     move |row, col| {
-        let product = products.of(row, col);
+        let product = products.product(row, col);
         let similarity = match (similarity, &squares) {
             // A zero update points nowhere: neither alike nor unlike.
-            (Similarity::Cosine, None) => 0.5 * (products.cosine(row, col) + 1.0),
-            (Similarity::Cosine, Some(squares)) => 0.5 * (cosine(product, squares[row], squares[col]) + 1.0),
-            (Similarity::Distance, None) => -products.distance2(row, col).sqrt(),
-            (Similarity::Distance, Some(squares)) => -distance2(product, squares[row], squares[col]).sqrt(),
+            (SimilarityMeasure::Cosine, None) => 0.5 * (products.cosine(row, col) + 1.0),
+            (SimilarityMeasure::Cosine, Some(squares)) => {
+                0.5 * (cosine(product, squares[row], squares[col]) + 1.0)
+            }
+            (SimilarityMeasure::Distance, None) => -products.distance2(row, col).sqrt(),
+            (SimilarityMeasure::Distance, Some(squares)) => {
+                -distance2(product, squares[row], squares[col]).sqrt()
+            }
         };
         (product.is_finite() && similarity.is_finite()).then_some(similarity)
     }

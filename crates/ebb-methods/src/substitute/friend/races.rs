@@ -204,8 +204,8 @@ impl Races {
 /// By how much each candidate that a slot met lags behind the best of them, and how often they met.
 fn lags(known: &Known, of: usize, candidates: &Bits) -> Vec<(usize, f64, u32)> {
     let met: Vec<_> = candidates.iter().filter_map(|slot| Some((slot, known.likeness(of, slot)?))).collect();
-    let best = met.iter().map(|(_, likeness)| likeness.similarity).fold(f64::NEG_INFINITY, f64::max);
-    met.into_iter().map(|(slot, likeness)| (slot, best - likeness.similarity, likeness.met)).collect()
+    let best = met.iter().map(|(_, likeness)| likeness.mean).fold(f64::NEG_INFINITY, f64::max);
+    met.into_iter().map(|(slot, likeness)| (slot, best - likeness.mean, likeness.n_shared_rounds)).collect()
 }
 
 impl State for Races {

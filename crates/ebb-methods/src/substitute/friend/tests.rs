@@ -28,11 +28,11 @@ fn friend(text: &str, n_clients: usize, n_rounds: u32) -> Friend {
 }
 
 /// The mean over all clients, those silent replaced.
-fn aggregate(world: &World, returns: &Returns, stand_ins: &[Contribution], number: RoundNo) -> Vec<f32> {
+fn aggregate(world: &World, returns: &Responses, stand_ins: &[Contribution], number: RoundNo) -> Vec<f32> {
     let round = world.round(number);
     let own = returns.fresh.iter().map(Contribution::own);
     let all: Vec<_> = own.chain(stand_ins.iter().cloned()).collect();
-    let weights: Vec<_> = all.iter().map(|one| one.part * round.share(one.client)).collect();
+    let weights: Vec<_> = all.iter().map(|one| one.fraction * round.share(one.client)).collect();
     scaled(&weighted_sum(&round, &all, &weights), 1.0)
 }
 
@@ -43,12 +43,12 @@ fn near(found: &[f32], expected: &[f64]) -> bool {
 /// How alike two clients are.
 fn alike(friend: &Friend, one: usize, other: usize) -> Option<f64> {
     let slot = |idx| friend.known.slot(ClientId::new(idx));
-    Some(friend.known.likeness(slot(one)?, slot(other)?)?.similarity)
+    Some(friend.known.likeness(slot(one)?, slot(other)?)?.mean)
 }
 
 fn met(friend: &Friend, one: usize, other: usize) -> u32 {
     let slot = |idx| friend.known.slot(ClientId::new(idx)).unwrap();
-    friend.known.likeness(slot(one), slot(other)).map_or(0, |likeness| likeness.met)
+    friend.known.likeness(slot(one), slot(other)).map_or(0, |likeness| likeness.n_shared_rounds)
 }
 
 /// Clients 1 to 4 of the example are 0 to 3 here.
@@ -99,13 +99,13 @@ fn the_example_of_four_clients() {
 }
 
 /// Random answers of random clients: the updates of each round, by client.
-fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -> Vec<Vec<Answer>> {
+fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -> Vec<Vec<ClientUpdate>> {
     let mut stream = Stream::of_run(seed, "rounds");
     (0..n_rounds)
         .map(|number| {
             let mut answers = Vec::new();
             for client in 0..n_clients {
-                if number == 0 || stream.chance(0.5) {
+                if number == 0 || stream.bernoulli(0.5) {
                     let delta: Vec<_> = (0..dimension).map(|_| stream.normal() as f32).collect();
                     answers.push(vector_answer(client, number, &delta));
                 }
@@ -119,8 +119,8 @@ fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -
 fn play(
     friend: &mut Friend,
     world: &World,
-    rounds: &[Vec<Answer>],
-    mut see: impl FnMut(&Friend, &Returns, &[Contribution], RoundNo),
+    rounds: &[Vec<ClientUpdate>],
+    mut see: impl FnMut(&Friend, &Responses, &[Contribution], RoundNo),
 ) {
     for (number, answers) in (0..).zip(rounds) {
         let returns = returned(world, number, answers.clone());
@@ -144,7 +144,9 @@ fn means_are_those_of_all_rounds_in_which_both_answered() {
     play(&mut friend, &world, &rounds, |_, _, _, _| {});
     for one in 0..n {
         for other in 0..one {
-            let of = |answers: &Vec<Answer>, idx| answers.iter().find(|one| one.client.idx() == idx).cloned();
+            let of = |answers: &Vec<ClientUpdate>, idx| {
+                answers.iter().find(|one| one.client.idx() == idx).cloned()
+            };
             let seen: Vec<f64> = rounds
                 .iter()
                 .filter_map(|answers| Some((of(answers, one)?, of(answers, other)?)))
@@ -177,7 +179,7 @@ fn friends_are_among_those_that_answered_and_all_parts_make_one_client() {
             );
             let n_fresh = returns.fresh.len();
             for client in &returns.absent {
-                let parts = stand_ins.iter().filter(|one| one.client == *client).map(|one| one.part);
+                let parts = stand_ins.iter().filter(|one| one.client == *client).map(|one| one.fraction);
                 let total: f64 = parts.sum();
                 let expected = if n_fresh == 0 { 0.0 } else { 1.0 };
                 assert!((total - expected).abs() < 1e-12, "{settings}, round {number}: {total}");
@@ -208,10 +210,10 @@ fn long_updates_are_no_better_friends_than_short_ones() {
     let mut world = World::of(n);
     world.set_model(&vec![0.0; dimension]);
     let rounds = random_rounds(n, 12, dimension, 3);
-    let longer: Vec<Vec<Answer>> = (0..)
+    let longer: Vec<Vec<ClientUpdate>> = (0..)
         .zip(&rounds)
         .map(|(number, answers)| {
-            let scale = |answer: &Answer| {
+            let scale = |answer: &ClientUpdate| {
                 let by = if answer.client.idx() == 3 { 37.0 } else { 1.0 };
                 let delta: Vec<_> = answer.update.delta.model.iter().map(|value| value * by).collect();
                 vector_answer(answer.client.idx(), number, &delta)
@@ -236,7 +238,7 @@ fn whoever_met_nobody_counts_as_the_mean_of_those_that_answered() {
     let mut friend = friend("", 3, 9);
     let found = friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 4.0), (1, 8.0)]));
     assert_eq!((found[0].client.idx(), found[0].source, found[0].update.delta.model[0]), (2, None, 7.0));
-    assert_eq!(friend.notes()["by_mean"], 1.0);
+    assert_eq!(friend.metrics()["by_mean"], 1.0);
     // Alone, it is what everybody would have said.
     let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(2, 5.0)]));
     assert!(found.iter().all(|one| one.update.delta.model == [5.0]) && found.len() == 2);
@@ -321,7 +323,7 @@ fn several_friends_speak_as_loud_as_they_are_alike() {
     friend.stand_ins(&world.round(0), &returned(&world, 0, all));
     let two = vec![vector_answer(0, 1, &[1.0, 0.0]), vector_answer(1, 1, &[1.0, 0.0])];
     let found = friend.stand_ins(&world.round(1), &returned(&world, 1, two));
-    let parts: Vec<_> = found.iter().map(|one| (one.source.unwrap().idx(), one.part)).collect();
+    let parts: Vec<_> = found.iter().map(|one| (one.source.unwrap().idx(), one.fraction)).collect();
     assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), [0, 1]);
     assert!((parts[0].1 - 4.0 / 7.0).abs() < 1e-6 && (parts[1].1 - 3.0 / 7.0).abs() < 1e-6, "{parts:?}");
 }
@@ -335,7 +337,7 @@ fn by_distance_the_nearest_stands_in_and_partial_work_is_not_compared() {
     let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0), (1, 5.0)]));
     assert_eq!(found[0].source, Some(ClientId::new(1)));
     let mut partial = answer(1, 2, 1.0);
-    std::sync::Arc::make_mut(&mut partial.update).steps_asked = NonZeroU32::new(2).unwrap();
+    std::sync::Arc::make_mut(&mut partial.update).steps_requested = NonZeroU32::new(2).unwrap();
     friend.stand_ins(&world.round(2), &returned(&world, 2, vec![answer(0, 2, 1.0), partial]));
     assert_eq!(met(&friend, 0, 1), 2);
 }
@@ -359,7 +361,7 @@ fn races_that_drop_nobody_change_nothing() {
     let rounds = random_rounds(n, 40, dimension, 5);
     let mut plain = Vec::new();
     let all = |stand_ins: &[Contribution]| -> Vec<_> {
-        stand_ins.iter().map(|one| (one.client, one.source, one.part.to_bits())).collect()
+        stand_ins.iter().map(|one| (one.client, one.source, one.fraction.to_bits())).collect()
     };
     play(&mut friend("", n, 40), &world, &rounds, |_, _, stand_ins, _| plain.push(all(stand_ins)));
     let mut raced = Vec::new();
@@ -370,7 +372,7 @@ fn races_that_drop_nobody_change_nothing() {
 }
 
 /// Two clusters that point apart, with noise.
-fn two_clusters(n_clients: usize, n_rounds: u32) -> (World, Vec<Vec<Answer>>) {
+fn two_clusters(n_clients: usize, n_rounds: u32) -> (World, Vec<Vec<ClientUpdate>>) {
     let dimension = 50;
     let mut world = World::of(n_clients);
     world.set_model(&vec![0.0; dimension]);
@@ -426,7 +428,7 @@ fn in_a_race_whoever_has_no_candidate_there_takes_the_best_it_met() {
     // Only the second cluster answers.
     let answers = (n / 2..n).map(|client| vector_answer(client, n_rounds, &[1.0; 50])).collect();
     let found = friend.stand_ins(&world.round(n_rounds), &returned(&world, n_rounds, answers));
-    assert!(found.len() == n / 2 && found.iter().all(|one| one.source.is_some() && one.likeness.is_some()));
+    assert!(found.len() == n / 2 && found.iter().all(|one| one.source.is_some() && one.similarity.is_some()));
 }
 
 #[test]
@@ -529,7 +531,7 @@ fn friends_that_are_not_away_at_all_share_the_say() {
     let same: Vec<_> = (0..6).map(|client| (client, if client < 5 { 2.0 } else { 3.0 })).collect();
     friend.stand_ins(&world.round(0), &returns(&world, 0, &same));
     let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &same[1..]));
-    let parts: Vec<_> = found.iter().map(|one| one.part).collect();
+    let parts: Vec<_> = found.iter().map(|one| one.fraction).collect();
     assert_eq!(parts, [0.25, 0.25, 0.25, 0.25, 0.0], "client 0 is client 1 to 4, and not 5");
 }
 

@@ -25,10 +25,10 @@ impl Trainer for Tenth {
     fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
         let update = Update {
             delta: Parcel::of(vec![0.1]),
-            base: job.round,
-            rate: job.rate,
+            base_round: job.round,
+            learning_rate: job.learning_rate,
             steps: NonZeroU32::MIN,
-            steps_asked: NonZeroU32::MIN,
+            steps_requested: NonZeroU32::MIN,
             samples: 1,
             loss: 1.0,
             loss_fall: 0.0,

@@ -66,9 +66,9 @@ impl Hand {
         // First leaning to the right going up, then turned.
         let shape =
             [[width * cos, height * (-slant * cos - sin)], [width * sin, height * (-slant * sin + cos)]];
-        let mut wave = || [spread(stream, 0.035), 2.5 + 3.5 * stream.unit(), 6.3 * stream.unit()];
+        let mut wave = || [spread(stream, 0.035), 2.5 + 3.5 * stream.uniform(), 6.3 * stream.uniform()];
         let waves = [wave(), wave()];
-        Hand { shape, waves, radius: 0.75 + 0.75 * stream.unit(), blur: 0.04 + 0.10 * stream.unit() }
+        Hand { shape, waves, radius: 0.75 + 0.75 * stream.uniform(), blur: 0.04 + 0.10 * stream.uniform() }
     }
 
     /// Takes a stroke from the box of the ways to pixels, wherever they lie.

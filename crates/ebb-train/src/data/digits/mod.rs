@@ -111,7 +111,7 @@ fn draw(part: Part, count: usize, noise: f64, seed: u64) -> Images {
     let mut pixels = Vec::with_capacity(count * SIDE * SIDE);
     for &label in &labels {
         let paper = hand::write(usize::from(label), &mut stream);
-        let strength = 0.75 + 0.25 * stream.unit();
+        let strength = 0.75 + 0.25 * stream.uniform();
         let seen = |&ink: &f64| byte(ink * strength + noise * error(stream.next_u32()));
         pixels.extend(paper.ink().iter().map(seen));
     }

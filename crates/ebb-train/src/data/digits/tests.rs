@@ -122,9 +122,9 @@ fn accuracy(model: &str, seed: u64, rates: &[f32]) -> f64 {
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(20) };
     let mut weights = task.initial();
     for (round, &rate) in (0..).zip(rates) {
-        let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), rate, work };
+        let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), learning_rate: rate, work };
         let mut run = task.begin(ClientId::new(0), &job, seed, NonZeroU32::MAX);
-        run.steps(run.steps_asked(), &StepRule { rate, ..StepRule::default() });
+        run.steps(run.steps_requested(), &StepRule { learning_rate: rate, ..StepRule::default() });
         let moved = run.so_far().expect("steps were done").delta;
         weights.iter_mut().zip(moved).for_each(|(weight, by)| *weight += by);
     }
