@@ -86,7 +86,7 @@ pub fn get(
 }
 
 /// Compares what is there with what is known of it, byte for byte; where that is only a length, `progress` is told, and
-/// the file stands in [`Found::by_length_only`]. An error names the first file that is wrong.
+/// the file stands in [`LocatedClient::by_length_only`]. An error names the first file that is wrong.
 pub fn check(known: &Known, data: &Path, progress: &mut dyn Progress) -> Result<Found, FetchError> {
     let Some(place) = standing(known, data) else {
         let Found { folder, missing, .. } = found(known, data);

@@ -20,20 +20,21 @@ pub(crate) fn add(sum: &mut [f64], weight: f64, vector: &[f32]) {
 pub(crate) fn no_stand_ins(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
     let substitute = settings.elsewhere("substitute");
     if substitute.text("kind") == Some("late") {
-        let message = format!("{} takes answers to the round only; leave [substitute] out", named(settings));
+        let message =
+            format!("{} takes answers to the round only; leave [substitute] out", kind_of(settings));
         return Err(substitute.error("kind", message));
     }
-    no_made_up(settings, why)
+    no_synthetic_updates(settings, why)
 }
 
 /// Refuses substitutions other than what clients sent themselves, but late.
-pub(crate) fn no_made_up(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
+pub(crate) fn no_synthetic_updates(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
     let substitute = settings.elsewhere("substitute");
     match substitute.text("kind") {
         None | Some("nobody" | "late") => Ok(()),
         Some(_) => {
-            let beside = named(settings);
-            let message = format!("would count wrongly beside {beside}: {why}; leave [substitute] out");
+            let method = kind_of(settings);
+            let message = format!("would count wrongly beside {method}: {why}; leave [substitute] out");
             Err(substitute.error("kind", message))
         }
     }
@@ -45,15 +46,15 @@ pub(crate) fn no_aggregator(settings: &Settings<'_>) -> Result<(), SettingsError
     match aggregate.text("kind") {
         None | Some("mean") => Ok(()),
         Some(_) => {
-            let beside = named(settings);
+            let method = kind_of(settings);
             let message =
-                format!("would have no say: {beside} weighs the answers itself; leave [aggregate] out");
+                format!("would have no say: {method} weighs the answers itself; leave [aggregate] out");
             Err(aggregate.error("kind", message))
         }
     }
 }
 
 /// A table's kind, as it is written.
-fn named(settings: &Settings<'_>) -> String {
+fn kind_of(settings: &Settings<'_>) -> String {
     format!("{}.kind = \"{}\"", settings.path(), settings.text("kind").unwrap_or_default())
 }

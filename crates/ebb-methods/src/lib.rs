@@ -19,6 +19,6 @@ pub mod substitute;
 #[cfg(test)]
 mod testing;
 
-pub use particulars::Particulars;
+pub use particulars::MethodCard;
 pub use recipes::Recipe;
 pub use registry::{Addition, Method, Registry};

@@ -30,66 +30,66 @@ impl Precision {
 
 /// One vector a client.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct VectorStore {
     precision: Precision,
     /// Megabytes that may stay in memory.
     limit_mb: Option<u64>,
-    kept: BTreeMap<ClientId, Kept>,
-    here_bytes: u64,
+    vectors: BTreeMap<ClientId, Stored>,
+    memory_bytes: u64,
     spill: Option<Spill>,
 }
 
 #[derive(Debug)]
-enum Kept {
-    Here(Vec<u8>),
+enum Stored {
+    InMemory(Vec<u8>),
     /// At this place of the file, so long.
-    There(u64, usize),
+    Spilled(u64, usize),
 }
 
 /// A shelf, and what of it is taken.
 #[derive(Debug)]
 struct Spill {
-    shelf: Box<dyn SpillStore>,
+    store: Box<dyn SpillStore>,
     end: u64,
     /// Places that nobody needs any more, all of one length.
-    free: Vec<u64>,
+    free_offsets: Vec<u64>,
 }
 
 impl Spill {
     /// Where it was put; `None` if the shelf does not take it.
     fn put(&mut self, bytes: &[u8], at: Option<u64>) -> Option<u64> {
-        let at = at.or_else(|| self.free.pop()).unwrap_or(self.end);
-        let taken = self.shelf.put(at, bytes);
+        let at = at.or_else(|| self.free_offsets.pop()).unwrap_or(self.end);
+        let taken = self.store.put(at, bytes);
         if taken {
             self.end = self.end.max(at + bytes.len() as u64);
         } else if at < self.end {
-            self.free.push(at);
+            self.free_offsets.push(at);
         }
         taken.then_some(at)
     }
 }
 
-impl Memory {
+impl VectorStore {
     /// Nothing yet.
-    pub(crate) fn new(precision: Precision, limit_mb: Option<u64>) -> Memory {
-        Memory { precision, limit_mb, ..Memory::default() }
+    pub(crate) fn new(precision: Precision, limit_mb: Option<u64>) -> VectorStore {
+        VectorStore { precision, limit_mb, ..VectorStore::default() }
     }
 
     /// Takes a shelf, and puts there what is beyond the limit already.
-    pub(crate) fn lend(&mut self, shelf: Box<dyn SpillStore>) {
+    pub(crate) fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
         // What lies on another shelf comes with it.
         for client in self.clients() {
-            if let Some(Kept::There(..)) = self.kept.get(&client) {
-                self.fetch(client);
+            if let Some(Stored::Spilled(..)) = self.vectors.get(&client) {
+                self.unspill(client);
             }
         }
-        self.spill = Some(Spill { shelf, end: 0, free: Vec::new() });
+        self.spill = Some(Spill { store, end: 0, free_offsets: Vec::new() });
         for client in self.clients().into_iter().rev() {
             if self.fits(0) {
                 break;
             }
-            if let Some(Kept::Here(bytes)) = self.kept.remove(&client) {
-                self.here_bytes -= bytes.len() as u64;
+            if let Some(Stored::InMemory(bytes)) = self.vectors.remove(&client) {
+                self.memory_bytes -= bytes.len() as u64;
                 self.put_bytes(client, bytes);
             }
         }
@@ -97,21 +97,21 @@ impl Memory {
 
     /// What a client sent last, as it was kept.
     pub(crate) fn get(&self, client: ClientId) -> Option<Vec<f32>> {
-        self.kept.get(&client).map(|kept| self.decode(&self.bytes(kept)))
+        self.vectors.get(&client).map(|kept| self.decode(&self.bytes(kept)))
     }
 
     /// Whether anything is kept of a client.
-    pub(crate) fn knows(&self, client: ClientId) -> bool {
-        self.kept.contains_key(&client)
+    pub(crate) fn contains(&self, client: ClientId) -> bool {
+        self.vectors.contains_key(&client)
     }
 
-    fn bytes<'k>(&self, kept: &'k Kept) -> Cow<'k, [u8]> {
+    fn bytes<'k>(&self, kept: &'k Stored) -> Cow<'k, [u8]> {
         match kept {
-            Kept::Here(bytes) => Cow::Borrowed(bytes),
-            Kept::There(at, len) => {
+            Stored::InMemory(bytes) => Cow::Borrowed(bytes),
+            Stored::Spilled(at, len) => {
                 let spill = self.spill.as_ref().expect("what is there is on a shelf");
                 let mut bytes = vec![0; *len];
-                spill.shelf.get(*at, &mut bytes);
+                spill.store.get(*at, &mut bytes);
                 Cow::Owned(bytes)
             }
         }
@@ -124,74 +124,77 @@ impl Memory {
 
     fn put_bytes(&mut self, client: ClientId, bytes: Vec<u8>) {
         let n_bytes = bytes.len() as u64;
-        let place = match self.kept.remove(&client) {
-            Some(Kept::Here(old)) => {
-                self.here_bytes -= old.len() as u64;
+        let place = match self.vectors.remove(&client) {
+            Some(Stored::InMemory(old)) => {
+                self.memory_bytes -= old.len() as u64;
                 None
             }
-            Some(Kept::There(at, _)) => Some(at),
+            Some(Stored::Spilled(at, _)) => Some(at),
             None => None,
         };
         let fits = self.fits(n_bytes);
         if let Some(spill) = &mut self.spill {
             if fits {
-                spill.free.extend(place);
+                spill.free_offsets.extend(place);
             } else if let Some(at) = spill.put(&bytes, place) {
-                self.kept.insert(client, Kept::There(at, bytes.len()));
+                self.vectors.insert(client, Stored::Spilled(at, bytes.len()));
                 return;
             }
         }
-        self.here_bytes += n_bytes;
-        self.kept.insert(client, Kept::Here(bytes));
+        self.memory_bytes += n_bytes;
+        self.vectors.insert(client, Stored::InMemory(bytes));
     }
 
     /// Whether so many bytes more stay within the limit.
     fn fits(&self, n_bytes: u64) -> bool {
-        self.limit_mb.is_none_or(|limit| self.here_bytes + n_bytes <= limit.saturating_mul(1 << 20))
+        self.limit_mb.is_none_or(|limit| self.memory_bytes + n_bytes <= limit.saturating_mul(1 << 20))
     }
 
     /// Forgets everybody who is not among these.
     pub(crate) fn keep_only(&mut self, members: &Bits) {
-        let gone: Vec<_> = self.kept.keys().filter(|client| !members.get(client.idx())).copied().collect();
+        let gone: Vec<_> = self.vectors.keys().filter(|client| !members.get(client.idx())).copied().collect();
         for client in gone {
-            match self.kept.remove(&client) {
-                Some(Kept::Here(bytes)) => self.here_bytes -= bytes.len() as u64,
-                Some(Kept::There(at, _)) => self.spill.iter_mut().for_each(|spill| spill.free.push(at)),
+            match self.vectors.remove(&client) {
+                Some(Stored::InMemory(bytes)) => self.memory_bytes -= bytes.len() as u64,
+                Some(Stored::Spilled(at, _)) => {
+                    self.spill.iter_mut().for_each(|spill| spill.free_offsets.push(at))
+                }
                 None => {}
             }
         }
         // As much as fits is in memory, whoever came and went: a run that is resumed must not differ.
         for client in self.clients() {
-            match self.kept.get(&client) {
-                Some(Kept::There(_, len)) if self.fits(*len as u64) => self.fetch(client),
+            match self.vectors.get(&client) {
+                Some(Stored::Spilled(_, len)) if self.fits(*len as u64) => self.unspill(client),
                 _ => {}
             }
         }
     }
 
     /// Takes what lies on the shelf into memory.
-    fn fetch(&mut self, client: ClientId) {
-        let Some(kept) = self.kept.get(&client) else { return };
+    fn unspill(&mut self, client: ClientId) {
+        let Some(kept) = self.vectors.get(&client) else { return };
         let bytes = self.bytes(kept).into_owned();
-        if let Some(Kept::There(at, _)) = self.kept.remove(&client) {
-            self.spill.iter_mut().for_each(|spill| spill.free.push(at));
+        if let Some(Stored::Spilled(at, _)) = self.vectors.remove(&client) {
+            self.spill.iter_mut().for_each(|spill| spill.free_offsets.push(at));
         }
-        self.here_bytes += bytes.len() as u64;
-        self.kept.insert(client, Kept::Here(bytes));
+        self.memory_bytes += bytes.len() as u64;
+        self.vectors.insert(client, Stored::InMemory(bytes));
     }
 
     /// Whose vectors are kept, ascending.
     pub(crate) fn clients(&self) -> Vec<ClientId> {
-        self.kept.keys().copied().collect()
+        self.vectors.keys().copied().collect()
     }
 
     /// Bytes in memory and on the shelf, for the record.
-    pub(crate) fn notes(&self) -> Metrics {
-        let there = self.kept.values().filter_map(|kept| match kept {
-            Kept::There(_, len) => Some(*len as u64),
-            Kept::Here(_) => None,
+    pub(crate) fn metrics(&self) -> Metrics {
+        let spilled = self.vectors.values().filter_map(|kept| match kept {
+            Stored::Spilled(_, len) => Some(*len as u64),
+            Stored::InMemory(_) => None,
         });
-        [("memory_bytes", self.here_bytes as f64), ("memory_shelf_bytes", there.sum::<u64>() as f64)].into()
+        [("memory_bytes", self.memory_bytes as f64), ("memory_shelf_bytes", spilled.sum::<u64>() as f64)]
+            .into()
     }
 
     fn encode(&self, vector: &[f32]) -> Vec<u8> {
@@ -223,18 +226,18 @@ impl Memory {
     }
 }
 
-impl State for Memory {
+impl State for VectorStore {
     fn save(&self, to: &mut Saver) {
-        to.u64("clients", self.kept.len() as u64);
-        for (client, kept) in &self.kept {
+        to.u64("clients", self.vectors.len() as u64);
+        for (client, kept) in &self.vectors {
             to.u64("client", u64::from(client.number()));
             to.bytes("vector", &self.bytes(kept));
         }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        let spill = self.spill.take().map(|spill| Spill { end: 0, free: Vec::new(), ..spill });
-        *self = Memory { spill, ..Memory::new(self.precision, self.limit_mb) };
+        let spill = self.spill.take().map(|spill| Spill { end: 0, free_offsets: Vec::new(), ..spill });
+        *self = VectorStore { spill, ..VectorStore::new(self.precision, self.limit_mb) };
         for _ in 0..from.u64("clients")? {
             let client = ClientId::new(from.u32("client")? as usize);
             let bytes = from.bytes("vector")?.to_vec();
@@ -257,21 +260,21 @@ mod tests {
 
     /// A shelf that takes so much and no more.
     #[derive(Debug)]
-    struct Heap {
+    struct HeapStore {
         bytes: Vec<u8>,
-        most: usize,
+        capacity: usize,
     }
 
-    impl Default for Heap {
-        fn default() -> Heap {
-            Heap { bytes: Vec::new(), most: usize::MAX }
+    impl Default for HeapStore {
+        fn default() -> HeapStore {
+            HeapStore { bytes: Vec::new(), capacity: usize::MAX }
         }
     }
 
-    impl SpillStore for Heap {
+    impl SpillStore for HeapStore {
         fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
             let end = at as usize + bytes.len();
-            if end > self.most {
+            if end > self.capacity {
                 return false;
             }
             self.bytes.resize(self.bytes.len().max(end), 0);
@@ -285,9 +288,9 @@ mod tests {
     }
 
     /// Ten clients with a quarter of a megabyte each, of which one fits.
-    fn filled(precision: Precision) -> Memory {
-        let mut memory = Memory::new(precision, Some(1));
-        memory.lend(Box::new(Heap::default()));
+    fn filled(precision: Precision) -> VectorStore {
+        let mut memory = VectorStore::new(precision, Some(1));
+        memory.set_spill_store(Box::new(HeapStore::default()));
         let len = (1 << 18) / precision.bytes() as usize * 3;
         for idx in 0..10 {
             memory.put(client(idx), &vec![idx as f32 + 0.5; len]);
@@ -296,12 +299,12 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_on_the_shelf_and_reads_the_same() {
+    fn what_does_not_fit_is_on_the_spill_store_and_reads_the_same() {
         for precision in [Precision::F32, Precision::F16] {
             let mut memory = filled(precision);
-            let notes = memory.notes();
+            let metrics = memory.metrics();
             let each = 786_432.0 + if precision == Precision::F16 { 4.0 } else { 0.0 };
-            assert_eq!((notes["memory_bytes"], notes["memory_shelf_bytes"]), (each, 9.0 * each));
+            assert_eq!((metrics["memory_bytes"], metrics["memory_shelf_bytes"]), (each, 9.0 * each));
             for idx in 0..10 {
                 let vector = memory.get(client(idx)).unwrap();
                 assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
@@ -325,48 +328,48 @@ mod tests {
     #[test]
     fn halves_keep_eleven_bits_of_updates_small_and_large() {
         for vector in [[1e-6, -3.333_333e-6, 2.5e-7, 0.0, 7e-9], [1e9, -3.3e8, 1e5, 0.0, 1e6], [0.0; 5]] {
-            let mut memory = Memory::new(Precision::F16, None);
+            let mut memory = VectorStore::new(Precision::F16, None);
             memory.put(client(0), &vector);
             let largest = vector.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
             for (found, expected) in memory.get(client(0)).unwrap().iter().zip(vector) {
                 assert!((found - expected).abs() <= expected.abs() / 2048.0 + largest * 1e-7, "{found}");
             }
-            let mut whole = Memory::new(Precision::F32, None);
+            let mut whole = VectorStore::new(Precision::F32, None);
             whole.put(client(0), &vector);
             assert_eq!(whole.get(client(0)).unwrap(), vector);
-            assert_eq!((memory.notes()["memory_bytes"], whole.notes()["memory_bytes"]), (14.0, 20.0));
+            assert_eq!((memory.metrics()["memory_bytes"], whole.metrics()["memory_bytes"]), (14.0, 20.0));
         }
     }
 
     #[test]
-    fn room_that_somebody_left_is_filled_again() {
+    fn space_that_somebody_left_is_filled_again() {
         let mut memory = filled(Precision::F32);
         let mut members = Bits::new(12);
         (1..10).for_each(|idx| members.set(idx, true));
         memory.keep_only(&members);
-        assert_eq!(memory.notes()["memory_bytes"], 786_432.0);
-        assert_eq!(memory.notes()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        assert_eq!(memory.metrics()["memory_bytes"], 786_432.0);
+        assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
         // Another shelf loses nothing either.
-        memory.lend(Box::new(Heap::default()));
-        assert_eq!(memory.notes()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        memory.set_spill_store(Box::new(HeapStore::default()));
+        assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
         for idx in 1..10 {
             assert_eq!(memory.get(client(idx)).unwrap()[5], idx as f32 + 0.5);
         }
     }
 
     #[test]
-    fn a_full_shelf_loses_nothing() {
-        let mut memory = Memory::new(Precision::F32, Some(1));
-        memory.lend(Box::new(Heap { most: 2 << 20, ..Heap::default() }));
+    fn a_full_spill_store_loses_nothing() {
+        let mut memory = VectorStore::new(Precision::F32, Some(1));
+        memory.set_spill_store(Box::new(HeapStore { capacity: 2 << 20, ..HeapStore::default() }));
         let len = 1 << 18;
         for round in 0..3 {
             for idx in 0..5 {
                 memory.put(client(idx), &vec![(round * 10 + idx) as f32; len]);
             }
         }
-        let notes = memory.notes();
+        let metrics = memory.metrics();
         assert_eq!(
-            (notes["memory_bytes"], notes["memory_shelf_bytes"]),
+            (metrics["memory_bytes"], metrics["memory_shelf_bytes"]),
             (f64::from(3 << 20), f64::from(2 << 20))
         );
         for idx in 0..5 {
@@ -375,14 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn a_shelf_that_comes_later_takes_what_is_beyond_the_limit() {
-        let mut memory = Memory::new(Precision::F32, Some(1));
+    fn a_spill_store_that_comes_later_takes_what_is_beyond_the_limit() {
+        let mut memory = VectorStore::new(Precision::F32, Some(1));
         (0..4).for_each(|idx| memory.put(client(idx), &vec![idx as f32; 1 << 17]));
-        assert_eq!(memory.notes()["memory_bytes"], f64::from(2 << 20));
-        memory.lend(Box::new(Heap::default()));
-        let notes = memory.notes();
+        assert_eq!(memory.metrics()["memory_bytes"], f64::from(2 << 20));
+        memory.set_spill_store(Box::new(HeapStore::default()));
+        let metrics = memory.metrics();
         assert_eq!(
-            (notes["memory_bytes"], notes["memory_shelf_bytes"]),
+            (metrics["memory_bytes"], metrics["memory_shelf_bytes"]),
             (f64::from(1 << 20), f64::from(1 << 20))
         );
         for idx in 0..4 {
@@ -396,7 +399,7 @@ mod tests {
         let mut saver = Saver::new();
         memory.save(&mut saver);
         let saved = saver.finish();
-        let mut again = Memory::new(Precision::F16, None);
+        let mut again = VectorStore::new(Precision::F16, None);
         let mut loader = Loader::new(&saved);
         again.load(&mut loader).unwrap();
         assert!(loader.at_end());

@@ -4,7 +4,7 @@
 
 /// What is known of a method by itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Particulars {
+pub struct MethodCard {
     /// The table in which it is named.
     pub table: &'static str,
     /// Its name.
@@ -30,8 +30,8 @@ const UNKNOWN: &str = "not known here";
 const NOTHING: &str = "nothing";
 
 /// The methods that come with Ebbflow and that no recipe is named after, and `[clip]`.
-pub const STANDARD: &[Particulars] = &[
-    Particulars {
+pub const STANDARD: &[MethodCard] = &[
+    MethodCard {
         table: "objective",
         name: "enrolled",
         paper: FEDAVG,
@@ -40,7 +40,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: "by samples; equally in FL-FDMS",
     },
-    Particulars {
+    MethodCard {
         table: "objective.arrivals",
         name: "vanilla",
         paper: FLEX,
@@ -49,7 +49,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "objective.arrivals",
         name: "auto",
         paper: "after Ruan et al. 2021, who say when the extra step helps; measuring it is of this program",
@@ -58,7 +58,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "all updates of a round are held",
         defaults: "a boost from 3 to 1 by the order of 1/j^2",
     },
-    Particulars {
+    MethodCard {
         table: "objective.departures",
         name: "drop",
         paper: FLEX,
@@ -67,7 +67,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "objective.departures",
         name: "keep",
         paper: FLEX,
@@ -76,7 +76,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "objective.departures",
         name: "min-bound",
         paper: FLEX,
@@ -85,7 +85,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: "not known here: the constants are those of a proof",
     },
-    Particulars {
+    MethodCard {
         table: "objective.departures",
         name: "crossing",
         paper: FLEX,
@@ -94,7 +94,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: "not known here: the constants are those of a proof",
     },
-    Particulars {
+    MethodCard {
         table: "objective.departures",
         name: "estimate",
         paper: FLEX,
@@ -103,7 +103,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: "only the order of the rule is printed, without its constant; here: c = 1",
     },
-    Particulars {
+    MethodCard {
         table: "select",
         name: "everyone",
         paper: "folklore",
@@ -112,7 +112,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one model down for everybody, one up for each answer; with wait = \"everyone\" the time of the slowest",
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "select",
         name: "uniform",
         paper: FEDAVG,
@@ -121,7 +121,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one model down for each asked, one up for each answer",
         defaults: "a tenth of the clients (C = 0.1)",
     },
-    Particulars {
+    MethodCard {
         table: "select",
         name: "oldest-first",
         paper: "Yan et al. 2020 (FedLaAvg), Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent Client Availability",
@@ -130,7 +130,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one model down for each asked, one up for each answer; O(clients) to select",
         defaults: "a tenth of 1,000 clients",
     },
-    Particulars {
+    MethodCard {
         table: "local",
         name: "sgd",
         paper: FEDAVG,
@@ -139,7 +139,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "the steps asked for",
         defaults: "1 to 20 epochs (E), batch 10 to all that a client holds (B), no momentum",
     },
-    Particulars {
+    MethodCard {
         table: "substitute",
         name: "nobody",
         paper: "folklore",
@@ -148,7 +148,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "substitute",
         name: "friend",
         paper: FRIENDS,
@@ -157,7 +157,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "all updates of a round are held, and inner products of all pairs that answered are taken",
         defaults: "cosine, one friend, who stands in for any number; races with beta 0.5, delta 0.01, p 0.01",
     },
-    Particulars {
+    MethodCard {
         table: "substitute",
         name: "last-update",
         paper: "\"Stale\" in the text of FL-FDMS (Wang and Xu 2023)",
@@ -166,7 +166,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "memory of clients x model",
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "substitute",
         name: "last-model",
         paper: "\"Stale\" in the figures of FL-FDMS (Wang and Xu 2023)",
@@ -175,7 +175,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "memory of clients x model",
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "substitute",
         name: "late",
         paper: "as in Yang et al. 2022 (anarchic) and Nguyen et al. 2022 (FedBuff)",
@@ -184,7 +184,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "nothing beyond the answers",
         defaults: UNKNOWN,
     },
-    Particulars {
+    MethodCard {
         table: "aggregate",
         name: "mean",
         paper: FEDAVG,
@@ -193,7 +193,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one sum of the model's size",
         defaults: NONE_OF_ITS_OWN,
     },
-    Particulars {
+    MethodCard {
         table: "aggregate",
         name: "share",
         paper: "as in E3CS (Huang et al. 2022); \"average over all participants\" in FedAU (Wang and Ji 2024)",
@@ -202,7 +202,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one sum of the model's size",
         defaults: "server.rate 10 in FedAU's comparison",
     },
-    Particulars {
+    MethodCard {
         table: "server",
         name: "plain",
         paper: FEDAVG,
@@ -211,7 +211,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: NOTHING,
         defaults: "rate 1",
     },
-    Particulars {
+    MethodCard {
         table: "server",
         name: "amplified",
         paper: "Wang and Ji 2022, A Unified Analysis of Federated Learning with Arbitrary Client Participation",
@@ -220,7 +220,7 @@ pub const STANDARD: &[Particulars] = &[
         costs: "one model more at the server",
         defaults: "every 500, factor 10",
     },
-    Particulars {
+    MethodCard {
         table: "clip",
         name: "clip",
         paper: "folklore",

@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::particulars::STANDARD;
-    use crate::testing::{World, aggregator, contribution, vector_answer};
+    use crate::testing::{World, aggregator, client_update_of, contribution};
 
     fn build(text: &str) -> Result<(), String> {
         let registry = Registry::standard();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_recipe_builds_from_its_name_and_a_rate() {
+    fn every_recipe_builds_from_its_name_and_a_learning_rate() {
         for recipe in recipes::STANDARD {
             let all = Tree::of_recipe(recipe.name, recipe.settings).text("select.kind") == Some("everyone");
             let cohort = if all { "" } else { "[select]\ncohort = 3" };
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_recipe_and_method_assumes_keeps_and_costs_is_said_once() {
+    fn what_every_recipe_and_method_assumes_keeps_and_costs_is_given_once() {
         for recipe in recipes::STANDARD {
             for text in [recipe.paper, recipe.assumes, recipe.keeps, recipe.costs, recipe.defaults] {
                 assert!(!text.is_empty(), "{}", recipe.name);
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn twice_the_updates_are_twice_the_aggregate() {
         let mut world = World::of(4);
-        world.chances = vec![0.5; 4];
+        world.oracle_probabilities = vec![0.5; 4];
         for entry in Registry::standard().aggregators {
             let play = |by: f32| {
                 let mut one = aggregator(entry, &entry.example.replace("buffer = 10", "buffer = 2")).unwrap();
@@ -378,40 +378,40 @@ mod tests {
     #[test]
     fn aggregates_say_by_how_much_the_work_of_each_client_is_in_them() {
         let mut world = World::with_samples(&[1, 2, 3, 4]);
-        world.chances = vec![0.5; 4];
+        world.oracle_probabilities = vec![0.5; 4];
         world.set_model(&[0.0; 4]);
         const FOUR: NonZeroU32 = NonZeroU32::new(4).unwrap();
         let steps = |client: usize| if client == 2 { NonZeroU32::new(2).unwrap() } else { FOUR };
-        let mut untold = Vec::new();
+        let mut without_coefficients = Vec::new();
         for entry in Registry::standard().aggregators {
             let mut one = aggregator(entry, entry.example).unwrap();
             for (number, clients) in (0..).zip([vec![0, 2], vec![1, 2], vec![], vec![0, 3], vec![2]]) {
-                let rate = 0.1 / (number + 1) as f32;
+                let learning_rate = 0.1 / (number + 1) as f32;
                 let along = |client: &usize| {
                     let mut axis = [0.0; 4];
                     axis[*client] = 1.0;
-                    let mut answer = vector_answer(*client, number, &axis);
+                    let mut answer = client_update_of(*client, number, &axis);
                     let update = Arc::make_mut(&mut answer.update);
                     (update.steps, update.steps_requested, update.learning_rate) =
-                        (steps(*client), FOUR, rate);
+                        (steps(*client), FOUR, learning_rate);
                     Contribution::own(&answer)
                 };
                 let came: Vec<_> = clients.iter().map(along).collect();
-                let found = one.aggregate(&Round { learning_rate: rate, ..world.round(number) }, &came);
+                let found = one.aggregate(&Round { learning_rate, ..world.round(number) }, &came);
                 let Some(given) = found.coefficients else {
-                    untold.push(entry.name);
+                    without_coefficients.push(entry.name);
                     break;
                 };
-                let mut said = [0.0; 4];
-                given.iter().for_each(|(client, weight)| said[client.idx()] += weight);
+                let mut reported = [0.0; 4];
+                given.iter().for_each(|(client, weight)| reported[client.idx()] += weight);
                 let done = |at: usize| f64::from(steps(at).get()) / f64::from(FOUR.get());
                 let same =
                     |(at, said): (usize, &f64)| (done(at) * f64::from(found.vector[at]) - said).abs() < 1e-6;
-                let same = said.iter().enumerate().all(same);
-                assert!(same, "{}, round {number}: {:?}, not {said:?}", entry.name, found.vector);
+                let same = reported.iter().enumerate().all(same);
+                assert!(same, "{}, round {number}: {:?}, not {reported:?}", entry.name, found.vector);
             }
         }
-        assert_eq!(untold, ["mimic", "fedbuff", "median", "trimmed-mean"]);
+        assert_eq!(without_coefficients, ["mimic", "fedbuff", "median", "trimmed-mean"]);
     }
 
     #[test]

@@ -18,9 +18,9 @@ pub(crate) struct World {
     model: Vec<f32>,
     trained: Vec<Range<usize>>,
     /// True clusters.
-    pub(crate) clusters: Vec<Option<u32>>,
+    pub(crate) oracle_clusters: Vec<Option<u32>>,
     /// True chances to be there.
-    pub(crate) chances: Vec<f64>,
+    pub(crate) oracle_probabilities: Vec<f64>,
 }
 
 impl World {
@@ -41,8 +41,8 @@ impl World {
             shares,
             model: vec![0.0],
             trained: std::iter::once(0..1).collect(),
-            clusters: Vec::new(),
-            chances: Vec::new(),
+            oracle_clusters: Vec::new(),
+            oracle_probabilities: Vec::new(),
         }
     }
 
@@ -68,7 +68,7 @@ impl World {
     }
 
     /// The client answered that round on time.
-    pub(crate) fn hear(&mut self, idx: usize, number: RoundNo) {
+    pub(crate) fn acknowledge(&mut self, idx: usize, number: RoundNo) {
         self.census.acknowledge(ClientId::new(idx), number);
     }
 
@@ -97,8 +97,8 @@ impl World {
             trained_ranges: &self.trained,
             census: &self.census,
             shares: &self.shares,
-            oracle_clusters: &self.clusters,
-            oracle_probabilities: &self.chances,
+            oracle_clusters: &self.oracle_clusters,
+            oracle_probabilities: &self.oracle_probabilities,
         }
     }
 }
@@ -116,31 +116,35 @@ pub(crate) fn check_aggregate(
 }
 
 /// The answers of a round, given as (client, value); everybody else was asked in vain.
-pub(crate) fn returns(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Responses {
-    returned(world, number, answers.iter().map(|&(client, value)| answer(client, number, value)).collect())
+pub(crate) fn responses(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Responses {
+    responses_of(
+        world,
+        number,
+        answers.iter().map(|&(client, value)| client_update(client, number, value)).collect(),
+    )
 }
 
 /// The answers of a round, ascending by client; everybody else was asked in vain.
-pub(crate) fn returned(world: &World, number: RoundNo, fresh: Vec<ClientUpdate>) -> Responses {
+pub(crate) fn responses_of(world: &World, number: RoundNo, fresh: Vec<ClientUpdate>) -> Responses {
     let answered = |client: &ClientId| fresh.iter().any(|answer| answer.client == *client);
     let absent = world.round(number).enrolled().into_iter().filter(|client| !answered(client)).collect();
     Responses { fresh, absent, ..Responses::default() }
 }
 
 /// A client's answer to a round of a model of one number.
-pub(crate) fn answer(client: usize, base: RoundNo, value: f32) -> ClientUpdate {
-    vector_answer(client, base, &[value])
+pub(crate) fn client_update(client: usize, base: RoundNo, value: f32) -> ClientUpdate {
+    client_update_of(client, base, &[value])
 }
 
 /// A client's answer to a round of a larger model.
-pub(crate) fn vector_answer(client: usize, base: RoundNo, values: &[f32]) -> ClientUpdate {
+pub(crate) fn client_update_of(client: usize, base: RoundNo, values: &[f32]) -> ClientUpdate {
     let update = Update { base_round: base, ..update(values.to_vec()) };
     ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
 /// One client's own update of a model of one number.
 pub(crate) fn contribution(client: usize, value: f32) -> Contribution {
-    Contribution::own(&answer(client, 0, value))
+    Contribution::own(&client_update(client, 0, value))
 }
 
 /// An update after one step of one.
@@ -159,11 +163,11 @@ pub(crate) fn update(delta: Vec<f32>) -> Update {
 }
 
 /// One client's own update of a model of one number, after so many of the steps it was asked for.
-pub(crate) fn partial(client: usize, value: f32, steps: u32, asked: u32) -> Contribution {
+pub(crate) fn partial(client: usize, value: f32, steps: u32, requested: u32) -> Contribution {
     let mut one = contribution(client, value);
     let update = Arc::make_mut(&mut one.update);
     update.steps = NonZeroU32::new(steps).unwrap();
-    update.steps_requested = NonZeroU32::new(asked).unwrap();
+    update.steps_requested = NonZeroU32::new(requested).unwrap();
     one
 }
 
@@ -203,7 +207,7 @@ pub(crate) fn selector(
 }
 
 /// Whom a cohort consists of, ascending.
-pub(crate) fn asked(cohort: &Cohort) -> Vec<usize> {
+pub(crate) fn selected_indices(cohort: &Cohort) -> Vec<usize> {
     let mut idxs: Vec<_> = cohort.clients().into_iter().map(ClientId::idx).collect();
     idxs.sort_unstable();
     idxs
@@ -222,10 +226,10 @@ pub(crate) fn report_losses(
     };
     let fresh: Vec<_> = losses.iter().map(answer).collect();
     let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
-    let returns = Responses { fresh, ..Responses::default() };
+    let responses = Responses { fresh, ..Responses::default() };
     selector.observe(
         &world.round(number),
-        &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
+        &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
     );
 }
 
@@ -262,42 +266,42 @@ pub(crate) fn run_local(
     let side = side.iter().map(|(name, values)| (Cow::Borrowed(*name), values.clone())).collect();
     let global = Arc::new(Parcel { model: vec![client.start], side_vectors: side });
     let (rate, work) = rule.plan(1);
-    client.asked = work.steps(1).get();
+    client.steps_requested = work.steps(1).get();
     let remembered = rule.run(&Job { round: 0, global, learning_rate: rate, work }, memory, &mut client);
     (client, remembered)
 }
 
 /// A client with the loss (w - centre)^2 / 2.
 pub(crate) struct Parabola {
-    pub(crate) weight: f32,
+    pub(crate) parameter: f32,
     centre: f32,
     start: f32,
     velocity: f32,
-    asked: u32,
+    steps_requested: u32,
     limit: u32,
     /// What was asked of it beyond plain steps.
-    pub(crate) skills: BTreeSet<StepFeature>,
+    pub(crate) step_features: BTreeSet<StepFeature>,
 }
 
 impl Parabola {
     pub(crate) fn around(centre: f32) -> Parabola {
         Parabola {
-            weight: 0.0,
+            parameter: 0.0,
             centre,
             start: 0.0,
             velocity: 0.0,
-            asked: 0,
+            steps_requested: 0,
             limit: u32::MAX,
-            skills: BTreeSet::new(),
+            step_features: BTreeSet::new(),
         }
     }
 
     pub(crate) fn from(self, start: f32) -> Parabola {
-        Parabola { weight: start, start, ..self }
+        Parabola { parameter: start, start, ..self }
     }
 
-    pub(crate) fn asked(self, asked: u32) -> Parabola {
-        Parabola { asked, ..self }
+    pub(crate) fn with_steps(self, asked: u32) -> Parabola {
+        Parabola { steps_requested: asked, ..self }
     }
 
     pub(crate) fn cut_off_after(self, limit: u32) -> Parabola {
@@ -307,30 +311,30 @@ impl Parabola {
 
 impl LocalRun for Parabola {
     fn steps_requested(&self) -> u32 {
-        self.asked
+        self.steps_requested
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let count = count.min(self.limit);
-        self.skills.extend(rule.step_features());
+        self.step_features.extend(rule.step_features());
         for _ in 0..count {
-            let slope = (self.weight - self.centre)
-                + rule.weight_decay * self.weight
-                + rule.proximal * (self.weight - self.start)
+            let gradient = (self.parameter - self.centre)
+                + rule.weight_decay * self.parameter
+                + rule.proximal * (self.parameter - self.start)
                 + rule.correction.map_or(0.0, |push| push[0]);
-            self.velocity = rule.momentum * self.velocity + slope;
-            self.weight -= rule.learning_rate * self.velocity;
+            self.velocity = rule.momentum * self.velocity + gradient;
+            self.parameter -= rule.learning_rate * self.velocity;
         }
         self.limit -= count;
         count
     }
 
     fn full_gradient(&mut self) -> Vec<f32> {
-        self.skills.insert(StepFeature::FullGradient);
-        vec![self.weight - self.centre]
+        self.step_features.insert(StepFeature::FullGradient);
+        vec![self.parameter - self.centre]
     }
 
     fn delta(&self) -> Vec<f32> {
-        vec![self.weight - self.start]
+        vec![self.parameter - self.start]
     }
 }

@@ -182,7 +182,7 @@ fn directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> us
     let quota = part * cohort as f64 / n_clients;
     let allocation = allocate(cohort, quota, logs);
     let mut keys: Vec<_> = allocation
-        .chances
+        .probabilities
         .iter()
         .enumerate()
         .map(|(idx, chance)| (libm::log(1.0 - luck.uniform()) / chance, idx))
@@ -192,7 +192,7 @@ fn directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> us
     let mut answered = 0;
     for &(_, idx) in &keys[..cohort] {
         if is_there(ClientId::new(idx), luck) && allocation.overflow.binary_search(&idx).is_err() {
-            logs[idx] += left * 0.5 / (n_clients * allocation.chances[idx]);
+            logs[idx] += left * 0.5 / (n_clients * allocation.probabilities[idx]);
             answered += 1;
         }
     }

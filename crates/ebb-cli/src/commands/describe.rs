@@ -48,7 +48,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 }
             }
             Some(table) => {
-                let own = |own: &&particulars::Particulars| own.table == table && own.name == named.name;
+                let own = |own: &&particulars::MethodCard| own.table == table && own.name == named.name;
                 if let Some(own) = particulars::STANDARD.iter().find(own) {
                     tell([own.paper, own.assumes, own.keeps, own.costs, own.defaults])?;
                 }

@@ -14,7 +14,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::remembered::Remembered;
+use super::remembered::StoredUpdates;
 use crate::answers::add;
 use crate::memory::Precision;
 
@@ -24,8 +24,8 @@ pub const CD: Entry<dyn Aggregator> = Entry {
     about: "the mean step of those that answered, late or not, times the steps asked for",
     example: "",
     build: |settings| {
-        let Nothing {} = settings.parse()?;
-        Ok(Box::new(Cross::default()))
+        let NoKeys {} = settings.parse()?;
+        Ok(Box::new(Anarchic::default()))
     },
 };
 
@@ -38,17 +38,17 @@ precision = \"f32\"          # of what is remembered; or f16
 # memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
     build: |settings| {
         let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
-        Ok(Box::new(Cross {
-            latest: Some(Remembered::new(precision, memory_mb)),
+        Ok(Box::new(Anarchic {
+            latest: Some(StoredUpdates::new(precision, memory_mb)),
             empty_rounds,
-            ..Cross::default()
+            ..Anarchic::default()
         }))
     },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoKeys {}
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,15 +61,15 @@ struct Table {
 }
 
 #[derive(Debug, Default)]
-struct Cross {
+struct Anarchic {
     /// Everybody's last mean step over its rate, if that is what counts.
-    latest: Option<Remembered>,
+    latest: Option<StoredUpdates>,
     empty_rounds: EmptyRounds,
     /// The mean number of steps that those were asked for who came last.
-    asked: f64,
+    mean_steps_requested: f64,
 }
 
-impl Aggregator for Cross {
+impl Aggregator for Anarchic {
     fn retention(&self) -> Retention {
         Retention::KeepAll
     }
@@ -85,12 +85,12 @@ impl Aggregator for Cross {
         came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
         let total: f64 = came.iter().map(|one| round.aggregation_weight(one.client)).sum();
         if !came.is_empty() {
-            let asked = |one: &&Contribution| {
+            let requested = |one: &&Contribution| {
                 round.aggregation_weight(one.client) * f64::from(one.update.steps_requested.get())
             };
-            self.asked = came.iter().map(asked).sum::<f64>() / total;
+            self.mean_steps_requested = came.iter().map(requested).sum::<f64>() / total;
         }
-        let reach = f64::from(round.learning_rate) * self.asked;
+        let step_scale = f64::from(round.learning_rate) * self.mean_steps_requested;
         let per_step = |one: &Contribution| {
             1.0 / (f64::from(one.update.learning_rate) * f64::from(one.update.steps.get()))
         };
@@ -99,11 +99,12 @@ impl Aggregator for Cross {
             let mut given = Vec::new();
             for one in came {
                 let part = round.aggregation_weight(one.client) / total;
-                let asked = f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get());
-                given.push((one.client, part * reach / asked));
+                let requested =
+                    f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get());
+                given.push((one.client, part * step_scale / requested));
                 add(&mut sum, part * per_step(one), &one.update.delta.model);
             }
-            return Aggregate { vector: scaled(&sum, reach), coefficients: Some(given) };
+            return Aggregate { vector: scaled(&sum, step_scale), coefficients: Some(given) };
         };
         latest.begin(round);
         for one in &came {
@@ -117,20 +118,20 @@ impl Aggregator for Cross {
         match stays {
             true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
-                vector: scaled(latest.sum(), reach),
-                coefficients: Some(latest.given(round, reach)),
+                vector: scaled(latest.sum(), step_scale),
+                coefficients: Some(latest.coefficients(round, step_scale)),
             },
         }
     }
 
-    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
+    fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
         if let Some(latest) = &mut self.latest {
-            latest.lend(shelf);
+            latest.set_spill_store(store);
         }
     }
 
     fn metrics(&self) -> Metrics {
-        self.latest.as_ref().map_or_else(Metrics::new, Remembered::notes)
+        self.latest.as_ref().map_or_else(Metrics::new, StoredUpdates::metrics)
     }
 }
 
@@ -138,16 +139,16 @@ fn scaled_down(update: &[f32], by: f64) -> Vec<f32> {
     update.iter().map(|value| (f64::from(*value) * by) as f32).collect()
 }
 
-impl State for Cross {
+impl State for Anarchic {
     fn save(&self, to: &mut Saver) {
-        to.f64("asked", self.asked);
+        to.f64("asked", self.mean_steps_requested);
         if let Some(latest) = &self.latest {
             latest.save(to);
         }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.asked = from.f64("asked")?;
+        self.mean_steps_requested = from.f64("asked")?;
         self.latest.as_mut().map_or(Ok(()), |latest| latest.load(from))
     }
 }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_count_at_the_rate_of_the_round() {
+    fn steps_count_at_the_learning_rate_of_the_round() {
         let world = World::of(4);
         let mut afl = aggregator(CS, "").unwrap();
         // Made at a rate of .1.

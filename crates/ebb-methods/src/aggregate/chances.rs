@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Where chances come from, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Source {
+pub(super) enum ProbabilitySource {
     /// The selector's: with what chance it asked. Whoever it asks may still be silent.
     #[default]
     Picks,
@@ -25,33 +25,40 @@ pub(super) enum Source {
 
 /// Chances, and what is remembered to estimate them.
 #[derive(Debug)]
-pub(super) struct Chances {
-    source: Source,
+pub(super) struct ParticipationProbabilities {
+    source: ProbabilitySource,
     given: Vec<f64>,
     cut_off: Option<NonZeroU32>,
-    past: Vec<Past>,
+    histories: Vec<ResponseHistory>,
     /// Of this round: answers of clients whose chance nobody knew.
-    unknown: u32,
+    n_unknown: u32,
     number: RoundNo,
 }
 
-impl Chances {
+impl ParticipationProbabilities {
     /// From a source that needs no settings but, for intervals, after how much silence one ends anyway.
-    pub(super) fn of(source: Source, cut_off: Option<NonZeroU32>) -> Chances {
-        Chances { source, given: Vec::new(), cut_off, past: Vec::new(), unknown: 0, number: 0 }
+    pub(super) fn of(source: ProbabilitySource, cut_off: Option<NonZeroU32>) -> ParticipationProbabilities {
+        ParticipationProbabilities {
+            source,
+            given: Vec::new(),
+            cut_off,
+            histories: Vec::new(),
+            n_unknown: 0,
+            number: 0,
+        }
     }
 
     /// From the table of a method that lets its user choose: the key `chances`, and the list `given`.
-    pub(super) fn chosen(
+    pub(super) fn from_settings(
         settings: &Settings<'_>,
-        source: Source,
+        source: ProbabilitySource,
         given: Option<Vec<Chance>>,
-    ) -> Result<Chances, SettingsError> {
+    ) -> Result<ParticipationProbabilities, SettingsError> {
         match (source, &given) {
-            (Source::Given, None) => {
+            (ProbabilitySource::Given, None) => {
                 return Err(settings.error("given", "missing; one chance a client, as in [0.5, 0.9]"));
             }
-            (Source::Given, Some(list)) => {
+            (ProbabilitySource::Given, Some(list)) => {
                 let n_clients = settings.facts().n_clients;
                 if list.len() != n_clients {
                     let message =
@@ -69,48 +76,50 @@ impl Chances {
             (_, None) => {}
         }
         let given = given.unwrap_or_default().into_iter().map(Chance::get).collect();
-        Ok(Chances { given, ..Chances::of(source, None) })
+        Ok(ParticipationProbabilities { given, ..ParticipationProbabilities::of(source, None) })
     }
 
     /// Whether true chances are asked for.
     pub(super) fn needs_oracle(&self) -> bool {
-        self.source == Source::Oracle
+        self.source == ProbabilitySource::Oracle
     }
 
     /// The chance of a client that answered this round; 1 if nobody knows. It is noted that it answered.
-    pub(super) fn of_answer(&mut self, round: &Round<'_>, one: &Contribution) -> f64 {
+    pub(super) fn of_update(&mut self, round: &Round<'_>, one: &Contribution) -> f64 {
         self.begin(round);
         let cut_off = self.cut_off;
-        let chance = match self.source {
-            Source::Picks => one.inclusion_probability,
-            Source::Oracle => round
+        let probability = match self.source {
+            ProbabilitySource::Picks => one.inclusion_probability,
+            ProbabilitySource::Oracle => round
                 .oracle_probability(one.client)
                 .map(|chance| chance * one.inclusion_probability.unwrap_or(1.0)),
-            Source::Given => self.given.get(one.client.idx()).copied(),
-            Source::Intervals => Some(1.0 / self.past(round, one.client).interval(round, cut_off)),
-            Source::Counts => Some(self.past(round, one.client).share(round)),
+            ProbabilitySource::Given => self.given.get(one.client.idx()).copied(),
+            ProbabilitySource::Intervals => {
+                Some(1.0 / self.history(round, one.client).interval(round, cut_off))
+            }
+            ProbabilitySource::Counts => Some(self.history(round, one.client).share(round)),
         };
-        let chance = chance.filter(|chance| *chance > 0.0);
-        self.unknown += u32::from(chance.is_none());
-        chance.unwrap_or(1.0)
+        let probability = probability.filter(|chance| *chance > 0.0);
+        self.n_unknown += u32::from(probability.is_none());
+        probability.unwrap_or(1.0)
     }
 
     /// Once or more often in a round, before what is noted of it.
     pub(super) fn begin(&mut self, round: &Round<'_>) {
         if self.number != round.number {
-            (self.number, self.unknown) = (round.number, 0);
+            (self.number, self.n_unknown) = (round.number, 0);
         }
     }
 
     /// Answers whose chance nobody knew, if any, for the record.
-    pub(super) fn notes(&self) -> Metrics {
-        let learns = matches!(self.source, Source::Intervals | Source::Counts);
-        if learns { Metrics::new() } else { Metrics::from([("chances_unknown", f64::from(self.unknown))]) }
+    pub(super) fn metrics(&self) -> Metrics {
+        let learns = matches!(self.source, ProbabilitySource::Intervals | ProbabilitySource::Counts);
+        if learns { Metrics::new() } else { Metrics::from([("chances_unknown", f64::from(self.n_unknown))]) }
     }
 
-    fn past(&mut self, round: &Round<'_>, client: ClientId) -> &mut Past {
-        self.past.resize(self.past.len().max(round.census.len()), Past::default());
-        let past = &mut self.past[client.idx()];
+    fn history(&mut self, round: &Round<'_>, client: ClientId) -> &mut ResponseHistory {
+        self.histories.resize(self.histories.len().max(round.census.len()), ResponseHistory::default());
+        let past = &mut self.histories[client.idx()];
         // What is counted begins when the client joins.
         past.since = past.since.max(round.census.joined(client).unwrap_or(0));
         past
@@ -119,7 +128,7 @@ impl Chances {
 
 /// How often a client answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Past {
+struct ResponseHistory {
     /// How many intervals ended, and how many rounds they had together.
     count: u32,
     rounds: u64,
@@ -127,7 +136,7 @@ struct Past {
     since: RoundNo,
 }
 
-impl Past {
+impl ResponseHistory {
     /// The mean interval before this answer, 1 if none has ended; then this one ends.
     fn interval(&mut self, round: &Round<'_>, cut_off: Option<NonZeroU32>) -> f64 {
         if let Some(cut_off) = cut_off {
@@ -152,24 +161,25 @@ impl Past {
     }
 }
 
-impl State for Chances {
+impl State for ParticipationProbabilities {
     fn save(&self, to: &mut Saver) {
-        to.u64("unknown", u64::from(self.unknown));
+        to.u64("unknown", u64::from(self.n_unknown));
         to.u64("number", u64::from(self.number));
-        to.u32s("count", &self.past.iter().map(|one| one.count).collect::<Vec<_>>());
-        to.u64s("rounds", &self.past.iter().map(|one| one.rounds).collect::<Vec<_>>());
-        to.u32s("since", &self.past.iter().map(|one| one.since).collect::<Vec<_>>());
+        to.u32s("count", &self.histories.iter().map(|one| one.count).collect::<Vec<_>>());
+        to.u64s("rounds", &self.histories.iter().map(|one| one.rounds).collect::<Vec<_>>());
+        to.u32s("since", &self.histories.iter().map(|one| one.since).collect::<Vec<_>>());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.unknown = from.u32("unknown")?;
+        self.n_unknown = from.u32("unknown")?;
         self.number = from.u32("number")?;
         let (count, rounds, since) = (from.u32s("count")?, from.u64s("rounds")?, from.u32s("since")?);
         if rounds.len() != count.len() || since.len() != count.len() {
             return Err(from.error("count", "its lists differ in length"));
         }
         let all = count.into_iter().zip(rounds).zip(since);
-        self.past = all.map(|((count, rounds), since)| Past { count, rounds, since }).collect();
+        self.histories =
+            all.map(|((count, rounds), since)| ResponseHistory { count, rounds, since }).collect();
         Ok(())
     }
 }

@@ -5,14 +5,17 @@ use std::collections::BTreeMap;
 use ebb_round::{Contribution, Round};
 
 /// Coordinates that are gathered at once: what a line of a cache holds.
-const TOGETHER: usize = 16;
+const COLUMNS_AT_ONCE: usize = 16;
 
 /// What the contributions say of one coordinate: each one's value, and what part of a say it has.
 pub(crate) type Column = Vec<(f32, f64)>;
 
 /// The contributions that count, each with its part of a say: all that count for one client have one between them, and whoever is in no
 /// objective has none.
-pub(crate) fn says<'c>(round: &Round<'_>, contributions: &'c [Contribution]) -> Vec<(&'c Contribution, f64)> {
+pub(crate) fn votes<'c>(
+    round: &Round<'_>,
+    contributions: &'c [Contribution],
+) -> Vec<(&'c Contribution, f64)> {
     let mut parts: BTreeMap<_, f64> = BTreeMap::new();
     let counted = contributions.iter().filter(|one| one.fraction > 0.0 && round.share(one.client) > 0.0);
     let counted: Vec<_> = counted.collect();
@@ -27,25 +30,26 @@ pub(crate) fn by_coordinate(
     of: impl Fn(&mut Column) -> f64 + Sync,
 ) -> Vec<f32> {
     let mut made = vec![0.0; round.global.model.len()];
-    let counted = says(round, contributions);
+    let counted = votes(round, contributions);
     if counted.is_empty() {
         return made;
     }
-    let each = made.len().div_ceil(round.threads.max(1)).next_multiple_of(TOGETHER).max(TOGETHER);
+    let each =
+        made.len().div_ceil(round.threads.max(1)).next_multiple_of(COLUMNS_AT_ONCE).max(COLUMNS_AT_ONCE);
     let (of, counted) = (&of, &counted);
     std::thread::scope(|scope| {
         for (at, share) in made.chunks_mut(each).enumerate() {
             scope.spawn(move || {
-                let mut columns = vec![Column::new(); TOGETHER];
-                for (block, made) in share.chunks_mut(TOGETHER).enumerate() {
-                    let first = at * each + block * TOGETHER;
+                let mut columns = vec![Column::new(); COLUMNS_AT_ONCE];
+                for (block, made) in share.chunks_mut(COLUMNS_AT_ONCE).enumerate() {
+                    let first = at * each + block * COLUMNS_AT_ONCE;
                     columns.iter_mut().for_each(Column::clear);
-                    for (one, say) in counted {
+                    for (one, vote) in counted {
                         let values = &one.update.delta.model[first..first + made.len()];
                         columns
                             .iter_mut()
                             .zip(values)
-                            .for_each(|(column, value)| column.push((*value, *say)));
+                            .for_each(|(column, value)| column.push((*value, *vote)));
                     }
                     made.iter_mut().zip(&mut columns).for_each(|(made, column)| *made = of(column) as f32);
                 }
@@ -58,7 +62,7 @@ pub(crate) fn by_coordinate(
 /// The mean of what is left of a column once `trimmed` says were taken away at each end. Where less than nothing would be left, the median.
 ///
 /// A value that has part of a say counts, and is taken away, by that part.
-pub(crate) fn middle(column: &mut Column, trimmed: f64) -> f64 {
+pub(crate) fn trimmed_mean_of(column: &mut Column, trimmed: f64) -> f64 {
     column.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
     let total: f64 = column.iter().map(|(_, part)| part).sum();
     // At least what is nearest to the middle from both sides.
@@ -96,11 +100,11 @@ fn median(column: &Column, total: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, contribution, vector_answer};
+    use crate::testing::{World, client_update_of, contribution};
 
     fn check(values: &[f32], trimmed: f64, expected: f64) {
         let mut column: Column = values.iter().map(|value| (*value, 1.0)).collect();
-        let found = middle(&mut column, trimmed);
+        let found = trimmed_mean_of(&mut column, trimmed);
         assert!((found - expected).abs() < 1e-12, "{values:?} less {trimmed}: {found}, not {expected}");
     }
 
@@ -118,23 +122,28 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_say_count_by_what_they_are() {
+    fn parts_of_a_vote_count_by_what_they_are() {
         // Two halves are one say.
         let mut halves: Column = vec![(3.0, 0.5), (1.0, 1.0), (3.0, 0.5)];
-        assert_eq!(middle(&mut halves, f64::INFINITY), 2.0);
+        assert_eq!(trimmed_mean_of(&mut halves, f64::INFINITY), 2.0);
         let mut more: Column = vec![(3.0, 0.5), (1.0, 0.2), (2.0, 0.1)];
-        assert_eq!(middle(&mut more, f64::INFINITY), 3.0);
+        assert_eq!(trimmed_mean_of(&mut more, f64::INFINITY), 3.0);
     }
 
     #[test]
-    fn nobody_has_two_says() {
+    fn nobody_has_two_votes() {
         let mut world = World::of(3);
         let mut contributions: Vec<_> = [(0, 1.0), (1, 2.0), (2, 9.0), (2, 9.0), (2, 9.0)]
             .map(|(client, value)| contribution(client, value))
             .into();
         let found = |world: &World, contributions: &[Contribution]| {
-            let says: Vec<_> = says(&world.round(0), contributions).iter().map(|(_, say)| *say).collect();
-            (by_coordinate(&world.round(0), contributions, |column| middle(column, f64::INFINITY))[0], says)
+            let votes: Vec<_> = votes(&world.round(0), contributions).iter().map(|(_, say)| *say).collect();
+            (
+                by_coordinate(&world.round(0), contributions, |column| {
+                    trimmed_mean_of(column, f64::INFINITY)
+                })[0],
+                votes,
+            )
         };
         let third = 1.0 / 3.0;
         assert_eq!(found(&world, &contributions), (2.0, vec![1.0, 1.0, third, third, third]));
@@ -156,11 +165,11 @@ mod tests {
         let contributions: Vec<_> = values
             .iter()
             .enumerate()
-            .map(|(client, values)| Contribution::own(&vector_answer(client, 0, values)))
+            .map(|(client, values)| Contribution::own(&client_update_of(client, 0, values)))
             .collect();
         for threads in [1, 2, 5, 64] {
             let round = Round { threads, ..world.round(0) };
-            let made = by_coordinate(&round, &contributions, |column| middle(column, 1.0));
+            let made = by_coordinate(&round, &contributions, |column| trimmed_mean_of(column, 1.0));
             let expected: Vec<_> = (0..37).map(|at| (at * 3 + 1) as f32).collect();
             assert_eq!(made, expected);
         }

@@ -27,7 +27,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
 normalise = false          # by the buffer's size; or true: by the sum of the factors
 # most_stale = 5           # what missed more moves of the model is thrown away",
     build: |settings| {
-        Ok(Box::new(FedBuff { table: settings.parse()?, buffer: Buffer::default(), moved: Vec::new() }))
+        Ok(Box::new(FedBuff { table: settings.parse()?, buffer: Buffer::default(), model_moves: Vec::new() }))
     },
 };
 
@@ -50,7 +50,7 @@ struct FedBuff {
     table: Table,
     buffer: Buffer,
     /// The rounds at whose end the model moved, one for each time, as far back as an answer may be late.
-    moved: Vec<RoundNo>,
+    model_moves: Vec<RoundNo>,
 }
 
 /// Updates that have come in since the model last moved, weighed and added up.
@@ -58,14 +58,14 @@ struct FedBuff {
 struct Buffer {
     sum: Vec<f64>,
     count: u32,
-    factors: f64,
+    total_factor: f64,
 }
 
 impl FedBuff {
     /// How many times the model moved since the round that an update answers began.
     fn staleness(&self, round: &Round<'_>, one: &Contribution) -> u32 {
         let base = round.number - one.age;
-        self.moved.iter().filter(|&&at| at >= base && at < round.number).count() as u32
+        self.model_moves.iter().filter(|&&at| at >= base && at < round.number).count() as u32
     }
 }
 
@@ -77,9 +77,9 @@ impl Aggregator for FedBuff {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let mut aggregate = vec![0.0; round.global.model.len()];
         self.buffer.sum.resize(aggregate.len(), 0.0);
-        let mut came: Vec<_> = contributions.iter().filter(|one| round.share(one.client) > 0.0).collect();
-        came.sort_by_key(|one| (one.client, Reverse(one.age)));
-        for one in came {
+        let mut received: Vec<_> = contributions.iter().filter(|one| round.share(one.client) > 0.0).collect();
+        received.sort_by_key(|one| (one.client, Reverse(one.age)));
+        for one in received {
             let staleness = self.staleness(round, one);
             if self.table.most_stale.is_some_and(|most| staleness > most) {
                 continue;
@@ -87,16 +87,16 @@ impl Aggregator for FedBuff {
             let factor = one.fraction / (1.0 + f64::from(staleness)).sqrt();
             add(&mut self.buffer.sum, factor, &one.update.delta.model);
             self.buffer.count += 1;
-            self.buffer.factors += factor;
+            self.buffer.total_factor += factor;
             if self.buffer.count == self.table.buffer.get() {
-                let Buffer { sum, count, factors } = std::mem::take(&mut self.buffer);
+                let Buffer { sum, count, total_factor: factors } = std::mem::take(&mut self.buffer);
                 let divisor = if self.table.normalise { factors } else { f64::from(count) };
                 aggregate.iter_mut().zip(&sum).for_each(|(to, sum)| *to += sum / divisor);
                 self.buffer.sum.resize(aggregate.len(), 0.0);
-                self.moved.push(round.number);
+                self.model_moves.push(round.number);
             }
         }
-        self.moved.retain(|at| at.saturating_add(MAX_STALENESS_ROUNDS) >= round.number);
+        self.model_moves.retain(|at| at.saturating_add(MAX_STALENESS_ROUNDS) >= round.number);
         // Whose work waits in the buffer is not kept.
         Aggregate::without_coefficients(scaled(&aggregate, 1.0))
     }
@@ -110,15 +110,15 @@ impl State for FedBuff {
     fn save(&self, to: &mut Saver) {
         to.f64s("sum", &self.buffer.sum);
         to.u64("count", u64::from(self.buffer.count));
-        to.f64("factors", self.buffer.factors);
-        to.u32s("moved", &self.moved);
+        to.f64("factors", self.buffer.total_factor);
+        to.u32s("moved", &self.model_moves);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.buffer.sum = from.f64s("sum")?;
         self.buffer.count = from.u32("count")?;
-        self.buffer.factors = from.f64("factors")?;
-        self.moved = from.u32s("moved")?;
+        self.buffer.total_factor = from.f64("factors")?;
+        self.model_moves = from.u32s("moved")?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use crate::local::reach::Reach;
+use crate::local::reach::EffectiveSteps;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -37,13 +37,13 @@ fn yes() -> bool {
 #[derive(Debug, Default)]
 struct FedNova {
     renormalise: bool,
-    reach: Reach,
+    effective_steps: EffectiveSteps,
 }
 
 impl FedNova {
     fn build(settings: &Settings<'_>) -> Result<FedNova, SettingsError> {
         let table: Table = settings.parse()?;
-        let reach = Reach::of_local(settings)?;
+        let reach = EffectiveSteps::from_local_rule(settings)?;
         let differs = |key: &str, there: &dyn std::fmt::Display| {
             settings.error(key, format!("local.{key} is {there}; leave it out, it is taken from there"))
         };
@@ -59,12 +59,12 @@ impl FedNova {
         settings.resolve("momentum", reach.momentum);
         settings.resolve("nesterov", reach.nesterov);
         settings.resolve("mu", reach.mu);
-        Ok(FedNova { renormalise: table.renormalise, reach })
+        Ok(FedNova { renormalise: table.renormalise, effective_steps: reach })
     }
 
     /// How far a contribution's steps reach; `None` if nowhere, and then it cannot be stretched.
-    fn reach_of(&self, one: &Contribution) -> Option<f64> {
-        let reach = self.reach.steps(one.update.steps.get(), f64::from(one.update.learning_rate));
+    fn effective_steps_of(&self, one: &Contribution) -> Option<f64> {
+        let reach = self.effective_steps.count(one.update.steps.get(), f64::from(one.update.learning_rate));
         Some(reach).filter(|reach| *reach > 0.0)
     }
 }
@@ -75,17 +75,18 @@ impl Aggregator for FedNova {
     }
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
-        self.reach_of(contribution).map_or(0.0, |reach| round.aggregation_weight(contribution.client) / reach)
+        self.effective_steps_of(contribution)
+            .map_or(0.0, |reach| round.aggregation_weight(contribution.client) / reach)
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
         let (mut answered, mut reached) = (0.0, 0.0);
         for one in contributions {
-            let Some(reach) = self.reach_of(one) else { continue };
+            let Some(reach) = self.effective_steps_of(one) else { continue };
             let weight = one.fraction * round.aggregation_weight(one.client);
             answered += weight;
-            let far = if self.reach.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
-            reached += weight * far;
+            let steps = if self.effective_steps.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
+            reached += weight * steps;
         }
         match (answered > 0.0, self.renormalise) {
             (false, _) => 0.0,
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pull_stretches_the_mean_to_the_steps() {
+    fn the_proximal_term_stretches_the_mean_to_the_steps() {
         // Reaches of 3 and 5 steps at rate .1 with mu 5: 1.75 and 1.9375; clients 1 and 3, with 2 and 4 of 6.
         let tau = (2.0 * 3.0 + 4.0 * 5.0) / 6.0;
         let local = "[local]\nkind = \"fedprox\"\nmu = 5.0\n[aggregate]\n";

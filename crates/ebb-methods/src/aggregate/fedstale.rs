@@ -13,8 +13,8 @@ use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::chances::{Chances, Source};
-use super::remembered::Remembered;
+use super::chances::{ParticipationProbabilities, ProbabilitySource};
+use super::remembered::StoredUpdates;
 use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
@@ -34,8 +34,8 @@ precision = \"f32\"          # of what is remembered; or f16
         Ok(Box::new(FedStale {
             beta: table.beta.get(),
             empty_rounds: table.empty_rounds,
-            chances: Chances::chosen(settings, table.chances, table.given)?,
-            past: Remembered::new(table.precision, table.memory_mb),
+            probabilities: ParticipationProbabilities::from_settings(settings, table.chances, table.given)?,
+            past: StoredUpdates::new(table.precision, table.memory_mb),
         }))
     },
 };
@@ -46,7 +46,7 @@ struct Table {
     #[serde(default = "half")]
     beta: Chance,
     #[serde(default)]
-    chances: Source,
+    chances: ProbabilitySource,
     given: Option<Vec<Chance>>,
     #[serde(default)]
     empty_rounds: EmptyRounds,
@@ -63,8 +63,8 @@ fn half() -> Chance {
 struct FedStale {
     beta: f64,
     empty_rounds: EmptyRounds,
-    chances: Chances,
-    past: Remembered,
+    probabilities: ParticipationProbabilities,
+    past: StoredUpdates,
 }
 
 impl Aggregator for FedStale {
@@ -74,17 +74,17 @@ impl Aggregator for FedStale {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
-        self.chances.begin(round);
+        self.probabilities.begin(round);
         let answers = own(round, contributions);
         if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
-        let mut given = self.past.given(round, 1.0);
+        let mut given = self.past.coefficients(round, 1.0);
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
         for (one, _) in &answers {
-            let weight = round.aggregation_weight(one.client) / self.chances.of_answer(round, one);
-            let repeated = self.beta * self.past.done(one.client);
+            let weight = round.aggregation_weight(one.client) / self.probabilities.of_update(round, one);
+            let repeated = self.beta * self.past.fraction(one.client);
             given.push((one.client, weight * (one.update.completed_fraction() - repeated)));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
@@ -101,28 +101,28 @@ impl Aggregator for FedStale {
     }
 
     fn needs_oracle_probabilities(&self) -> bool {
-        self.chances.needs_oracle()
+        self.probabilities.needs_oracle()
     }
 
-    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
-        self.past.lend(shelf);
+    fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.past.set_spill_store(store);
     }
 
     fn metrics(&self) -> Metrics {
-        let mut notes = self.past.notes();
-        notes.extend(self.chances.notes());
-        notes
+        let mut metrics = self.past.metrics();
+        metrics.extend(self.probabilities.metrics());
+        metrics
     }
 }
 
 impl State for FedStale {
     fn save(&self, to: &mut Saver) {
-        to.section("chances", |to| self.chances.save(to));
+        to.section("chances", |to| self.probabilities.save(to));
         self.past.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        from.section("chances", |from| self.chances.load(from))?;
+        from.section("chances", |from| self.probabilities.load(from))?;
         self.past.load(from)
     }
 }
@@ -140,9 +140,9 @@ mod tests {
         (0..)
             .zip(rounds)
             .map(|(number, answered)| {
-                let chance = Some(answered.len() as f64 / 4.0);
+                let probability = Some(answered.len() as f64 / 4.0);
                 let send = |&client: &usize| Contribution {
-                    inclusion_probability: chance,
+                    inclusion_probability: probability,
                     ..contribution(client, client as f32 * number as f32 + 1.0)
                 };
                 let sent: Vec<_> = answered.iter().map(send).collect();

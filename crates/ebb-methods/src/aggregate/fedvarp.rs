@@ -12,7 +12,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::remembered::Remembered;
+use super::remembered::StoredUpdates;
 use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
@@ -26,7 +26,7 @@ precision = \"f32\"           # of what is remembered; or f16
     build: |settings| {
         let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
         no_stand_ins(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(FedVarp { empty_rounds, past: Remembered::new(precision, memory_mb) }))
+        Ok(Box::new(FedVarp { empty_rounds, past: StoredUpdates::new(precision, memory_mb) }))
     },
 };
 
@@ -43,7 +43,7 @@ struct Table {
 #[derive(Debug)]
 struct FedVarp {
     empty_rounds: EmptyRounds,
-    past: Remembered,
+    past: StoredUpdates,
 }
 
 impl Aggregator for FedVarp {
@@ -58,9 +58,12 @@ impl Aggregator for FedVarp {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
-        let mut given = self.past.given(round, 1.0);
+        let mut given = self.past.coefficients(round, 1.0);
         for (one, part) in &answers {
-            given.push((one.client, part * (one.update.completed_fraction() - self.past.done(one.client))));
+            given.push((
+                one.client,
+                part * (one.update.completed_fraction() - self.past.fraction(one.client)),
+            ));
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
@@ -75,12 +78,12 @@ impl Aggregator for FedVarp {
         Aggregate { vector: scaled(&sum, 1.0), coefficients: Some(given) }
     }
 
-    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
-        self.past.lend(shelf);
+    fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.past.set_spill_store(store);
     }
 
     fn metrics(&self) -> Metrics {
-        self.past.notes()
+        self.past.metrics()
     }
 }
 

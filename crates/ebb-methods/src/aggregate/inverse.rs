@@ -12,8 +12,8 @@ use ebb_round::{Aggregator, Contribution, Loader, Metrics, Retention, Round, Sav
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
-use super::chances::{Chances, Source};
-use crate::answers::no_made_up;
+use super::chances::{ParticipationProbabilities, ProbabilitySource};
+use crate::answers::no_synthetic_updates;
 
 /// The registry's line where chances are known.
 pub const IPW: Entry<dyn Aggregator> = Entry {
@@ -22,13 +22,13 @@ pub const IPW: Entry<dyn Aggregator> = Entry {
     example: "chances = \"picks\"          # of the selector; or given, or oracle: times the true chance to be there
 # given = [0.5, 0.9]       # one a client",
     build: |settings| {
-        let table: Known = settings.parse()?;
-        no_made_up(settings, "it makes up for the silent itself")?;
-        if matches!(table.chances, Source::Intervals | Source::Counts) {
+        let table: IpwTable = settings.parse()?;
+        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        if matches!(table.chances, ProbabilitySource::Intervals | ProbabilitySource::Counts) {
             let remedy = "that is kind \"fedau\" and \"debias-count\"; give picks, given or oracle here";
             return Err(settings.error("chances", remedy));
         }
-        Ok(Box::new(Inverse { chances: Chances::chosen(settings, table.chances, table.given)? }))
+        Ok(Box::new(InverseProbability { probabilities: ParticipationProbabilities::from_settings(settings, table.chances, table.given)? }))
     },
 };
 
@@ -38,9 +38,11 @@ pub const FEDAU: Entry<dyn Aggregator> = Entry {
     about: "the sum by shares of the population, each update times the client's mean number of rounds between answers",
     example: "cut_off = 50               # optional: rounds of silence after which an interval ends anyway; without it none does",
     build: |settings| {
-        let table: Intervals = settings.parse()?;
-        no_made_up(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Inverse { chances: Chances::of(Source::Intervals, table.cut_off) }))
+        let table: FedAuTable = settings.parse()?;
+        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        Ok(Box::new(InverseProbability {
+            probabilities: ParticipationProbabilities::of(ProbabilitySource::Intervals, table.cut_off),
+        }))
     },
 };
 
@@ -50,36 +52,38 @@ pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
     about: "the sum by shares of the population, each update over the share of rounds in which its client answered",
     example: "",
     build: |settings| {
-        let Counts {} = settings.parse()?;
-        no_made_up(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Inverse { chances: Chances::of(Source::Counts, None) }))
+        let DebiasCountTable {} = settings.parse()?;
+        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        Ok(Box::new(InverseProbability {
+            probabilities: ParticipationProbabilities::of(ProbabilitySource::Counts, None),
+        }))
     },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct IpwTable {
     #[serde(default)]
-    chances: Source,
+    chances: ProbabilitySource,
     given: Option<Vec<Chance>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Intervals {
+struct FedAuTable {
     cut_off: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Counts {}
+struct DebiasCountTable {}
 
 #[derive(Debug)]
-struct Inverse {
-    chances: Chances,
+struct InverseProbability {
+    probabilities: ParticipationProbabilities,
 }
 
-impl Aggregator for Inverse {
+impl Aggregator for InverseProbability {
     fn retention(&self) -> Retention {
         Retention::Fold
     }
@@ -87,30 +91,34 @@ impl Aggregator for Inverse {
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         let weight = round.aggregation_weight(contribution.client);
         // Nobody knows the chance that an answer comes late.
-        if contribution.is_own() { weight / self.chances.of_answer(round, contribution) } else { weight }
+        if contribution.is_own() {
+            weight / self.probabilities.of_update(round, contribution)
+        } else {
+            weight
+        }
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
-        self.chances.begin(round);
+        self.probabilities.begin(round);
         1.0
     }
 
     fn needs_oracle_probabilities(&self) -> bool {
-        self.chances.needs_oracle()
+        self.probabilities.needs_oracle()
     }
 
     fn metrics(&self) -> Metrics {
-        self.chances.notes()
+        self.probabilities.metrics()
     }
 }
 
-impl State for Inverse {
+impl State for InverseProbability {
     fn save(&self, to: &mut Saver) {
-        self.chances.save(to);
+        self.probabilities.save(to);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.chances.load(from)
+        self.probabilities.load(from)
     }
 }
 
@@ -179,28 +187,28 @@ mod tests {
     }
 
     #[test]
-    fn known_chances_are_divided_by() {
+    fn known_probabilities_are_divided_by() {
         let mut world = World::of(4);
-        world.chances = vec![0.25; 4];
-        let asked = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };
+        world.oracle_probabilities = vec![0.25; 4];
+        let selected = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };
         for (text, expected, unknown) in [
             ("", 2.0, 0.0),
             ("chances = \"oracle\"", 8.0, 0.0),
             ("[aggregate]\nchances = \"given\"\ngiven = [1.0, 0.2, 1.0, 1.0]", 5.0, 0.0),
         ] {
             let mut ipw = aggregator(IPW, text).unwrap();
-            assert_eq!(4.0 * ipw.weigh(&world.round(0), &asked), expected);
+            assert_eq!(4.0 * ipw.weigh(&world.round(0), &selected), expected);
             assert_eq!(ipw.metrics()["chances_unknown"], unknown);
         }
         let mut ipw = aggregator(IPW, "").unwrap();
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &contribution(1, 1.0)), 1.0);
         assert_eq!(ipw.metrics()["chances_unknown"], 1.0);
-        let stands_in = Contribution { source: None, ..asked };
+        let stands_in = Contribution { source: None, ..selected };
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &stands_in), 1.0);
     }
 
     #[test]
-    fn wrong_chances_are_refused() {
+    fn wrong_probabilities_are_refused() {
         for (text, part) in [
             ("chances = \"given\"", "aggregate.given: missing; one chance a client"),
             ("chances = \"given\"\ngiven = [0.5]", "1 chances for 4 clients"),

@@ -65,14 +65,14 @@ fn ranked(round: &Round<'_>, answers: &[&Contribution], n_suspects: usize) -> Ve
     let products = gram(&vectors, round.trained_ranges, Pairs::All, round.threads);
     let score = |one: usize| {
         let others = (0..n).filter(|&other| other != one);
-        let mut far: Vec<_> = others.map(|other| products.distance2(one, other)).collect();
-        far.sort_unstable_by(f64::total_cmp);
-        far[..(n - n_suspects).saturating_sub(2).min(far.len())].iter().sum::<f64>()
+        let mut distances2: Vec<_> = others.map(|other| products.distance2(one, other)).collect();
+        distances2.sort_unstable_by(f64::total_cmp);
+        distances2[..(n - n_suspects).saturating_sub(2).min(distances2.len())].iter().sum::<f64>()
     };
     let scores: Vec<_> = (0..n).map(score).collect();
-    let mut places: Vec<_> = (0..n).collect();
-    places.sort_by(|&one, &other| scores[one].total_cmp(&scores[other]));
-    places
+    let mut order: Vec<_> = (0..n).collect();
+    order.sort_by(|&one, &other| scores[one].total_cmp(&scores[other]));
+    order
 }
 
 impl Aggregator for Krum {

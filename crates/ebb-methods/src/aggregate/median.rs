@@ -7,7 +7,7 @@ use ebb_round::{Aggregate, Aggregator, Contribution, Retention, Round, stateless
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{by_coordinate, middle};
+use super::columns::{by_coordinate, trimmed_mean_of};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -34,7 +34,7 @@ impl Aggregator for Median {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         // Whose number it is differs from coordinate to coordinate.
         Aggregate::without_coefficients(by_coordinate(round, contributions, |column| {
-            middle(column, f64::INFINITY)
+            trimmed_mean_of(column, f64::INFINITY)
         }))
     }
 }

@@ -15,7 +15,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::remembered::Remembered;
+use super::remembered::StoredUpdates;
 use crate::answers::{no_stand_ins, own};
 use crate::memory::Precision;
 
@@ -30,7 +30,7 @@ precision = \"f32\"           # of what is remembered; or f16
     build: |settings| {
         let Table { wait, empty_rounds, precision, memory_mb } = settings.parse()?;
         no_stand_ins(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Mifa { wait, empty_rounds, waited: false, begins: 0, past: Remembered::new(precision, memory_mb) }))
+        Ok(Box::new(Mifa { wait, empty_rounds, waited: false, first_step: 0, past: StoredUpdates::new(precision, memory_mb) }))
     },
 };
 
@@ -53,8 +53,8 @@ struct Mifa {
     /// Whether everybody of a round was heard by then.
     waited: bool,
     /// The round after that.
-    begins: RoundNo,
-    past: Remembered,
+    first_step: RoundNo,
+    past: StoredUpdates,
 }
 
 impl Aggregator for Mifa {
@@ -67,27 +67,27 @@ impl Aggregator for Mifa {
         let answers = own(round, contributions);
         // A rate that fell to nothing says nothing of the slope.
         for (one, _) in answers.iter().filter(|(one, _)| one.update.learning_rate > 0.0) {
-            let rate = f64::from(one.update.learning_rate);
+            let learning_rate = f64::from(one.update.learning_rate);
             let per_rate: Vec<_> =
-                one.update.delta.model.iter().map(|by| (f64::from(*by) / rate) as f32).collect();
+                one.update.delta.model.iter().map(|by| (f64::from(*by) / learning_rate) as f32).collect();
             self.past.replace(
                 round,
                 one.client,
                 &per_rate,
-                (one.update.completed_fraction() / rate, one.update.base_round),
+                (one.update.completed_fraction() / learning_rate, one.update.base_round),
             );
         }
-        let heard = |one: ClientId| round.share(one) <= 0.0 || self.past.knows(one);
+        let has_update = |one: ClientId| round.share(one) <= 0.0 || self.past.contains(one);
         let waits = self.wait && !self.waited;
-        if !self.waited && (!self.wait || round.enrolled().into_iter().all(heard)) {
-            (self.waited, self.begins) = (true, round.number + 1);
+        if !self.waited && (!self.wait || round.enrolled().into_iter().all(has_update)) {
+            (self.waited, self.first_step) = (true, round.number + 1);
         }
         let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || waits;
         match stays {
             true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
                 vector: scaled(self.past.sum(), f64::from(round.learning_rate)),
-                coefficients: Some(self.past.given(round, f64::from(round.learning_rate))),
+                coefficients: Some(self.past.coefficients(round, f64::from(round.learning_rate))),
             },
         }
     }
@@ -96,16 +96,16 @@ impl Aggregator for Mifa {
         match (self.wait, self.waited) {
             (false, _) => u32::MAX,
             (true, false) => 1,
-            (true, true) => round.number.saturating_sub(self.begins) + 1,
+            (true, true) => round.number.saturating_sub(self.first_step) + 1,
         }
     }
 
-    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
-        self.past.lend(shelf);
+    fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.past.set_spill_store(store);
     }
 
     fn metrics(&self) -> Metrics {
-        self.past.notes()
+        self.past.metrics()
     }
 }
 
@@ -113,7 +113,7 @@ impl State for Mifa {
     fn save(&self, to: &mut Saver) {
         to.u64("waited", u64::from(self.waited));
         if self.wait {
-            to.u64("begins", u64::from(self.begins));
+            to.u64("begins", u64::from(self.first_step));
         }
         self.past.save(to);
     }
@@ -121,7 +121,7 @@ impl State for Mifa {
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.waited = from.u64("waited")? != 0;
         if self.wait {
-            self.begins = from.u32("begins")?;
+            self.first_step = from.u32("begins")?;
         }
         self.past.load(from)
     }
@@ -130,7 +130,7 @@ impl State for Mifa {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, aggregator, contribution, vector_answer};
+    use crate::testing::{World, aggregator, client_update_of, contribution};
 
     /// How many clients there are, the rate, and answers as (client, value).
     type Played<'r> = (usize, f32, &'r [(usize, f32)]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_counts_at_the_rate_of_the_round_with_answers_or_without() {
+    fn what_is_remembered_counts_at_the_learning_rate_of_the_round_with_answers_or_without() {
         let rounds: [Played<'_>; 4] = [
             (2, 0.1, &[(0, 4.0), (1, 2.0)]),
             (2, 0.05, &[]),
@@ -172,7 +172,7 @@ mod tests {
         world.set_model(&[0.0, 0.0]);
         world.train_only(0..1);
         let mut mifa = aggregator(ENTRY, "precision = \"f16\"").unwrap();
-        let came = Contribution::own(&vector_answer(0, 0, &[1e-6, 50.0]));
+        let came = Contribution::own(&client_update_of(0, 0, &[1e-6, 50.0]));
         let found = mifa.aggregate(&world.round(0), &[came]).vector;
         assert!((found[0] - 1e-6).abs() < 1e-9, "{found:?}");
     }
@@ -193,7 +193,7 @@ mod tests {
 
     /// Who joins while others are waited for is waited for too.
     #[test]
-    fn the_schedule_of_the_rate_begins_with_the_first_step() {
+    fn the_schedule_of_the_learning_rate_begins_with_the_first_step() {
         let mut world = World::of(2);
         let mut mifa = aggregator(ENTRY, "wait = true").unwrap();
         let mut ticks = Vec::new();

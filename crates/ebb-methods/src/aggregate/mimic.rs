@@ -12,7 +12,7 @@ use ebb_round::{
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::Remembered;
+use super::remembered::StoredUpdates;
 use crate::answers::{add, no_stand_ins, own};
 use crate::memory::Precision;
 
@@ -25,7 +25,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     build: |settings| {
         let Table { precision, memory_mb } = settings.parse()?;
         no_stand_ins(settings, "it makes up for the silent itself")?;
-        Ok(Box::new(Mimic { corrections: Remembered::new(precision, memory_mb) }))
+        Ok(Box::new(Mimic { corrections: StoredUpdates::new(precision, memory_mb) }))
     },
 };
 
@@ -39,7 +39,7 @@ struct Table {
 
 #[derive(Debug)]
 struct Mimic {
-    corrections: Remembered,
+    corrections: StoredUpdates,
 }
 
 impl Aggregator for Mimic {
@@ -67,12 +67,12 @@ impl Aggregator for Mimic {
         Aggregate::without_coefficients(scaled(&sum, 1.0))
     }
 
-    fn set_spill_store(&mut self, shelf: Box<dyn SpillStore>) {
-        self.corrections.lend(shelf);
+    fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.corrections.set_spill_store(store);
     }
 
     fn metrics(&self) -> Metrics {
-        self.corrections.notes()
+        self.corrections.metrics()
     }
 }
 

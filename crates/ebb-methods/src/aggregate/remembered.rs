@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 use ebb_round::{Bits, ClientId, Loader, Metrics, Round, RoundNo, Saver, SpillStore, State, StateError};
 
 use crate::answers::add;
-use crate::memory::{Memory, Precision};
+use crate::memory::{Precision, VectorStore};
 
 /// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
 #[derive(Debug, Default)]
-pub(super) struct Remembered {
-    memory: Memory,
+pub(super) struct StoredUpdates {
+    memory: VectorStore,
     /// What part of the work each holds that is remembered, in the unit of what is kept (over a rate, say), and which round it answers.
-    done: BTreeMap<ClientId, (f64, RoundNo)>,
+    fractions: BTreeMap<ClientId, (f64, RoundNo)>,
     sum: Vec<f64>,
     /// The shift of the objective that the sum goes by.
     shift: Option<RoundNo>,
 }
 
-impl Remembered {
-    pub(super) fn new(precision: Precision, memory_mb: Option<u64>) -> Remembered {
-        Remembered { memory: Memory::new(precision, memory_mb), ..Remembered::default() }
+impl StoredUpdates {
+    pub(super) fn new(precision: Precision, memory_mb: Option<u64>) -> StoredUpdates {
+        StoredUpdates { memory: VectorStore::new(precision, memory_mb), ..StoredUpdates::default() }
     }
 
     /// Before a round's answers: forgets those that are not in the objective any more, and goes by its shares.
@@ -34,7 +34,7 @@ impl Remembered {
         let shares = round.shares.as_slice().iter().enumerate();
         shares.filter(|(_, share)| **share > 0.0).for_each(|(idx, _)| members.set(idx, true));
         self.memory.keep_only(&members);
-        self.done.retain(|client, _| members.get(client.idx()));
+        self.fractions.retain(|client, _| members.get(client.idx()));
         self.sum = vec![0.0; round.global.model.len()];
         for client in self.memory.clients() {
             let vector = self.of(client);
@@ -48,15 +48,15 @@ impl Remembered {
     }
 
     /// By which factor the work of each client is in so many times the sum.
-    pub(super) fn given(&self, round: &Round<'_>, times: f64) -> Vec<(ClientId, f64)> {
+    pub(super) fn coefficients(&self, round: &Round<'_>, times: f64) -> Vec<(ClientId, f64)> {
         let given =
             |(client, (done, _)): (&ClientId, &(f64, _))| (*client, round.share(*client) * done * times);
-        self.done.iter().map(given).collect()
+        self.fractions.iter().map(given).collect()
     }
 
     /// What part of the work is remembered of a client; nothing of one that was never heard.
-    pub(super) fn done(&self, client: ClientId) -> f64 {
-        self.done.get(&client).map_or(0.0, |(done, _)| *done)
+    pub(super) fn fraction(&self, client: ClientId) -> f64 {
+        self.fractions.get(&client).map_or(0.0, |(done, _)| *done)
     }
 
     /// What a client sent last; empty if it was never heard.
@@ -65,8 +65,8 @@ impl Remembered {
     }
 
     /// Whether anything is known of a client.
-    pub(super) fn knows(&self, client: ClientId) -> bool {
-        self.memory.knows(client)
+    pub(super) fn contains(&self, client: ClientId) -> bool {
+        self.memory.contains(client)
     }
 
     /// Remembers what a client of the objective sent, what part of the work that is, and which round it answers. What it sent later stays:
@@ -79,25 +79,25 @@ impl Remembered {
         (done, base): (f64, RoundNo),
     ) {
         let share = round.share(client);
-        if share <= 0.0 || self.done.get(&client).is_some_and(|(_, kept)| *kept > base) {
+        if share <= 0.0 || self.fractions.get(&client).is_some_and(|(_, kept)| *kept > base) {
             return;
         }
         let old = self.of(client);
         add(&mut self.sum, -share, &old);
         self.memory.put(client, &trained_only(round, vector));
-        self.done.insert(client, (done, base));
+        self.fractions.insert(client, (done, base));
         // What is kept may be rounded, and it is that which will be taken out again.
         let kept = self.of(client);
         add(&mut self.sum, share, &kept);
     }
 
     /// Takes a shelf for what is beyond the limit.
-    pub(super) fn lend(&mut self, shelf: Box<dyn SpillStore>) {
-        self.memory.lend(shelf);
+    pub(super) fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
+        self.memory.set_spill_store(store);
     }
 
-    pub(super) fn notes(&self) -> Metrics {
-        self.memory.notes()
+    pub(super) fn metrics(&self) -> Metrics {
+        self.memory.metrics()
     }
 }
 
@@ -114,21 +114,21 @@ fn trained_only<'v>(round: &Round<'_>, vector: &'v [f32]) -> Cow<'v, [f32]> {
     Cow::Owned(trained)
 }
 
-impl State for Remembered {
+impl State for StoredUpdates {
     fn save(&self, to: &mut Saver) {
         to.section("memory", |to| self.memory.save(to));
-        to.u32s("heard", &self.done.keys().map(|client| client.number()).collect::<Vec<_>>());
-        to.f64s("done", &self.done.values().map(|(done, _)| *done).collect::<Vec<_>>());
-        to.u32s("base", &self.done.values().map(|(_, base)| *base).collect::<Vec<_>>());
+        to.u32s("heard", &self.fractions.keys().map(|client| client.number()).collect::<Vec<_>>());
+        to.f64s("done", &self.fractions.values().map(|(done, _)| *done).collect::<Vec<_>>());
+        to.u32s("base", &self.fractions.values().map(|(_, base)| *base).collect::<Vec<_>>());
         to.f64s("sum", &self.sum);
         to.u32s("shift", self.shift.as_slice());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         from.section("memory", |from| self.memory.load(from))?;
-        let heard = from.u32s("heard")?.into_iter().map(|client| ClientId::new(client as usize));
+        let clients = from.u32s("heard")?.into_iter().map(|client| ClientId::new(client as usize));
         let (done, base) = (from.f64s("done")?, from.u32s("base")?);
-        self.done = heard.zip(done.into_iter().zip(base)).collect();
+        self.fractions = clients.zip(done.into_iter().zip(base)).collect();
         self.sum = from.f64s("sum")?;
         self.shift = from.u32s("shift")?.first().copied();
         Ok(())

@@ -7,7 +7,7 @@ use ebb_round::{Aggregate, Aggregator, Contribution, Retention, Round, stateless
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{by_coordinate, middle, says};
+use super::columns::{by_coordinate, trimmed_mean_of, votes};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
@@ -49,11 +49,13 @@ impl Aggregator for TrimmedMean {
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
-        let says: f64 = says(round, contributions).iter().map(|(_, say)| say).sum();
+        let votes: f64 = votes(round, contributions).iter().map(|(_, say)| say).sum();
         // A tenth of ten may be computed as a little less than one.
-        let trimmed = (self.trim * says + 1e-9).floor();
+        let trimmed = (self.trim * votes + 1e-9).floor();
         // Whose number it is differs from coordinate to coordinate.
-        Aggregate::without_coefficients(by_coordinate(round, contributions, |column| middle(column, trimmed)))
+        Aggregate::without_coefficients(by_coordinate(round, contributions, |column| {
+            trimmed_mean_of(column, trimmed)
+        }))
     }
 }
 

@@ -10,7 +10,7 @@ use ebb_round::{Job, LocalRule, LocalRun, Parcel, SideName, StepFeature, StepRul
 use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
-use crate::local::scaffold::{CONTROL, met};
+use crate::local::scaffold::{CONTROL, mean_gradient};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
@@ -26,11 +26,11 @@ epochs = 1                  # required, or steps = 10
 weight_decay = 0.0",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
-        if let Some(key) = plan.stretched_by() {
+        if let Some(key) = plan.non_plain_step_key() {
             let message = "gradients are read off the distance moved, which momentum and Adam stretch; leave it out";
             return Err(settings.error(key, message));
         }
-        if plan.clips() {
+        if plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
             return Err(settings.error("clip_norm", message));
         }
@@ -48,7 +48,7 @@ struct AmplifiedScaffold {
 }
 
 /// What a client remembers. The variate that will count in the next period travels; the rest stays with it.
-struct Memory {
+struct ClientMemory {
     period: f32,
     /// Steps of this period.
     steps: f32,
@@ -57,22 +57,22 @@ struct Memory {
     next: Vec<f32>,
 }
 
-impl Memory {
-    fn read(parcel: &Parcel) -> Memory {
+impl ClientMemory {
+    fn read(parcel: &Parcel) -> ClientMemory {
         let next = parcel.side_vectors.get(CONTROL).cloned().unwrap_or_default();
         match parcel.model.split_first_chunk::<2>() {
             Some(([period, steps], control)) => {
-                Memory { period: *period, steps: *steps, control: control.to_vec(), next }
+                ClientMemory { period: *period, steps: *steps, control: control.to_vec(), next }
             }
-            None => Memory { period: -1.0, steps: 0.0, control: Vec::new(), next },
+            None => ClientMemory { period: -1.0, steps: 0.0, control: Vec::new(), next },
         }
     }
 
-    fn begin(self, period: f32) -> Memory {
+    fn begin(self, period: f32) -> ClientMemory {
         if self.period == period {
             return self;
         }
-        Memory { period, steps: 0.0, control: self.next.clone(), next: self.next }
+        ClientMemory { period, steps: 0.0, control: self.next.clone(), next: self.next }
     }
 
     fn write(self) -> Parcel {
@@ -87,8 +87,8 @@ impl LocalRule for AmplifiedScaffold {
     }
 
     fn step_features(&self) -> Vec<StepFeature> {
-        let push = self.period.map(|_| [].as_slice());
-        self.plan.skills(StepRule { correction: push, ..StepRule::default() })
+        let correction = self.period.map(|_| [].as_slice());
+        self.plan.step_features(StepRule { correction, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -97,20 +97,22 @@ impl LocalRule for AmplifiedScaffold {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let (Some(period), Some(everybodys)) = (self.period, job.global.side_vectors.get(CONTROL)) else {
+        let (Some(period), Some(server_control)) = (self.period, job.global.side_vectors.get(CONTROL)) else {
             run.steps(run.steps_requested(), &plain);
             return None;
         };
-        let mut memory = Memory::read(memory).begin((job.round / period) as f32);
-        let push: Vec<_> = match memory.control.as_slice() {
-            [] => everybodys.clone(),
-            own => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
+        let mut memory = ClientMemory::read(memory).begin((job.round / period) as f32);
+        let correction: Vec<_> = match memory.control.as_slice() {
+            [] => server_control.clone(),
+            own => server_control.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
         };
-        let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&push), ..plain }) as f32;
+        let done =
+            run.steps(run.steps_requested(), &StepRule { correction: Some(&correction), ..plain }) as f32;
         if done == 0.0 {
             return None;
         }
-        let gradient = met(&run.delta(), f64::from(done) * f64::from(job.learning_rate), &push);
+        let gradient =
+            mean_gradient(&run.delta(), f64::from(done) * f64::from(job.learning_rate), &correction);
         memory.next = match memory.steps {
             0.0 => gradient,
             before => {
@@ -134,7 +136,7 @@ mod tests {
     use crate::testing::Parabola;
 
     #[test]
-    fn variates_are_the_mean_gradient_of_the_last_period_in_which_the_client_was_heard() {
+    fn variates_are_the_mean_gradient_of_the_last_period_in_which_the_client_was_acknowledged() {
         let text = "[local]\nrate = 0.1\nsteps = 1\n[server]\nkind = \"amplified-scaffold\"\nevery = 2";
         let tree = Tree::parse(text, "a.toml").unwrap();
         let rule = (ENTRY.build)(&tree.table("local", Facts::default())).unwrap();
@@ -149,10 +151,10 @@ mod tests {
         ] {
             let side = BTreeMap::from([(Cow::Borrowed(CONTROL), vec![3.0])]);
             let global = Arc::new(Parcel { model: vec![start], side_vectors: side });
-            let mut client = Parabola::around(0.0).from(start).asked(1);
+            let mut client = Parabola::around(0.0).from(start).with_steps(1);
             memory =
                 rule.run(&Job { round, global, learning_rate: rate, work }, &memory, &mut client).unwrap();
-            assert!((client.weight - end).abs() < 1e-5, "round {round}: {}", client.weight);
+            assert!((client.parameter - end).abs() < 1e-5, "round {round}: {}", client.parameter);
             assert!((memory.side_vectors[CONTROL][0] - next).abs() < 1e-4, "round {round}: {memory:?}");
         }
     }

@@ -44,7 +44,7 @@ struct FedProx {
 
 impl LocalRule for FedProx {
     fn step_features(&self) -> Vec<StepFeature> {
-        self.plan.skills(StepRule { proximal: self.mu.get() as f32, ..StepRule::default() })
+        self.plan.step_features(StepRule { proximal: self.mu.get() as f32, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -52,8 +52,8 @@ impl LocalRule for FedProx {
     }
 
     fn run(&self, job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let pull = self.mu.get() as f32;
-        run.steps(run.steps_requested(), &StepRule { proximal: pull, ..self.plan.plain_step(job) });
+        let proximal = self.mu.get() as f32;
+        run.steps(run.steps_requested(), &StepRule { proximal, ..self.plan.plain_step(job) });
         None
     }
 }
@@ -67,11 +67,11 @@ mod tests {
     fn check(settings: &str, steps: u32, expected: f32) {
         let rule = local(ENTRY, &format!("rate = 0.1\nsteps = {steps}\n{settings}")).unwrap();
         let run = run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &Parcel::default()).0;
-        assert!((run.weight - expected).abs() < 1e-5, "{settings}: {}, not {expected}", run.weight);
+        assert!((run.parameter - expected).abs() < 1e-5, "{settings}: {}, not {expected}", run.parameter);
     }
 
     #[test]
-    fn the_pull_grows_with_the_distance() {
+    fn the_proximal_term_grows_with_the_distance() {
         check("mu = 0.5", 1, 9.0);
         // 9 - 0.1 * (9 + 0.5 * (9 - 10))
         check("mu = 0.5", 2, 8.15);
@@ -79,12 +79,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pull_it_is_sgd_to_the_bit() {
+    fn without_a_proximal_term_it_is_sgd_to_the_bit() {
         let plan = "rate = 0.07\nsteps = 9\nmomentum = 0.3\nweight_decay = 0.01";
         let rules = [local(sgd::ENTRY, plan), local(ENTRY, &format!("{plan}\nmu = 0.0"))];
         let [sgd, fedprox] = rules.map(|rule| {
             let start = Parabola::around(1.3).from(10.0);
-            run_local(rule.unwrap().as_ref(), start, &[], &Parcel::default()).0.weight
+            run_local(rule.unwrap().as_ref(), start, &[], &Parcel::default()).0.parameter
         });
         assert_eq!(sgd.to_bits(), fedprox.to_bits());
     }

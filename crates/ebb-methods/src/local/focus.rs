@@ -25,15 +25,15 @@ epochs = 1                  # required, or steps = 10
 # batch = 20                # without it, all the client holds",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
-        if let Some(key) = plan.stretched_by() {
+        if let Some(key) = plan.non_plain_step_key() {
             let message = "gradients are read off the distance moved, which momentum and Adam stretch; leave it out";
             return Err(settings.error(key, message));
         }
-        if plan.clips() {
+        if plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
             return Err(settings.error("clip_norm", message));
         }
-        Ok(Box::new(Focus { plan, summed: settings.elsewhere("server").text("kind") == Some("focus") }))
+        Ok(Box::new(Focus { plan, is_tracked: settings.elsewhere("server").text("kind") == Some("focus") }))
     },
 };
 
@@ -44,7 +44,7 @@ pub const GRADIENT: &str = "gradient";
 struct Focus {
     plan: Plan,
     /// Whether the server sums what gradients change by.
-    summed: bool,
+    is_tracked: bool,
 }
 
 impl LocalRule for Focus {
@@ -53,8 +53,8 @@ impl LocalRule for Focus {
     }
 
     fn step_features(&self) -> Vec<StepFeature> {
-        let push = self.summed.then_some([].as_slice());
-        self.plan.skills(StepRule { correction: push, ..StepRule::default() })
+        let correction = self.is_tracked.then_some([].as_slice());
+        self.plan.step_features(StepRule { correction, ..StepRule::default() })
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -63,18 +63,18 @@ impl LocalRule for Focus {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let asked = run.steps_requested();
-        if !self.summed {
-            run.steps(asked, &plain);
+        let requested = run.steps_requested();
+        if !self.is_tracked {
+            run.steps(requested, &plain);
             return None;
         }
-        let push =
+        let correction =
             memory.side_vectors.get(GRADIENT).map(|last| last.iter().map(|value| -value).collect::<Vec<_>>());
-        let rule = StepRule { correction: push.as_deref(), ..plain };
+        let rule = StepRule { correction: correction.as_deref(), ..plain };
         // One by one: a client does not know which step is its last until it is cut off.
         let mut from = run.delta();
         let mut moved = None;
-        for _ in 0..asked {
+        for _ in 0..requested {
             if run.steps(1, &rule) == 0 {
                 break;
             }
@@ -84,7 +84,7 @@ impl LocalRule for Focus {
         let moved = moved?;
         let gradient = |at: usize| {
             let step = (f64::from(from[at]) - f64::from(moved[at])) / f64::from(job.learning_rate);
-            (step - push.as_ref().map_or(0.0, |push| f64::from(push[at]))) as f32
+            (step - correction.as_ref().map_or(0.0, |push| f64::from(push[at]))) as f32
         };
         let gradient = (0..moved.len()).map(gradient).collect();
         Some(Parcel {
@@ -110,7 +110,7 @@ mod tests {
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
         let (run, remembered) =
             run_local(rule.as_ref(), start, &[], &Parcel { model: Vec::new(), side_vectors: side });
-        assert!((run.weight - weight).abs() < 1e-5, "{}, not {weight}", run.weight);
+        assert!((run.parameter - weight).abs() < 1e-5, "{}, not {weight}", run.parameter);
         let found = remembered.map(|parcel| parcel.side_vectors[GRADIENT][0]);
         assert!(
             found.zip(gradient).is_some_and(|(found, gradient)| (found - gradient).abs() < 1e-4)

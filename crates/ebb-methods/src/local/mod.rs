@@ -28,7 +28,7 @@ mod tests {
         let memory = Parcel { model: Vec::new(), side_vectors: side };
         let start = Parabola::around(0.0).from(10.0);
         let (run, _) = run_local(rule.as_ref(), start, &[(scaffold::CONTROL, vec![1.0])], &memory);
-        assert_eq!(run.skills.into_iter().collect::<Vec<_>>(), expected, "{}: {settings}", entry.name);
+        assert_eq!(run.step_features.into_iter().collect::<Vec<_>>(), expected, "{}: {settings}", entry.name);
     }
 
     #[test]

@@ -120,8 +120,8 @@ impl Plan {
     }
 
     /// The rate at a tick of the clock, and the work.
-    pub fn at(&self, tick: u32) -> (f32, Work) {
-        let t = f64::from(tick.max(1));
+    pub fn at(&self, position: u32) -> (f32, Work) {
+        let t = f64::from(position.max(1));
         let factor = match self.schedule {
             Schedule::Constant => 1.0,
             Schedule::Inverse => 1.0 / t,
@@ -132,7 +132,7 @@ impl Plan {
             Schedule::Step => {
                 let every = self.step_every.map_or(1, NonZeroU32::get);
                 let factor = self.step_factor.map_or(1.0, Positive::get);
-                libm::pow(factor, f64::from((tick.max(1) - 1) / every))
+                libm::pow(factor, f64::from((position.max(1) - 1) / every))
             }
         };
         let amount = match (self.steps, self.epochs) {
@@ -144,7 +144,7 @@ impl Plan {
     }
 
     /// The key that makes a step something other than the slope times the rate, if there is one.
-    pub fn stretched_by(&self) -> Option<&'static str> {
+    pub fn non_plain_step_key(&self) -> Option<&'static str> {
         match self.optimiser {
             Optimiser::Adam => Some("optimiser"),
             Optimiser::Sgd => (self.momentum.get() > 0.0).then_some("momentum"),
@@ -152,24 +152,24 @@ impl Plan {
     }
 
     /// Whether slopes are shortened, with whatever was added to them.
-    pub fn clips(&self) -> bool {
+    pub fn clips_gradients(&self) -> bool {
         self.clip_norm.is_some()
     }
 
     /// A step without correction.
     pub fn plain_step(&self, job: &Job) -> StepRule<'static> {
-        self.step_at(job.learning_rate)
+        self.step_with(job.learning_rate)
     }
 
     /// What a step with this correction asks of whoever takes it.
-    pub fn skills(&self, correction: StepRule<'_>) -> Vec<StepFeature> {
-        let StepRule { proximal: pull, correction: push, .. } = correction;
-        StepRule { proximal: pull, correction: push, ..self.step_at(0.0) }.step_features()
+    pub fn step_features(&self, correction_rule: StepRule<'_>) -> Vec<StepFeature> {
+        let StepRule { proximal: pull, correction: push, .. } = correction_rule;
+        StepRule { proximal: pull, correction: push, ..self.step_with(0.0) }.step_features()
     }
 
-    fn step_at(&self, rate: f32) -> StepRule<'static> {
+    fn step_with(&self, learning_rate: f32) -> StepRule<'static> {
         StepRule {
-            learning_rate: rate,
+            learning_rate,
             momentum: self.momentum.get() as f32,
             nesterov: self.nesterov,
             adam: (self.optimiser == Optimiser::Adam).then(|| Adam {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_follow_their_schedule() {
+    fn learning_rates_follow_their_schedule() {
         check_rates("", &[1, 2, 100], &[0.8, 0.8, 0.8]);
         check_rates("schedule = \"inverse\"", &[1, 2, 4], &[0.8, 0.4, 0.2]);
         check_rates("schedule = \"inverse-sqrt\"", &[1, 4, 16], &[0.8, 0.4, 0.2]);

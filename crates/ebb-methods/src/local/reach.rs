@@ -4,15 +4,15 @@ use ebb_settings::{Settings, SettingsError};
 
 /// What makes a step more or less than its gradient, as `[local]` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Reach {
+pub(crate) struct EffectiveSteps {
     pub(crate) momentum: f64,
     pub(crate) nesterov: bool,
     pub(crate) mu: f64,
 }
 
-impl Reach {
+impl EffectiveSteps {
     /// Of the run's local rule, for a method that must know and whose table this is.
-    pub(crate) fn of_local(settings: &Settings<'_>) -> Result<Reach, SettingsError> {
+    pub(crate) fn from_local_rule(settings: &Settings<'_>) -> Result<EffectiveSteps, SettingsError> {
         let local = settings.elsewhere("local");
         let refuse = |why: &str| Err(settings.error("kind", format!("it counts gradients, and {why}")));
         if local.text("optimiser") == Some("adam") {
@@ -23,7 +23,7 @@ impl Reach {
                 format!("{kind} adds to them; use local.kind = \"sgd\" or \"fedprox\", or another kind");
             return refuse(&why);
         }
-        Ok(Reach {
+        Ok(EffectiveSteps {
             momentum: local.number("momentum").unwrap_or(0.0),
             nesterov: local.flag("nesterov").unwrap_or(false),
             mu: local.number("mu").unwrap_or(0.0),
@@ -31,14 +31,14 @@ impl Reach {
     }
 
     /// Of so many steps at a rate, in steps; not above 0 where the pull throws the client about.
-    pub(crate) fn steps(&self, steps: u32, rate: f64) -> f64 {
-        let (mut reach, mut speed) = (0.0, 0.0);
+    pub(crate) fn count(&self, steps: u32, learning_rate: f64) -> f64 {
+        let (mut effective, mut speed) = (0.0, 0.0);
         for _ in 0..steps {
-            let slope = 1.0 - rate * self.mu * reach;
-            speed = self.momentum * speed + slope;
-            reach += if self.nesterov { slope + self.momentum * speed } else { speed };
+            let gradient = 1.0 - learning_rate * self.mu * effective;
+            speed = self.momentum * speed + gradient;
+            effective += if self.nesterov { gradient + self.momentum * speed } else { speed };
         }
-        reach
+        effective
     }
 }
 
@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn how_far_steps_reach() {
-        let reach = |momentum, nesterov, mu, steps| Reach { momentum, nesterov, mu }.steps(steps, 0.1);
+        let reach =
+            |momentum, nesterov, mu, steps| EffectiveSteps { momentum, nesterov, mu }.count(steps, 0.1);
         assert_eq!(reach(0.0, false, 0.0, 7), 7.0);
         // 1, then 1.9, then 2.71.
         assert!((reach(0.9, false, 0.0, 3) - 5.61).abs() < 1e-12);

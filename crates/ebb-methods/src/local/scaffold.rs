@@ -33,13 +33,13 @@ weight_decay = 0.0",
         let plan = Plan::parse(settings, &["option"])?;
         let Own { option } = settings.parse_without(&["kind"])?;
         if option == Variate::II
-            && let Some(key) = plan.stretched_by()
+            && let Some(key) = plan.non_plain_step_key()
         {
             let message = "option II reads the gradient off the distance moved, which momentum and Adam stretch; \
                            leave it out or give option = \"I\"";
             return Err(settings.error(key, message));
         }
-        if option == Variate::II && plan.clips() {
+        if option == Variate::II && plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out or give option = \"I\"";
             return Err(settings.error("clip_norm", message));
         }
@@ -79,9 +79,10 @@ impl LocalRule for Scaffold {
     }
 
     fn step_features(&self) -> Vec<StepFeature> {
-        let mut skills = self.plan.skills(StepRule { correction: Some(&[]), ..StepRule::default() });
-        skills.extend((self.option == Variate::I).then_some(StepFeature::FullGradient));
-        skills
+        let mut step_features =
+            self.plan.step_features(StepRule { correction: Some(&[]), ..StepRule::default() });
+        step_features.extend((self.option == Variate::I).then_some(StepFeature::FullGradient));
+        step_features
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {
@@ -90,27 +91,32 @@ impl LocalRule for Scaffold {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
-        let Some(everybodys) = job.global.side_vectors.get(CONTROL) else {
+        let Some(server_control) = job.global.side_vectors.get(CONTROL) else {
             // Corrected by its own variate alone, a client would go nowhere.
             run.steps(run.steps_requested(), &plain);
             return None;
         };
-        let push = match memory.side_vectors.get(CONTROL) {
-            Some(own) => everybodys.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
-            None => everybodys.clone(),
+        let correction = match memory.side_vectors.get(CONTROL) {
+            Some(own) => server_control.iter().zip(own).map(|(everybodys, own)| everybodys - own).collect(),
+            None => server_control.clone(),
         };
         let at_start = (self.option == Variate::I).then(|| run.full_gradient());
-        let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&push), ..plain });
+        let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&correction), ..plain });
         let reach = f64::from(done) * f64::from(job.learning_rate);
         // Whoever did nothing has nothing to report, and will not be heard.
-        let control = (reach > 0.0).then(|| at_start.unwrap_or_else(|| met(&run.delta(), reach, &push)))?;
+        let control = (reach > 0.0)
+            .then(|| at_start.unwrap_or_else(|| mean_gradient(&run.delta(), reach, &correction)))?;
         Some(Parcel { model: Vec::new(), side_vectors: BTreeMap::from([(Cow::Borrowed(CONTROL), control)]) })
     }
 }
 
 /// The mean gradient of the steps, without the push that was added to each.
-pub(super) fn met(moved: &[f32], reach: f64, push: &[f32]) -> Vec<f32> {
-    moved.iter().zip(push).map(|(&by, &push)| (-f64::from(by) / reach - f64::from(push)) as f32).collect()
+pub(super) fn mean_gradient(moved: &[f32], total_rate: f64, correction: &[f32]) -> Vec<f32> {
+    moved
+        .iter()
+        .zip(correction)
+        .map(|(&by, &push)| (-f64::from(by) / total_rate - f64::from(push)) as f32)
+        .collect()
 }
 
 #[cfg(test)]
@@ -129,7 +135,7 @@ mod tests {
         let rule = local(ENTRY, &format!("rate = 0.1\nsteps = 2\n{settings}")).unwrap();
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
         let (run, remembered) = run_local(rule.as_ref(), start, &[(CONTROL, vec![everybodys])], &memory(own));
-        assert!((run.weight - weight).abs() < 1e-5, "{}, not {weight}", run.weight);
+        assert!((run.parameter - weight).abs() < 1e-5, "{}, not {weight}", run.parameter);
         let found = remembered.unwrap().side_vectors[CONTROL][0];
         assert!((found - control).abs() < 1e-5, "{found}, not {control}");
     }
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_pushed_by_the_difference_of_the_variates() {
+    fn steps_are_corrected_by_the_difference_of_the_variates() {
         // 10 - 0.1 (10 - 4 + 3) = 9.1, then 9.1 - 0.1 (9.1 - 4 + 3) = 8.29; gradients 10 and 9.1.
         check("", 2, (3.0, Some(4.0)), 8.29, 9.55);
         check("option = \"I\"", 2, (3.0, Some(4.0)), 8.29, 10.0);
@@ -169,7 +175,7 @@ mod tests {
         let rule = local(ENTRY, "rate = 0.1\nsteps = 2").unwrap();
         let (run, remembered) =
             run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &memory(Some(4.0)));
-        assert!((run.weight - 8.1).abs() < 1e-5 && remembered.is_none());
+        assert!((run.parameter - 8.1).abs() < 1e-5 && remembered.is_none());
     }
 
     #[test]

@@ -31,7 +31,7 @@ struct Sgd {
 
 impl LocalRule for Sgd {
     fn step_features(&self) -> Vec<StepFeature> {
-        self.plan.skills(StepRule::default())
+        self.plan.step_features(StepRule::default())
     }
 
     fn plan(&self, tick: u32) -> (f32, Work) {

@@ -13,7 +13,7 @@ use ebb_settings::{Entry, Settings, SettingsError, build};
 use serde::{Deserialize, Serialize};
 
 use super::arrivals::{self, Arrivals};
-use super::departures::{self, Departures, Leaving};
+use super::departures::{self, DepartedClient, Departures};
 use super::gradients::Gradients;
 
 /// The registry's line.
@@ -32,23 +32,23 @@ pub const ENTRY: Entry<dyn Objective> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     #[serde(default)]
-    by: By,
+    by: ShareBasis,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum By {
+enum ShareBasis {
     #[default]
     Samples,
     Equal,
 }
 
 struct Enrolled {
-    by: By,
+    basis: ShareBasis,
     arrivals: Box<dyn Arrivals>,
     departures: Box<dyn Departures>,
     /// The state of the census that the shares were made from.
-    seen: Option<u64>,
+    seen_changes: Option<u64>,
     /// Who counts.
     members: Bits,
     /// Who left and counts all the same.
@@ -58,38 +58,38 @@ struct Enrolled {
     newcomers: BTreeMap<ClientId, RoundNo>,
     /// By client: how far its loss fell when it last answered; NaN for those that never did. Empty unless somebody asks.
     falls: Vec<f64>,
-    judged: Vec<ClientDecision>,
+    decisions: Vec<ClientDecision>,
 }
 
 impl Enrolled {
     fn build(settings: &Settings<'_>) -> Result<Enrolled, SettingsError> {
         let Table { by } = settings.parse_without(&["kind", "arrivals", "departures"])?;
         Ok(Enrolled {
-            by,
+            basis: by,
             arrivals: build(arrivals::ALL, &settings.inner("arrivals"), Some("vanilla"))?,
             departures: build(departures::ALL, &settings.inner("departures"), Some("drop"))?,
-            seen: None,
+            seen_changes: None,
             members: Bits::default(),
             kept: Bits::default(),
             shares: Shares::default(),
             newcomers: BTreeMap::new(),
             falls: Vec::new(),
-            judged: Vec::new(),
+            decisions: Vec::new(),
         })
     }
 
     /// Takes in who came and who went.
-    fn look_at(&mut self, number: RoundNo, census: &Census) {
-        self.seen = Some(census.changes());
+    fn update_membership(&mut self, number: RoundNo, census: &Census) {
+        self.seen_changes = Some(census.changes());
         let enrolled = census.enrolled();
         self.kept.grow(census.len());
         let gone = self.members.iter().filter(|&idx| !enrolled.get(idx) && !self.kept.get(idx));
         for idx in gone.collect::<Vec<_>>() {
             let client = ClientId::new(idx);
             let fall = self.falls.get(idx).copied().filter(|fall| !fall.is_nan());
-            let judgement = self.departures.judge(&Leaving { client, number, fall });
-            self.kept.set(idx, judgement.decision == departures::KEPT);
-            self.judged.extend(Some(judgement).filter(|one| !one.metrics.is_empty()));
+            let decision = self.departures.decide(&DepartedClient { client, number, loss_fall: fall });
+            self.kept.set(idx, decision.decision == departures::KEPT);
+            self.decisions.extend(Some(decision).filter(|one| !one.metrics.is_empty()));
         }
         self.kept.subtract(enrolled);
         let mut members = enrolled.clone();
@@ -101,10 +101,10 @@ impl Enrolled {
         }
         self.newcomers.retain(|client, _| members.get(client.idx()));
         self.members = members;
-        let by = self.by;
+        let by = self.basis;
         let weight = |client| match by {
-            By::Samples => f64::from(census.samples(client)),
-            By::Equal => 1.0,
+            ShareBasis::Samples => f64::from(census.samples(client)),
+            ShareBasis::Equal => 1.0,
         };
         let shares = Shares::over(number, &self.members, weight);
         if shares.as_slice() != self.shares.as_slice() {
@@ -115,13 +115,13 @@ impl Enrolled {
 
 impl Objective for Enrolled {
     fn retention(&self) -> Retention {
-        if self.arrivals.judges() { Retention::KeepAll } else { Retention::Fold }
+        if self.arrivals.needs_updates() { Retention::KeepAll } else { Retention::Fold }
     }
 
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares> {
-        let changed = self.seen != Some(census.changes());
+        let changed = self.seen_changes != Some(census.changes());
         if changed {
-            self.look_at(number, census);
+            self.update_membership(number, census);
         }
         let factor = |since: &RoundNo| self.arrivals.factor(number - since + 1);
         self.newcomers.retain(|_, since| factor(since) > 1.0 + NEGLIGIBLE);
@@ -135,18 +135,18 @@ impl Objective for Enrolled {
 
     fn reweight(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
         // Updates may be held for other reasons; and most of the time nobody is new.
-        if !self.arrivals.judges() || self.newcomers.is_empty() {
+        if !self.arrivals.needs_updates() || self.newcomers.is_empty() {
             return None;
         }
-        let reach = |steps, rate| self.arrivals.reach(steps, rate).unwrap_or(0.0);
-        let gradients = Gradients::of(round, contributions, reach);
+        let effective_steps = |steps, rate| self.arrivals.effective_steps(steps, rate).unwrap_or(0.0);
+        let gradients = Gradients::of(round, contributions, effective_steps);
         let mut plain = Vec::new();
         for &client in self.newcomers.keys() {
-            let Some(found) = gradients.judge(round, client) else { continue };
+            let Some(found) = gradients.decide(round, client) else { continue };
             if found.decision != arrivals::BOOSTED {
                 plain.push(client);
             }
-            self.judged.push(found);
+            self.decisions.push(found);
         }
         if plain.is_empty() {
             return None;
@@ -160,11 +160,11 @@ impl Objective for Enrolled {
     }
 
     fn decisions(&mut self) -> Vec<ClientDecision> {
-        std::mem::take(&mut self.judged)
+        std::mem::take(&mut self.decisions)
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
-        if self.departures.asks_for_losses() {
+        if self.departures.needs_losses() {
             self.falls.resize(round.census.len(), f64::NAN);
             // One step says nothing of how far a loss falls.
             for answer in report.responses.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
@@ -179,7 +179,7 @@ const NEGLIGIBLE: f64 = 1e-6;
 
 impl State for Enrolled {
     fn save(&self, to: &mut Saver) {
-        to.u64s("seen", self.seen.as_slice());
+        to.u64s("seen", self.seen_changes.as_slice());
         to.u64("len", self.members.len() as u64);
         to.u64s("members", self.members.words());
         to.u64s("kept", self.kept.words());
@@ -190,7 +190,7 @@ impl State for Enrolled {
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.seen = from.u64s("seen")?.first().copied();
+        self.seen_changes = from.u64s("seen")?.first().copied();
         let len = from.u64("len")? as usize;
         self.members = Bits::from_words(from.u64s("members")?, len);
         self.kept = Bits::from_words(from.u64s("kept")?, len);
@@ -210,7 +210,7 @@ mod tests {
     use ebb_settings::{Facts, Tree};
 
     use super::*;
-    use crate::testing::{answer, partial};
+    use crate::testing::{client_update, partial};
 
     fn objective(text: &str) -> Enrolled {
         let tree = Tree::parse(&format!("[objective]\n{text}"), "a.toml").unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_departure_is_decided_by_is_told() {
+    fn what_a_departure_is_decided_by_is_recorded() {
         let mut census = census(&[1, 1, 1]);
         let constants = "d = 200.0\nv = 2000.0\ngamma = 100.0\nv1 = 2500.0\ngamma1 = 100.0\nsteps = 5";
         let mut objective = objective(&format!("[objective.departures]\nkind = \"min-bound\"\n{constants}"));
@@ -348,8 +348,8 @@ mod tests {
         assert!(objective.decisions().is_empty());
         census.leave(client(1), 20);
         shares(&mut objective, &mut held, 20, &census);
-        let judged = objective.decisions();
-        let [one] = &judged[..] else { panic!("{judged:?}") };
+        let decisions = objective.decisions();
+        let [one] = &decisions[..] else { panic!("{decisions:?}") };
         assert_eq!((one.client, one.decision), (client(1), "excluded"));
         assert_eq!((one.metrics["bound_kept"], one.metrics["bound_excluded"]), (10.0, 5.0));
         assert!(objective.decisions().is_empty(), "it is told once");
@@ -368,14 +368,14 @@ mod tests {
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         for (number, fall) in [(0, 50.0), (1, 0.5)] {
-            let mut said = answer(1, number, 0.0);
-            let update = Arc::make_mut(&mut said.update);
+            let mut reported = client_update(1, number, 0.0);
+            let update = Arc::make_mut(&mut reported.update);
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(9).unwrap());
-            let returns = Responses { fresh: vec![said], ..Responses::default() };
+            let responses = Responses { fresh: vec![reported], ..Responses::default() };
             let cohort = Cohort::by_deadline([]);
             objective.observe(
                 &round(number, &census, &held),
-                &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
+                &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
             );
         }
         // What it knows survives being saved.
@@ -388,10 +388,10 @@ mod tests {
         for objective in [&mut objective, &mut again] {
             let mut held = held.clone();
             shares(objective, &mut held, 60, &census);
-            let judged = objective.decisions();
+            let decisions = objective.decisions();
             // 40 rounds are left, and ten times the root of 30 are needed.
-            assert_eq!((judged[0].decision, judged[0].metrics["gamma_l"]), ("kept", 0.5));
-            assert_eq!((judged[1].decision, judged[1].metrics.get("gamma_l")), ("excluded", None));
+            assert_eq!((decisions[0].decision, decisions[0].metrics["gamma_l"]), ("kept", 0.5));
+            assert_eq!((decisions[1].decision, decisions[1].metrics.get("gamma_l")), ("excluded", None));
             assert_eq!(held.as_slice(), [0.5, 0.5, 0.0]);
         }
     }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn only_auto_judges_though_others_hold_updates_too() {
+    fn only_auto_decides_though_others_hold_updates_too() {
         let mut census = census(&[1, 1]);
         let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
         assert_eq!(objective.retention(), Retention::Fold);
@@ -460,7 +460,7 @@ mod tests {
 
     /// Two come at once, with two fifths each, to one with a fifth: each is judged against both others.
     #[test]
-    fn newcomers_are_judged_against_everybody_else() {
+    fn newcomers_are_compared_against_everybody_else() {
         let mut census = census(&[1]);
         let mut objective = objective("[objective.arrivals]\nkind = \"auto\"");
         let mut held = Shares::default();
@@ -491,14 +491,14 @@ mod tests {
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         for (steps, fall) in [(4, 0.5), (1, 0.0)] {
-            let mut said = answer(1, 0, 0.0);
-            let update = Arc::make_mut(&mut said.update);
+            let mut reported = client_update(1, 0, 0.0);
+            let update = Arc::make_mut(&mut reported.update);
             (update.loss_fall, update.steps) = (fall, std::num::NonZeroU32::new(steps).unwrap());
-            let returns = Responses { fresh: vec![said], ..Responses::default() };
+            let responses = Responses { fresh: vec![reported], ..Responses::default() };
             let cohort = Cohort::by_deadline([]);
             objective.observe(
                 &round(0, &census, &held),
-                &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
+                &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
             );
         }
         assert_eq!(objective.falls[1], 0.5);

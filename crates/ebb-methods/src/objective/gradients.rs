@@ -20,12 +20,12 @@ impl<'c> Gradients<'c> {
     pub(super) fn of(
         round: &Round<'_>,
         contributions: &'c [Contribution],
-        reach: impl Fn(u32, f64) -> f64,
+        effective_steps: impl Fn(u32, f64) -> f64,
     ) -> Gradients<'c> {
         let mut own = Vec::new();
         for one in contributions.iter().filter(|one| one.is_own()) {
-            let rate = f64::from(one.update.learning_rate);
-            let far = rate * reach(one.update.steps.get(), rate);
+            let learning_rate = f64::from(one.update.learning_rate);
+            let far = learning_rate * effective_steps(one.update.steps.get(), learning_rate);
             if far > 0.0 {
                 own.push((one.client, one.update.delta.model.as_slice(), 1.0 / far));
             }
@@ -40,7 +40,7 @@ impl<'c> Gradients<'c> {
 
     /// Whether a newcomer's updates should still count for more; `None` where it cannot be said: it did not answer, or nobody
     /// else did.
-    pub(super) fn judge(&self, round: &Round<'_>, client: ClientId) -> Option<ClientDecision> {
+    pub(super) fn decide(&self, round: &Round<'_>, client: ClientId) -> Option<ClientDecision> {
         let &(_, update, scale) = self.own.iter().find(|(one, _, _)| *one == client)?;
         let share = round.share(client);
         let others = self.answered - share;
@@ -52,7 +52,7 @@ impl<'c> Gradients<'c> {
         let new = scale * vectors::norm(update);
         let ratio = share / (1.0 - share);
         let verdict = if old < ratio * new { BOOSTED } else { PLAIN };
-        let figures = [("gradient_others", old), ("gradient_own", new), ("share_ratio", ratio)];
-        Some(ClientDecision { client, decision: verdict, metrics: figures.into() })
+        let metrics = [("gradient_others", old), ("gradient_own", new), ("share_ratio", ratio)];
+        Some(ClientDecision { client, decision: verdict, metrics: metrics.into() })
     }
 }

@@ -2,8 +2,8 @@
 
 use ebb_round::{ClientId, Stream};
 
-use super::draw::{Line, Sampler, settle};
-use super::urn::Urn;
+use super::draw::{InclusionProbabilities, Sampler, cap_probabilities};
+use super::urn::WeightTree;
 
 /// `count` of the clients in proportion to their weights, as far as nobody can be drawn with more than chance 1: all of them if there are no more.
 /// By `multinomial-nr` one after another, each time in proportion to the weights of those that are left. Whoever has no weight is drawn
@@ -20,15 +20,15 @@ pub(super) fn draw_by_weight(
     }
     let has_none = weights.iter().all(|&weight| weight <= 0.0);
     let logs = weights.iter().map(|&weight| if has_none { 0.0 } else { libm::log(weight.max(0.0)) });
-    let mut urn = Urn::filled(logs.collect());
+    let mut tree = WeightTree::filled(logs.collect());
     let mut overflow = Vec::new();
     let factor = match sampler {
         // It draws by weight whatever the chances come to.
-        Sampler::MultinomialNr => count as f64 / urn.sum(),
-        _ => settle(&mut urn, &mut overflow, count as f64, 0.0),
+        Sampler::MultinomialNr => count as f64 / tree.sum(),
+        _ => cap_probabilities(&mut tree, &mut overflow, count as f64, 0.0),
     };
-    let mut line = Line { certain: &overflow, urn: &mut urn, base: 0.0, factor };
-    sampler.draw(&mut line, stream).picks.iter().map(|pick| clients[pick.client.idx()]).collect()
+    let mut probabilities = InclusionProbabilities { certain: &overflow, tree: &mut tree, base: 0.0, factor };
+    sampler.draw(&mut probabilities, stream).selected.iter().map(|pick| clients[pick.client.idx()]).collect()
 }
 
 #[cfg(test)]
@@ -49,13 +49,13 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(weights: &[f64], count: usize, chances: &[f64]) {
-        check_by(Sampler::MultinomialNr, weights, count, chances);
+    fn check(weights: &[f64], count: usize, expected: &[f64]) {
+        check_by(Sampler::MultinomialNr, weights, count, expected);
     }
 
     #[track_caller]
-    fn check_by(sampler: Sampler, weights: &[f64], count: usize, chances: &[f64]) {
-        for (times, chance) in drawn(sampler, weights, count).iter().zip(chances) {
+    fn check_by(sampler: Sampler, weights: &[f64], count: usize, expected: &[f64]) {
+        for (times, chance) in drawn(sampler, weights, count).iter().zip(expected) {
             let error = (20_000.0 * chance * (1.0 - chance)).sqrt();
             assert!((times - 20_000.0 * chance).abs() <= 5.0 * error, "{times} for a chance of {chance}");
         }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_designs_draw_in_proportion_as_far_as_chances_go() {
+    fn exact_designs_draw_in_proportion_as_far_as_probabilities_go() {
         for sampler in [Sampler::DepRound, Sampler::Systematic, Sampler::Poisson] {
             check_by(sampler, &[1.0, 2.0, 5.0], 1, &[0.125, 0.25, 0.625]);
             check_by(sampler, &[1.0, 2.0, 5.0], 2, &[1.0 / 3.0, 2.0 / 3.0, 1.0]);

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::by_weight::draw_by_weight;
 use super::draw::Sampler;
-use super::{Among, check_cohort, first_in, without_chances};
+use super::{Among, check_cohort, first_in, without_probabilities};
 
 /// Candidates of which no number is given, if there are so many clients.
-const CANDIDATES: usize = 50;
+const DEFAULT_CANDIDATES: usize = 50;
 
 /// The settings that those methods share.
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl Candidates {
     ) -> Result<Candidates, SettingsError> {
         check_cohort(settings, cohort)?;
         let (cohort, n_clients) = (cohort.get(), settings.facts().n_clients);
-        let candidates = candidates.map_or(CANDIDATES.min(n_clients), NonZeroUsize::get);
+        let candidates = candidates.map_or(DEFAULT_CANDIDATES.min(n_clients), NonZeroUsize::get);
         if candidates > n_clients {
             let message = format!("more than the fleet has; give at most its {n_clients} clients");
             return Err(settings.error("candidates", message));
@@ -79,6 +79,6 @@ impl Candidates {
         let largest = first_in(ranked.collect(), self.cohort, |one, other| {
             other.0.total_cmp(&one.0).then((one.1, one.2).cmp(&(other.1, other.2)))
         });
-        without_chances(largest.into_iter().map(|(_, _, client)| client))
+        without_probabilities(largest.into_iter().map(|(_, _, client)| client))
     }
 }

@@ -54,7 +54,7 @@ impl Selector for Cyclic {
         let mut group = Bits::new(round.census.len());
         let among = self.among.of(round.census);
         among.iter().filter(|&idx| idx % self.groups == turn).for_each(|idx| group.set(idx, true));
-        uniform::drawn(round, &group, self.cohort.get())
+        uniform::draw_uniformly(round, &group, self.cohort.get())
     }
 }
 
@@ -63,7 +63,7 @@ stateless!(Cyclic);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, selector};
+    use crate::testing::{World, selected_indices, selector};
 
     #[test]
     fn groups_take_turns() {
@@ -72,14 +72,16 @@ mod tests {
         for number in 0..30 {
             let cohort = cyclic.select(&world.round(number), &Probes::new());
             let turn = number as usize / 2 % 3;
-            assert!(cohort.selected.len() == 2 && asked(&cohort).iter().all(|idx| idx % 3 == turn));
+            assert!(
+                cohort.selected.len() == 2 && selected_indices(&cohort).iter().all(|idx| idx % 3 == turn)
+            );
             let size = if turn == 0 { 4.0 } else { 3.0 };
             assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability == Some(2.0 / size)));
         }
     }
 
     #[test]
-    fn a_group_that_is_down_is_not_asked_and_empty_groups_are_refused() {
+    fn a_group_that_is_down_is_not_selected_and_empty_groups_are_refused() {
         let world = World::of(6).with_up(&[0, 2, 4]);
         let mut cyclic = selector(ENTRY, "cohort = 2\ngroups = 2", 6).unwrap();
         assert!(cyclic.select(&world.round(1), &Probes::new()).selected.is_empty());

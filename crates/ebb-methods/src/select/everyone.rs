@@ -16,12 +16,12 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
 #[serde(deny_unknown_fields)]
 struct Everyone {
     #[serde(default)]
-    wait: Until,
+    wait: WaitFor,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Until {
+enum WaitFor {
     #[default]
     Deadline,
     Everyone,
@@ -30,8 +30,8 @@ enum Until {
 impl Selector for Everyone {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let wait = match self.wait {
-            Until::Deadline => Wait::Deadline,
-            Until::Everyone => Wait::Everyone,
+            WaitFor::Deadline => Wait::Deadline,
+            WaitFor::Everyone => Wait::Everyone,
         };
         Cohort { wait, ..Cohort::by_deadline(round.enrolled()) }
     }

@@ -27,7 +27,7 @@ among = \"up\"               # or enrolled",
         if table.pace.get() <= 0.0 {
             return Err(settings.error("pace", "nothing would ever be learnt; give a number above 0"));
         }
-        Ok(Box::new(F3ast { table, often: Vec::new() }))
+        Ok(Box::new(F3ast { table, selection_rates: Vec::new() }))
     },
 };
 
@@ -49,40 +49,44 @@ fn thousandth() -> Share {
 struct F3ast {
     table: Table,
     /// How often each client is asked; NaN before it is first seen.
-    often: Vec<f64>,
+    selection_rates: Vec<f64>,
 }
 
 impl Selector for F3ast {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let enrolled = round.census.enrolled();
         let at_first = self.table.cohort.get().min(enrolled.count()) as f64 / enrolled.count().max(1) as f64;
-        self.often.resize(self.often.len().max(round.census.len()), f64::NAN);
-        for idx in enrolled.iter().filter(|&idx| self.often[idx].is_nan()).collect::<Vec<_>>() {
-            self.often[idx] = at_first;
+        self.selection_rates.resize(self.selection_rates.len().max(round.census.len()), f64::NAN);
+        for idx in enrolled.iter().filter(|&idx| self.selection_rates[idx].is_nan()).collect::<Vec<_>>() {
+            self.selection_rates[idx] = at_first;
         }
-        let worth = |client: ClientId| round.share(client) / self.often[client.idx()];
+        let priority = |client: ClientId| round.share(client) / self.selection_rates[client.idx()];
         let among = self.table.among.of(round.census).iter().map(ClientId::new).collect();
-        let asked = first_in(among, self.table.cohort.get(), |&one: &ClientId, &other| {
-            worth(other).total_cmp(&worth(one)).then(one.cmp(&other))
+        let selected = first_in(among, self.table.cohort.get(), |&one: &ClientId, &other| {
+            priority(other).total_cmp(&priority(one)).then(one.cmp(&other))
         });
         let pace = self.table.pace.get();
-        enrolled.iter().for_each(|idx| self.often[idx] *= 1.0 - pace);
-        asked.iter().for_each(|client| self.often[client.idx()] += pace);
-        let pick = |client: ClientId| Selected {
+        enrolled.iter().for_each(|idx| self.selection_rates[idx] *= 1.0 - pace);
+        selected.iter().for_each(|client| self.selection_rates[client.idx()] += pace);
+        let select_one = |client: ClientId| Selected {
             client,
-            inclusion_probability: Some(self.often[client.idx()].min(1.0)),
+            inclusion_probability: Some(self.selection_rates[client.idx()].min(1.0)),
         };
-        Cohort { selected: asked.into_iter().map(pick).collect(), wait: Wait::Deadline, is_approximate: true }
+        Cohort {
+            selected: selected.into_iter().map(select_one).collect(),
+            wait: Wait::Deadline,
+            is_approximate: true,
+        }
     }
 }
 
 impl State for F3ast {
     fn save(&self, to: &mut Saver) {
-        to.f64s("often", &self.often);
+        to.f64s("often", &self.selection_rates);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.often = from.f64s("often")?;
+        self.selection_rates = from.f64s("often")?;
         Ok(())
     }
 }
@@ -90,19 +94,19 @@ impl State for F3ast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, reloaded, selector};
+    use crate::testing::{World, reloaded, selected_indices, selector};
 
     #[test]
-    fn those_asked_least_often_for_what_they_count_come_first() {
+    fn those_selected_least_often_for_what_they_count_come_first() {
         let world = World::with_samples(&[1, 1, 2, 4]);
         let text = "cohort = 2\npace = 0.5";
         let mut f3ast = selector(ENTRY, text, 4).unwrap();
         let mut play = |number| {
             let cohort = f3ast.select(&world.round(number), &Probes::new());
-            let chance = |pick: &Selected| (pick.client.idx(), pick.inclusion_probability.unwrap());
-            let mut chances: Vec<_> = cohort.selected.iter().map(chance).collect();
-            chances.sort_by_key(|(idx, _)| *idx);
-            chances
+            let probability = |pick: &Selected| (pick.client.idx(), pick.inclusion_probability.unwrap());
+            let mut probabilities: Vec<_> = cohort.selected.iter().map(probability).collect();
+            probabilities.sort_by_key(|(idx, _)| *idx);
+            probabilities
         };
         // All at 1/2: shares decide. Then 3/4 and 1/4: .33, .33, .33 and .67, where the lower id comes first.
         assert_eq!(play(0), [(2, 0.75), (3, 0.75)]);
@@ -110,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_asked_when_all_are_needed_and_state_is_saved() {
+    fn everybody_is_selected_when_all_are_needed_and_state_is_saved() {
         let world = World::of(4);
         let mut all = selector(ENTRY, "cohort = 4", 4).unwrap();
         for number in 0..50 {
-            let picks = all.select(&world.round(number), &Probes::new()).selected;
+            let selected = all.select(&world.round(number), &Probes::new()).selected;
             assert!(
-                picks.len() == 4
-                    && picks.iter().all(|pick| (pick.inclusion_probability.unwrap() - 1.0).abs() < 1e-12)
+                selected.len() == 4
+                    && selected.iter().all(|pick| (pick.inclusion_probability.unwrap() - 1.0).abs() < 1e-12)
             );
         }
         let text = "cohort = 2\npace = 0.1";
@@ -134,11 +138,11 @@ mod tests {
     fn among_those_that_are_up_and_a_newcomer_is_nobody_special() {
         let mut world = World::of(4).with_up(&[1, 3]);
         let mut f3ast = selector(ENTRY, "cohort = 2\npace = 0.5", 5).unwrap();
-        assert_eq!(asked(&f3ast.select(&world.round(0), &Probes::new())), [1, 3]);
+        assert_eq!(selected_indices(&f3ast.select(&world.round(0), &Probes::new())), [1, 3]);
         world.join(4, 1);
         let world = world.with_up(&[1, 3, 4]);
         let cohort = f3ast.select(&world.round(1), &Probes::new());
-        assert_eq!(asked(&cohort), [1, 4], "2 of 5 for the newcomer, 3 of 4 for the others");
+        assert_eq!(selected_indices(&cohort), [1, 4], "2 of 5 for the newcomer, 3 of 4 for the others");
         assert!(selector(ENTRY, "cohort = 2\npace = 0.0", 4).err().unwrap().contains("above 0"));
     }
 }

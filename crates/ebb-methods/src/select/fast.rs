@@ -49,24 +49,24 @@ fn one() -> Positive {
 
 /// When a round is a snapshot.
 #[derive(Debug)]
-enum When {
-    Chance(f64),
+enum Trigger {
+    Probability(f64),
     Every(u32),
     Adaptive(Adaptive),
 }
 
 struct Fast {
     cohort: usize,
-    invited: usize,
+    n_selected: usize,
     /// What its coins are drawn for: one around another has coins of its own.
-    purpose: String,
-    when: When,
-    around: Box<dyn Selector>,
+    stream_purpose: String,
+    trigger: Trigger,
+    inner: Box<dyn Selector>,
     /// Whether the last round was a snapshot, and whether fewer than its cohort answered.
-    snapshot: bool,
-    short: bool,
-    rounds: u64,
-    snapshots: u64,
+    was_snapshot: bool,
+    was_short: bool,
+    n_rounds: u64,
+    n_snapshots: u64,
 }
 
 impl Fast {
@@ -93,9 +93,9 @@ impl Fast {
             settings.resolve("adaptive", lambda);
         }
         let when = match (table.chance, table.every, adaptive) {
-            (Some(chance), ..) => When::Chance(chance.get()),
-            (_, Some(every), _) => When::Every(every.get()),
-            (.., lambda) => When::Adaptive(Adaptive {
+            (Some(chance), ..) => Trigger::Probability(chance.get()),
+            (_, Some(every), _) => Trigger::Every(every.get()),
+            (.., lambda) => Trigger::Adaptive(Adaptive {
                 lambda: lambda.unwrap_or(1.0),
                 smooth: table.smooth.map(Share::get),
                 window: table.window.map(|window| window.get() as usize),
@@ -106,95 +106,95 @@ impl Fast {
         let invited = (table.over.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
         Ok(Fast {
             cohort: table.cohort.get(),
-            invited,
-            purpose: format!("snapshot of {}", settings.path()),
-            when,
-            around: Registry::inner_selector(&settings.inner("around"), "everyone")?,
-            snapshot: false,
-            short: false,
-            rounds: 0,
-            snapshots: 0,
+            n_selected: invited,
+            stream_purpose: format!("snapshot of {}", settings.path()),
+            trigger: when,
+            inner: Registry::inner_selector(&settings.inner("around"), "everyone")?,
+            was_snapshot: false,
+            was_short: false,
+            n_rounds: 0,
+            n_snapshots: 0,
         })
     }
 
     /// The chance that a round is a snapshot.
-    fn q(&self, round: &Round<'_>) -> f64 {
-        match &self.when {
-            When::Chance(chance) => *chance,
-            When::Every(every) => f64::from(u8::from(round.number.is_multiple_of(*every))),
-            When::Adaptive(adaptive) => adaptive.q,
+    fn snapshot_probability(&self, round: &Round<'_>) -> f64 {
+        match &self.trigger {
+            Trigger::Probability(chance) => *chance,
+            Trigger::Every(every) => f64::from(u8::from(round.number.is_multiple_of(*every))),
+            Trigger::Adaptive(adaptive) => adaptive.q,
         }
     }
 
     fn is_snapshot(&self, round: &Round<'_>) -> bool {
-        round.rng(&self.purpose).bernoulli(self.q(round))
+        round.rng(&self.stream_purpose).bernoulli(self.snapshot_probability(round))
     }
 }
 
 impl Selector for Fast {
     fn uses_probes(&self) -> bool {
-        self.around.uses_probes()
+        self.inner.uses_probes()
     }
 
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
-        if self.is_snapshot(round) { Vec::new() } else { self.around.probe(round) }
+        if self.is_snapshot(round) { Vec::new() } else { self.inner.probe(round) }
     }
 
     fn probe_samples(&self) -> Option<NonZeroU32> {
-        self.around.probe_samples()
+        self.inner.probe_samples()
     }
 
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
-        self.snapshot = self.is_snapshot(round);
-        self.rounds += 1;
-        self.snapshots += u64::from(self.snapshot);
-        if !self.snapshot {
-            return self.around.select(round, probes);
+        self.was_snapshot = self.is_snapshot(round);
+        self.n_rounds += 1;
+        self.n_snapshots += u64::from(self.was_snapshot);
+        if !self.was_snapshot {
+            return self.inner.select(round, probes);
         }
         let wait =
-            if self.invited > self.cohort { Wait::FirstByPatience(self.cohort) } else { Wait::Everyone };
+            if self.n_selected > self.cohort { Wait::FirstByPatience(self.cohort) } else { Wait::Everyone };
         // Of more than are needed the first count, and who that is goes by speed too.
-        let approximate = self.invited > self.cohort;
-        Cohort { wait, is_approximate: approximate, ..uniform::of_enrolled(round, self.invited) }
+        let approximate = self.n_selected > self.cohort;
+        Cohort { wait, is_approximate: approximate, ..uniform::of_enrolled(round, self.n_selected) }
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
-        self.short = self.snapshot && report.responses.fresh.len() < self.cohort;
+        self.was_short = self.was_snapshot && report.responses.fresh.len() < self.cohort;
         // The other learns from those that it asked itself.
-        if !self.snapshot {
-            self.around.observe(round, report);
+        if !self.was_snapshot {
+            self.inner.observe(round, report);
         }
-        if let When::Adaptive(adaptive) = &mut self.when {
-            let told = report.responses.fresh.iter().filter_map(|answer| answer.update.accuracy);
-            let told: Vec<_> = told.map(f64::from).collect();
-            if !told.is_empty() {
-                adaptive.learn(told.iter().sum::<f64>() / told.len() as f64);
+        if let Trigger::Adaptive(adaptive) = &mut self.trigger {
+            let reported = report.responses.fresh.iter().filter_map(|answer| answer.update.accuracy);
+            let reported: Vec<_> = reported.map(f64::from).collect();
+            if !reported.is_empty() {
+                adaptive.learn(reported.iter().sum::<f64>() / reported.len() as f64);
             }
         }
     }
 
     fn needs_losses(&self) -> bool {
-        matches!(self.when, When::Adaptive(_)) || self.around.needs_losses()
+        matches!(self.trigger, Trigger::Adaptive(_)) || self.inner.needs_losses()
     }
 
     fn needs_accuracy(&self) -> bool {
-        matches!(self.when, When::Adaptive(_)) || self.around.needs_accuracy()
+        matches!(self.trigger, Trigger::Adaptive(_)) || self.inner.needs_accuracy()
     }
 
     fn needs_oracle_probabilities(&self) -> bool {
-        self.around.needs_oracle_probabilities()
+        self.inner.needs_oracle_probabilities()
     }
 
     fn metrics(&self) -> Metrics {
-        let mut notes = if self.snapshot { Metrics::new() } else { self.around.metrics() };
+        let mut metrics = if self.was_snapshot { Metrics::new() } else { self.inner.metrics() };
         let flag = |holds: bool| f64::from(u8::from(holds));
-        notes.insert("fast_snapshot", flag(self.snapshot));
-        notes.insert("fast_short", flag(self.short));
-        notes.insert("fast_arbitrary_share", 1.0 - self.snapshots as f64 / self.rounds.max(1) as f64);
-        if let When::Adaptive(adaptive) = &self.when {
-            notes.insert("fast_q_next", adaptive.q);
+        metrics.insert("fast_snapshot", flag(self.was_snapshot));
+        metrics.insert("fast_short", flag(self.was_short));
+        metrics.insert("fast_arbitrary_share", 1.0 - self.n_snapshots as f64 / self.n_rounds.max(1) as f64);
+        if let Trigger::Adaptive(adaptive) = &self.trigger {
+            metrics.insert("fast_q_next", adaptive.q);
         }
-        notes
+        metrics
     }
 }
 
@@ -206,19 +206,19 @@ struct Adaptive {
     window: Option<usize>,
     q: f64,
     /// The last accuracy, smoothed if that is asked.
-    before: Option<f64>,
+    last_accuracy: Option<f64>,
     /// With a window, the accuracies in it.
     recent: VecDeque<f64>,
 }
 
 impl Adaptive {
     fn learn(&mut self, accuracy: f64) {
-        let accuracy = match (self.smooth, self.before) {
+        let accuracy = match (self.smooth, self.last_accuracy) {
             (Some(kept), Some(before)) => kept * before + (1.0 - kept) * accuracy,
             _ => accuracy,
         };
         let wanted = match self.window {
-            None => self.q + self.lambda * (self.before.unwrap_or(0.0) - accuracy),
+            None => self.q + self.lambda * (self.last_accuracy.unwrap_or(0.0) - accuracy),
             Some(window) => {
                 self.recent.push_back(accuracy);
                 while self.recent.len() > window {
@@ -229,35 +229,35 @@ impl Adaptive {
             }
         };
         self.q = wanted.clamp(0.0, 1.0);
-        self.before = Some(accuracy);
+        self.last_accuracy = Some(accuracy);
     }
 }
 
 impl State for Fast {
     fn save(&self, to: &mut Saver) {
-        to.u64("snapshot", u64::from(self.snapshot));
-        to.u64("short", u64::from(self.short));
-        to.u64("rounds", self.rounds);
-        to.u64("snapshots", self.snapshots);
-        if let When::Adaptive(adaptive) = &self.when {
+        to.u64("snapshot", u64::from(self.was_snapshot));
+        to.u64("short", u64::from(self.was_short));
+        to.u64("rounds", self.n_rounds);
+        to.u64("snapshots", self.n_snapshots);
+        if let Trigger::Adaptive(adaptive) = &self.trigger {
             to.f64("q", adaptive.q);
-            to.f64s("before", adaptive.before.as_slice());
+            to.f64s("before", adaptive.last_accuracy.as_slice());
             to.f64s("recent", &adaptive.recent.iter().copied().collect::<Vec<_>>());
         }
-        to.section("around", |to| self.around.save(to));
+        to.section("around", |to| self.inner.save(to));
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.snapshot = from.u64("snapshot")? != 0;
-        self.short = from.u64("short")? != 0;
-        self.rounds = from.u64("rounds")?;
-        self.snapshots = from.u64("snapshots")?;
-        if let When::Adaptive(adaptive) = &mut self.when {
+        self.was_snapshot = from.u64("snapshot")? != 0;
+        self.was_short = from.u64("short")? != 0;
+        self.n_rounds = from.u64("rounds")?;
+        self.n_snapshots = from.u64("snapshots")?;
+        if let Trigger::Adaptive(adaptive) = &mut self.trigger {
             adaptive.q = from.f64("q")?;
-            adaptive.before = from.f64s("before")?.first().copied();
+            adaptive.last_accuracy = from.f64s("before")?.first().copied();
             adaptive.recent = from.f64s("recent")?.into();
         }
-        from.section("around", |from| self.around.load(from))
+        from.section("around", |from| self.inner.load(from))
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
     use ebb_round::{ClientUpdate, Responses, Update};
 
     use super::*;
-    use crate::testing::{World, asked, reloaded, selector, update};
+    use crate::testing::{World, reloaded, selected_indices, selector, update};
 
     fn adaptive(lambda: f64) -> Adaptive {
         Adaptive { lambda, ..Adaptive::default() }
@@ -285,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn the_worked_chances() {
+    fn the_worked_probabilities() {
         check(adaptive(1.0), &ACCURACIES, &[0.0, 0.0, 0.03, 0.0, 0.02, 0.02, 0.15, 0.0]);
         check(adaptive(7.0), &ACCURACIES, &[0.0, 0.0, 0.21, 0.0, 0.14, 0.14, 1.0, 0.0]);
     }
 
     #[test]
-    fn the_chance_is_how_far_the_accuracy_fell_until_it_reaches_one() {
+    fn the_probability_is_how_far_the_accuracy_fell_until_it_reaches_one() {
         let world = World::of(1);
         for lambda in [1.0, 7.0] {
             let mut one = adaptive(lambda);
@@ -346,7 +346,7 @@ mod tests {
                         && cohort.selected.iter().all(|pick| pick.inclusion_probability == Some(0.25))
                 );
             } else {
-                assert_eq!(asked(&cohort), [1, 2, 3]);
+                assert_eq!(selected_indices(&cohort), [1, 2, 3]);
             }
         }
         let ratio = fast.metrics()["fast_arbitrary_share"];
@@ -357,7 +357,7 @@ mod tests {
     const AROUND: &str = "cohort = 5\naround = { kind = \"uniform\", cohort = 3 }";
 
     #[test]
-    fn snapshots_come_with_their_chance_or_by_the_clock() {
+    fn snapshots_come_with_their_probability_or_by_the_clock() {
         assert_eq!(play(&format!("{AROUND}\nchance = 0.0"), 100), []);
         assert_eq!(play(&format!("{AROUND}\nchance = 1.0"), 100).len(), 100);
         assert_eq!(play(&format!("{AROUND}\nevery = 7"), 30), [0, 7, 14, 21, 28]);
@@ -377,30 +377,30 @@ mod tests {
             let cohort = fast.select(&round, &Probes::new());
             // The same stream as uniform's: with q = 1 the two are the same.
             assert_eq!(cohort.selected, uniform.select(&round, &Probes::new()).selected);
-            asked(&cohort).into_iter().for_each(|idx| counts[idx] += 1);
+            selected_indices(&cohort).into_iter().for_each(|idx| counts[idx] += 1);
         }
         // 1000 expected, standard deviation 27.
         assert!(counts.iter().all(|count| (count - 1000).abs() < 4 * 28), "{counts:?}");
     }
 
     #[test]
-    fn more_can_be_asked_than_needed_and_too_few_are_flagged() {
+    fn more_can_be_selected_than_needed_and_too_few_are_flagged() {
         let mut fast = selector(ENTRY, "cohort = 5\nchance = 1.0\nover = 1.3", 20).unwrap();
         // How many are asked of how many, how many of them answer, and whether these are too few.
-        let mut check = |n_clients, asked: usize, answered: usize, short: f64| {
+        let mut check = |n_clients, n_selected: usize, answered: usize, short: f64| {
             let world = World::of(n_clients);
             let round = world.round(0);
             let cohort = fast.select(&round, &Probes::new());
-            assert_eq!((cohort.selected.len(), cohort.wait), (asked, Wait::FirstByPatience(5)));
+            assert_eq!((cohort.selected.len(), cohort.wait), (n_selected, Wait::FirstByPatience(5)));
             let answer = |client| ClientUpdate {
                 client,
                 inclusion_probability: None,
                 update: Arc::new(update(vec![0.0])),
             };
             let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
-            let returns = Responses { fresh, ..Responses::default() };
-            fast.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
-            assert_eq!(fast.metrics()["fast_short"], short, "{answered} of {asked}");
+            let responses = Responses { fresh, ..Responses::default() };
+            fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });
+            assert_eq!(fast.metrics()["fast_short"], short, "{answered} of {n_selected}");
         };
         check(20, 7, 5, 0.0);
         check(20, 7, 4, 1.0);
@@ -413,8 +413,8 @@ mod tests {
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
         for number in 0..1000 {
-            let asked = fast.select(&World::of(20).round(number), &Probes::new()).selected.len();
-            counts[asked] += 1;
+            let selected = fast.select(&World::of(20).round(number), &Probes::new()).selected.len();
+            counts[selected] += 1;
         }
         // 500, 250 and 250 expected, standard deviations 16 and 14.
         assert!((counts[5] - 500_i32).abs() < 64 && (counts[2] - 250_i32).abs() < 56, "{counts:?}");
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn the_other_learns_nothing_from_snapshots() {
         let world = World::of(20);
-        let state = |chance: f64, tell: bool| {
+        let state = |chance: f64, reports_accuracy: bool| {
             let text = format!("cohort = 5\nchance = {chance}\naround = {{ kind = \"e3cs\", cohort = 3 }}");
             let mut fast = selector(ENTRY, &text, 20).unwrap();
             for number in 0..5 {
@@ -434,14 +434,14 @@ mod tests {
                     inclusion_probability: None,
                     update: Arc::new(update(vec![0.0])),
                 };
-                let returns = Responses {
+                let responses = Responses {
                     fresh: cohort.clients().into_iter().map(answer).collect(),
                     ..Responses::default()
                 };
-                if tell {
+                if reports_accuracy {
                     fast.observe(
                         &round,
-                        &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY },
+                        &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
                     );
                 }
             }
@@ -466,11 +466,11 @@ mod tests {
                 inclusion_probability: None,
                 update: Arc::new(Update { accuracy: Some(accuracy), ..update(vec![0.0]) }),
             };
-            let returns = Responses {
+            let responses = Responses {
                 fresh: accuracy.into_iter().enumerate().map(answer).collect(),
                 ..Responses::default()
             };
-            fast.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
+            fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });
         };
         tell(fast.as_mut(), 0, [0.5, 0.7]);
         tell(fast.as_mut(), 1, [0.4, 0.6]);

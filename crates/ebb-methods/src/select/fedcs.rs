@@ -13,7 +13,7 @@ use ebb_round::{Census, ClientId, Cohort, ProbeResult, Probes, Round, Selector, 
 use ebb_settings::{Chance, Entry, Positive};
 use serde::{Deserialize, Serialize};
 
-use super::{check_cohort, without_chances};
+use super::{check_cohort, without_probabilities};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -67,7 +67,7 @@ impl Selector for FedCs {
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
         let round_s = self.round_s.map_or(round.deadline_s, Positive::get);
         let most = self.cohort.map_or(usize::MAX, NonZeroUsize::get);
-        without_chances(fitting(probes, round_s, most))
+        without_probabilities(fitting(probes, round_s, most))
     }
 }
 
@@ -102,7 +102,7 @@ fn fitting(probes: &Probes, round_s: f64, most: usize) -> Vec<ClientId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, selector};
+    use crate::testing::{World, selected_indices, selector};
 
     /// (training, sending) of clients 2, 4, 6 and so on.
     fn probes(times: &[(f64, f64)]) -> Probes {
@@ -118,7 +118,7 @@ mod tests {
         let mut fedcs = selector(ENTRY, settings, 20).unwrap();
         let cohort = fedcs.select(&Round { deadline_s, ..world.round(0) }, &probes(times));
         assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability.is_none()));
-        assert_eq!(asked(&cohort), expected);
+        assert_eq!(selected_indices(&cohort), expected);
     }
 
     /// Client 2 first: 3 + 1 seconds. Meanwhile client 4 has trained 4 of its 5 seconds and adds 1 + 2, client 6 all of its
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_bound_all_that_answered_are_asked() {
+    fn without_any_bound_all_that_answered_are_selected() {
         check("", f64::INFINITY, &[(5.0, 5.0), (1.0, 1.0)], &[2, 4]);
         check("", f64::INFINITY, &[], &[]);
         check("", 10.0, &[], &[]);

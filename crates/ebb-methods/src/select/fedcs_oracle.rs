@@ -8,7 +8,7 @@ use ebb_round::{Cohort, Probes, Round, Selector, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{check_cohort, first_in, without_chances};
+use super::{check_cohort, first_in, without_probabilities};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -31,11 +31,11 @@ struct FedCsOracle {
 impl Selector for FedCsOracle {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let enrolled = round.enrolled().into_iter();
-        let chances = enrolled.map(|client| (round.oracle_probability(client).unwrap_or(0.0), client));
-        let likeliest = first_in(chances.collect(), self.cohort.get(), |one, other| {
+        let probabilities = enrolled.map(|client| (round.oracle_probability(client).unwrap_or(0.0), client));
+        let likeliest = first_in(probabilities.collect(), self.cohort.get(), |one, other| {
             other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
         });
-        without_chances(likeliest.into_iter().map(|(_, client)| client))
+        without_probabilities(likeliest.into_iter().map(|(_, client)| client))
     }
 
     fn needs_oracle_probabilities(&self) -> bool {
@@ -48,30 +48,30 @@ stateless!(FedCsOracle);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, selector};
+    use crate::testing::{World, selected_indices, selector};
 
     #[track_caller]
     fn check(world: &World, cohort: usize, expected: &[usize]) {
         let mut oracle = selector(ENTRY, &format!("cohort = {cohort}"), 8).unwrap();
         assert!(oracle.needs_oracle_probabilities());
         for number in 0..3 {
-            assert_eq!(asked(&oracle.select(&world.round(number), &Probes::new())), expected);
+            assert_eq!(selected_indices(&oracle.select(&world.round(number), &Probes::new())), expected);
         }
     }
 
     #[test]
-    fn the_likeliest_are_asked_in_every_round_and_of_equals_the_lower_id() {
+    fn the_likeliest_are_selected_in_every_round_and_of_equals_the_lower_id() {
         let mut world = World::of(6).with_up(&[0]);
-        world.chances = vec![0.1, 0.9, 0.3, 0.9, 0.9, 0.6];
+        world.oracle_probabilities = vec![0.1, 0.9, 0.3, 0.9, 0.9, 0.6];
         check(&world, 2, &[1, 3]);
         check(&world, 4, &[1, 3, 4, 5]);
         check(&world, 8, &[0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
-    fn only_the_enrolled_are_asked() {
+    fn only_the_enrolled_are_selected() {
         let mut world = World::of(3);
-        world.chances = vec![0.1, 0.9, 0.3, 0.5];
+        world.oracle_probabilities = vec![0.1, 0.9, 0.3, 0.5];
         world.leave(1);
         check(&world, 1, &[2]);
         world.join(3, 1);

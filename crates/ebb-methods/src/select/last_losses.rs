@@ -6,31 +6,31 @@ use ebb_round::{ClientId, Loader, Report, Round, Saver, StateError};
 #[derive(Debug, Default)]
 pub(super) struct LastLosses {
     /// What nobody reported is no number; what is reported always is one, for other answers are refused.
-    of: Vec<f32>,
+    losses: Vec<f32>,
 }
 
 impl LastLosses {
     /// What the client reported last, if it ever did.
     pub(super) fn of(&self, client: ClientId) -> Option<f32> {
-        self.of.get(client.idx()).copied().filter(|loss| !loss.is_nan())
+        self.losses.get(client.idx()).copied().filter(|loss| !loss.is_nan())
     }
 
     /// Takes in what was reported in a round.
     pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
-        self.of.resize(round.census.len().max(self.of.len()), f32::NAN);
+        self.losses.resize(round.census.len().max(self.losses.len()), f32::NAN);
         for answer in &report.responses.fresh {
-            self.of[answer.client.idx()] = report.loss(answer);
+            self.losses[answer.client.idx()] = report.loss(answer);
         }
     }
 
     /// Writes it as a field of saved state.
     pub(super) fn save(&self, to: &mut Saver) {
-        to.f32s("losses", &self.of);
+        to.f32s("losses", &self.losses);
     }
 
     /// Reads back what `save` wrote.
     pub(super) fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.of = from.f32s("losses")?;
+        self.losses = from.f32s("losses")?;
         Ok(())
     }
 }

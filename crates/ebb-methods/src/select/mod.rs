@@ -65,9 +65,10 @@ pub(crate) fn check_cohort(settings: &Settings<'_>, cohort: NonZeroUsize) -> Res
 }
 
 /// Clients that are asked with chances that nobody has worked out, waited for until the deadline.
-pub(crate) fn without_chances(clients: impl IntoIterator<Item = ClientId>) -> Cohort {
-    let picks = clients.into_iter().map(|client| Selected { client, inclusion_probability: None }).collect();
-    Cohort { selected: picks, wait: Wait::Deadline, is_approximate: false }
+pub(crate) fn without_probabilities(clients: impl IntoIterator<Item = ClientId>) -> Cohort {
+    let selected =
+        clients.into_iter().map(|client| Selected { client, inclusion_probability: None }).collect();
+    Cohort { selected, wait: Wait::Deadline, is_approximate: false }
 }
 
 /// The `count` items that come first in this order, in no order among themselves; all if there are no more.

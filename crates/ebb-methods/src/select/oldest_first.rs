@@ -9,7 +9,7 @@ use ebb_round::{ClientId, Cohort, Probes, Round, Selector, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Among, check_cohort, first_in, without_chances};
+use super::{Among, check_cohort, first_in, without_probabilities};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -37,7 +37,7 @@ impl Selector for OldestFirst {
         let among = self.among.of(round.census);
         let ages = among.iter().map(ClientId::new).map(|client| (round.census.acknowledged(client), client));
         let oldest = first_in(ages.collect(), self.cohort.get(), Ord::cmp);
-        without_chances(oldest.into_iter().map(|(_, client)| client))
+        without_probabilities(oldest.into_iter().map(|(_, client)| client))
     }
 }
 
@@ -46,18 +46,18 @@ stateless!(OldestFirst);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, selector};
+    use crate::testing::{World, selected_indices, selector};
 
     #[track_caller]
     fn check(world: &World, settings: &str, expected: &[usize]) {
         let mut oldest_first = selector(ENTRY, settings, 8).unwrap();
-        assert_eq!(asked(&oldest_first.select(&world.round(9), &Probes::new())), expected);
+        assert_eq!(selected_indices(&oldest_first.select(&world.round(9), &Probes::new())), expected);
     }
 
     #[test]
-    fn those_that_answered_longest_ago_are_asked() {
+    fn those_that_answered_longest_ago_are_selected() {
         let mut world = World::of(5);
-        [(0, 4), (1, 2), (2, 0), (3, 7)].into_iter().for_each(|(idx, round)| world.hear(idx, round));
+        [(0, 4), (1, 2), (2, 0), (3, 7)].into_iter().for_each(|(idx, round)| world.acknowledge(idx, round));
         check(&world, "cohort = 1", &[4]);
         check(&world, "cohort = 2", &[2, 4]);
         check(&world, "cohort = 4", &[0, 1, 2, 4]);
@@ -72,12 +72,12 @@ mod tests {
     fn of_two_that_answered_in_one_round_the_lower_id_comes_first() {
         let mut world = World::of(4);
         check(&world, "cohort = 2", &[0, 1]);
-        (0..4).for_each(|idx| world.hear(idx, 3));
+        (0..4).for_each(|idx| world.acknowledge(idx, 3));
         check(&world, "cohort = 3", &[0, 1, 2]);
     }
 
     #[test]
-    fn those_that_are_down_or_busy_are_asked_only_among_the_enrolled() {
+    fn those_that_are_down_or_busy_are_selected_only_among_the_enrolled() {
         let world = World::of(6).with_up(&[2, 4, 5]).with_busy(&[2]);
         check(&world, "cohort = 3", &[4, 5]);
         check(&world, "cohort = 3\namong = \"enrolled\"", &[0, 1, 2]);

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::by_weight::draw_by_weight;
 use super::draw::Sampler;
 use super::last_losses::LastLosses;
-use super::{Among, check_cohort, first_in, without_chances};
+use super::{Among, check_cohort, first_in, without_probabilities};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -54,7 +54,7 @@ sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round
             return Err(settings.error("exploration_decay", "exploration would grow; give at most 1"));
         }
         let exploration = table.exploration.get();
-        Ok(Box::new(Oort { table, exploration, losses: LastLosses::default(), picked: Vec::new() }))
+        Ok(Box::new(Oort { table, exploration, losses: LastLosses::default(), times_selected: Vec::new() }))
     },
 };
 
@@ -101,7 +101,7 @@ struct Oort {
     exploration: f64,
     losses: LastLosses,
     /// How often each client was picked.
-    picked: Vec<u32>,
+    times_selected: Vec<u32>,
 }
 
 impl Selector for Oort {
@@ -111,25 +111,25 @@ impl Selector for Oort {
 
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let mut stream = round.rng("select");
-        let (tried, untried): (Vec<_>, Vec<_>) =
+        let (explored_before, unexplored): (Vec<_>, Vec<_>) =
             self.eligible(round.census).into_iter().partition(|&client| self.losses.of(client).is_some());
         let cohort = self.table.cohort.get();
         let exploit = ((1.0 - self.exploration) * cohort as f64 + 1e-9) as usize;
         // Where one side has too few, the other fills up.
-        let exploit = exploit.max(cohort.saturating_sub(untried.len())).min(tried.len());
-        let mut clients = self.exploit(round, &tried, exploit, &mut stream);
-        let explored = stream.distinct(untried.len(), cohort - exploit);
-        clients.extend(explored.into_iter().map(|at| untried[at]));
+        let exploit = exploit.max(cohort.saturating_sub(unexplored.len())).min(explored_before.len());
+        let mut clients = self.exploit(round, &explored_before, exploit, &mut stream);
+        let to_explore = stream.distinct(unexplored.len(), cohort - exploit);
+        clients.extend(to_explore.into_iter().map(|at| unexplored[at]));
         let (decay, least) = (self.table.exploration_decay.get(), self.table.exploration_min.get());
         self.exploration = (self.exploration * decay).max(least);
-        without_chances(clients)
+        without_probabilities(clients)
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.losses.observe(round, report);
-        self.picked.resize(round.census.len().max(self.picked.len()), 0);
+        self.times_selected.resize(round.census.len().max(self.times_selected.len()), 0);
         for pick in &report.cohort.selected {
-            self.picked[pick.client.idx()] += 1;
+            self.times_selected[pick.client.idx()] += 1;
         }
     }
 }
@@ -140,7 +140,7 @@ impl Oort {
         let among = self.table.among.of(census);
         let most = (self.table.blacklist_share.get() * census.n_enrolled() as f64 + 1e-9) as usize;
         let most = most.min(among.count().saturating_sub(self.table.cohort.get()));
-        let times = |client: ClientId| self.picked.get(client.idx()).copied().unwrap_or(0);
+        let times = |client: ClientId| self.times_selected.get(client.idx()).copied().unwrap_or(0);
         let often = among.iter().map(ClientId::new).filter(|&one| times(one) > self.table.blacklist.get());
         let mut left_out = Bits::new(census.len());
         for client in first_in(often.collect(), most, |&one, &other| {
@@ -165,9 +165,9 @@ impl Oort {
         let scores = self.scores(round, tried);
         let mut sorted = scores.clone();
         let (_, last, _) = sorted.select_nth_unstable_by(count - 1, |one, other| other.total_cmp(one));
-        let bar = self.table.cutoff.get() * *last;
+        let threshold = self.table.cutoff.get() * *last;
         let scored = tried.iter().copied().zip(scores);
-        draw_by_weight(self.table.sampler, scored.filter(|&(_, score)| score >= bar), count, stream)
+        draw_by_weight(self.table.sampler, scored.filter(|&(_, score)| score >= threshold), count, stream)
     }
 
     /// How much each of the clients that were heard is worth.
@@ -181,16 +181,16 @@ impl Oort {
         let range = if highest > lowest { highest - lowest } else { 1.0 };
         let now = f64::from(round.number) + 1.0;
         let score = |(&client, utility): (&ClientId, &f64)| {
-            let heard = round.census.acknowledged(client).map_or(now, |heard| f64::from(heard) + 1.0);
-            (utility.min(highest) - lowest) / range + bonus(now, heard)
+            let last_round = round.census.acknowledged(client).map_or(now, |heard| f64::from(heard) + 1.0);
+            (utility.min(highest) - lowest) / range + bonus(now, last_round)
         };
         tried.iter().zip(&utilities).map(score).collect()
     }
 }
 
 /// What it adds that a client was heard last in round `heard`, both counted from 1.
-fn bonus(now: f64, heard: f64) -> f64 {
-    (0.1 * libm::log(now) / heard).sqrt()
+fn bonus(now: f64, last_round: f64) -> f64 {
+    (0.1 * libm::log(now) / last_round).sqrt()
 }
 
 /// The lowest of the utilities, and the quantile that higher ones count as.
@@ -207,13 +207,13 @@ impl State for Oort {
     fn save(&self, to: &mut Saver) {
         to.f64("exploration", self.exploration);
         self.losses.save(to);
-        to.u32s("picked", &self.picked);
+        to.u32s("picked", &self.times_selected);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.exploration = from.f64("exploration")?;
         self.losses.load(from)?;
-        self.picked = from.u32s("picked")?;
+        self.times_selected = from.u32s("picked")?;
         Ok(())
     }
 }
@@ -221,23 +221,23 @@ impl State for Oort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, reloaded, report_losses, selector};
+    use crate::testing::{World, reloaded, report_losses, selected_indices, selector};
 
     fn ask(oort: &mut dyn Selector, world: &World, number: u32) -> Vec<usize> {
-        asked(&oort.select(&world.round(number), &Probes::new()))
+        selected_indices(&oort.select(&world.round(number), &Probes::new()))
     }
 
     /// Lets clients report these losses in round 0.
-    fn heard(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Box<dyn Selector> {
+    fn acknowledged(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Box<dyn Selector> {
         let mut oort = selector(ENTRY, settings, 100).unwrap();
         report_losses(oort.as_mut(), world, 0, losses);
-        losses.iter().for_each(|&(idx, _)| world.hear(idx, 0));
+        losses.iter().for_each(|&(idx, _)| world.acknowledge(idx, 0));
         oort
     }
 
     /// How often each client is asked in 2,000 rounds with these settings, after these losses.
     fn times(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Vec<i32> {
-        let oort = heard(world, settings, losses);
+        let oort = acknowledged(world, settings, losses);
         let mut times = vec![0; world.round(0).census.len()];
         for number in 1..=2000 {
             let mut again = reloaded(oort.as_ref(), ENTRY, settings, 100);
@@ -255,18 +255,18 @@ mod tests {
 
     /// With half of four for exploration, two are known and two are not; if there are none to explore, all are known.
     #[test]
-    fn a_share_of_the_cohort_was_never_heard() {
+    fn a_share_of_the_cohort_was_never_acknowledged() {
         let settings = "cohort = 4\nexploration = 0.5";
         let losses = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
         for (n_clients, known) in [(10, 2), (6, 2), (5, 3), (4, 4)] {
             let mut world = World::of(n_clients);
-            let mut oort = heard(&mut world, settings, &losses);
-            let asked = ask(oort.as_mut(), &world, 1);
-            assert_eq!(asked.len(), 4);
-            assert_eq!(asked.iter().filter(|&&idx| idx < 4).count(), known, "of {n_clients}");
+            let mut oort = acknowledged(&mut world, settings, &losses);
+            let selected = ask(oort.as_mut(), &world, 1);
+            assert_eq!(selected.len(), 4);
+            assert_eq!(selected.iter().filter(|&&idx| idx < 4).count(), known, "of {n_clients}");
         }
         let mut world = World::of(10);
-        let mut oort = heard(&mut world, settings, &losses[..1]);
+        let mut oort = acknowledged(&mut world, settings, &losses[..1]);
         assert_eq!(ask(oort.as_mut(), &world, 1)[0], 0);
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let mut oort = selector(ENTRY, table, 100).unwrap();
         // Clients 0 to 9 are known.
         report_losses(oort.as_mut(), &world, 0, &(0..10).map(|idx| (idx, 1.0)).collect::<Vec<_>>());
-        let known = |asked: Vec<usize>| asked.iter().filter(|&&idx| idx < 10).count();
+        let known = |selected: Vec<usize>| selected.iter().filter(|&&idx| idx < 10).count();
         let shares: Vec<_> = (1..5).map(|number| known(ask(oort.as_mut(), &world, number))).collect();
         // 0.9, 0.45, 0.3, 0.3 of ten are explored.
         assert_eq!(shares, [1, 5, 7, 7]);
@@ -300,7 +300,8 @@ mod tests {
             among: Among::Up,
             sampler: Sampler::default(),
         };
-        let mut oort = Oort { table, exploration: 0.0, losses: LastLosses::default(), picked: Vec::new() };
+        let mut oort =
+            Oort { table, exploration: 0.0, losses: LastLosses::default(), times_selected: Vec::new() };
         report_losses(&mut oort, &world, 0, &losses);
         let tried: Vec<_> = (0..4).map(ClientId::new).collect();
         let check = |oort: &Oort, world: &World, number, expected: [f64; 4]| {
@@ -314,7 +315,7 @@ mod tests {
         oort.table.clip = chance::<50>();
         check(&oort, &world, 0, [0.5, 1.0, 0.0, 1.0]);
         // Client 2 was heard in the first round and the others in the fourth; it is the tenth.
-        [(0, 3), (1, 3), (2, 0), (3, 3)].into_iter().for_each(|(idx, round)| world.hear(idx, round));
+        [(0, 3), (1, 3), (2, 0), (3, 3)].into_iter().for_each(|(idx, round)| world.acknowledge(idx, round));
         let (recent, long_ago) = ((0.1 * 10_f64.ln() / 4.0).sqrt(), (0.1 * 10_f64.ln()).sqrt());
         check(&oort, &world, 9, [0.5 + recent, 1.0 + recent, long_ago, 1.0 + recent]);
     }
@@ -328,12 +329,12 @@ mod tests {
         let loose = format!("{tight}\ncutoff = 0.5");
         let first = |settings: &str| {
             let mut world = World::of(4);
-            let oort = heard(&mut world, settings, &losses);
+            let oort = acknowledged(&mut world, settings, &losses);
             let ask_again = |number| {
                 let mut again = reloaded(oort.as_ref(), ENTRY, settings, 100);
                 // The bonus is 0 in the round that counts as the first.
                 let round = Round { number: 0, seed: number, ..world.round(0) };
-                asked(&again.select(&round, &Probes::new()))
+                selected_indices(&again.select(&round, &Probes::new()))
             };
             let mut times = [0; 4];
             (0..2000).flat_map(ask_again).for_each(|idx| times[idx] += 1);
@@ -351,15 +352,15 @@ mod tests {
     fn losses_of_zero_are_no_reason_to_ask_fewer() {
         let mut world = World::of(6);
         let losses: Vec<_> = (0..6).map(|idx| (idx, 0.0)).collect();
-        let mut oort = heard(&mut world, "cohort = 4", &losses);
+        let mut oort = acknowledged(&mut world, "cohort = 4", &losses);
         assert_eq!(ask(oort.as_mut(), &world, 1).len(), 4);
     }
 
     /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, it among them.
     #[test]
-    fn whoever_was_picked_often_is_left_out_as_long_as_enough_are_left() {
+    fn whoever_was_selected_often_is_left_out_as_long_as_enough_are_left() {
         let settings = "cohort = 5\nblacklist = 2\nexploration = 0.0\nexploration_min = 0.0";
-        let picked = |world: &World, cohort: usize| {
+        let selected = |world: &World, cohort: usize| {
             let settings = settings.replace("cohort = 5", &format!("cohort = {cohort}"));
             let mut oort = selector(ENTRY, &settings, 100).unwrap();
             let often: Vec<_> = (0..5).map(|idx| (idx, 1.0)).collect();
@@ -368,10 +369,10 @@ mod tests {
             ask(oort.as_mut(), world, 4)
         };
         let world = World::of(10);
-        assert_eq!(picked(&world, 7), [2, 3, 5, 6, 7, 8, 9]);
-        assert_eq!(picked(&world, 8), [1, 2, 3, 5, 6, 7, 8, 9]);
-        assert_eq!(picked(&world, 10).len(), 10);
-        assert_eq!(picked(&world.with_up(&[0, 4, 7]), 2), [0, 7]);
+        assert_eq!(selected(&world, 7), [2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(selected(&world, 8), [1, 2, 3, 5, 6, 7, 8, 9]);
+        assert_eq!(selected(&world, 10).len(), 10);
+        assert_eq!(selected(&world.with_up(&[0, 4, 7]), 2), [0, 7]);
         // Three times are not more than three.
         let three = settings.replace("blacklist = 2", "blacklist = 3").replace("cohort = 5", "cohort = 9");
         let mut oort = selector(ENTRY, &three, 100).unwrap();
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn nobody_up_newcomers_and_departures() {
         let mut world = World::of(4).with_up(&[]);
-        let mut oort = heard(&mut world, "cohort = 3", &[(0, 1.0), (3, 2.0)]);
+        let mut oort = acknowledged(&mut world, "cohort = 3", &[(0, 1.0), (3, 2.0)]);
         assert_eq!(ask(oort.as_mut(), &world, 1), []);
         world.join(4, 2);
         world.leave(3);
@@ -399,14 +400,14 @@ mod tests {
     fn a_loaded_one_goes_on_equally() {
         let mut world = World::of(12);
         let settings = "cohort = 4\nblacklist = 2";
-        let mut whole = heard(&mut world, settings, &[(0, 1.0), (1, 3.0), (5, 2.0)]);
+        let mut whole = acknowledged(&mut world, settings, &[(0, 1.0), (1, 3.0), (5, 2.0)]);
         for number in 1..40 {
             let mut again = reloaded(whole.as_ref(), ENTRY, settings, 100);
             let expected = ask(whole.as_mut(), &world, number);
             assert_eq!(ask(again.as_mut(), &world, number), expected);
             let losses: Vec<_> = expected.iter().map(|&idx| (idx, (idx * 7 % 5) as f32)).collect();
             report_losses(whole.as_mut(), &world, number, &losses);
-            expected.iter().for_each(|&idx| world.hear(idx, number));
+            expected.iter().for_each(|&idx| world.acknowledge(idx, number));
         }
     }
 

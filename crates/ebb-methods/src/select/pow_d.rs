@@ -60,7 +60,7 @@ mod tests {
     use ebb_round::ProbeResult;
 
     use super::*;
-    use crate::testing::{World, asked, selector};
+    use crate::testing::{World, selected_indices, selector};
 
     fn probes(losses: &[(usize, f32)]) -> Probes {
         let measured = |loss| ProbeResult { loss, train_s: 1.0, upload_s: 1.0 };
@@ -72,18 +72,18 @@ mod tests {
         let mut pow_d = selector(ENTRY, &format!("cohort = {cohort}"), 10).unwrap();
         let cohort = pow_d.select(&World::of(10).round(0), &probes(losses));
         assert!(cohort.selected.iter().all(|pick| pick.inclusion_probability.is_none()));
-        assert_eq!(asked(&cohort), expected);
+        assert_eq!(selected_indices(&cohort), expected);
     }
 
     /// The ranks of the losses point into the candidates and not into the clients that are up.
     #[test]
-    fn those_with_the_largest_losses_among_the_candidates_are_asked() {
+    fn those_with_the_largest_losses_among_the_candidates_are_selected() {
         check(2, &[(3, 0.5), (5, 2.0), (7, 0.1), (9, 1.0)], &[5, 9]);
         check(1, &[(8, 0.1), (9, 0.2)], &[9]);
     }
 
     #[test]
-    fn candidates_that_answer_are_all_asked_if_they_are_too_few() {
+    fn candidates_that_answer_are_all_selected_if_they_are_too_few() {
         check(3, &[(4, 0.5), (6, 0.0)], &[4, 6]);
         check(3, &[], &[]);
     }
@@ -95,11 +95,12 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_losses_each_is_asked_as_often() {
+    fn of_equal_losses_each_is_selected_as_often() {
         let world = World::of(10);
         let mut pow_d = selector(ENTRY, "cohort = 1", 10).unwrap();
         let equal = probes(&[(2, 1.0), (6, 1.0), (7, 0.5)]);
-        let times = (0..4000).filter(|&number| asked(&pow_d.select(&world.round(number), &equal)) == [6]);
+        let times =
+            (0..4000).filter(|&number| selected_indices(&pow_d.select(&world.round(number), &equal)) == [6]);
         // 2000 expected, standard deviation 32.
         assert!(times.count().abs_diff(2000) < 5 * 32);
     }

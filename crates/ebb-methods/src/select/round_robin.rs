@@ -6,7 +6,7 @@ use ebb_round::{ClientId, Cohort, Loader, Probes, Round, Saver, Selector, State,
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Among, check_cohort, without_chances};
+use super::{Among, check_cohort, without_probabilities};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -45,7 +45,7 @@ impl Selector for RoundRobin {
         if let Some(last) = clients.last() {
             self.next = last.number() + 1;
         }
-        without_chances(clients)
+        without_probabilities(clients)
     }
 }
 
@@ -63,10 +63,10 @@ impl State for RoundRobin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, reloaded, selector};
+    use crate::testing::{World, reloaded, selected_indices, selector};
 
     fn ask(robin: &mut dyn Selector, world: &World) -> Vec<usize> {
-        asked(&robin.select(&world.round(0), &Probes::new()))
+        selected_indices(&robin.select(&world.round(0), &Probes::new()))
     }
 
     #[test]

@@ -58,10 +58,10 @@ impl State for RpowD {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, asked, reloaded, report_losses, selector};
+    use crate::testing::{World, reloaded, report_losses, selected_indices, selector};
 
     fn ask(rpow_d: &mut dyn Selector, world: &World, number: u32) -> Vec<usize> {
-        asked(&rpow_d.select(&world.round(number), &Probes::new()))
+        selected_indices(&rpow_d.select(&world.round(number), &Probes::new()))
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_candidates_are_asked() {
+    fn only_candidates_are_selected() {
         let world = World::of(30);
         let mut rpow_d = selector(ENTRY, "cohort = 1\ncandidates = 3", 30).unwrap();
         let losses: Vec<_> = (0..30).map(|idx| (idx, idx as f32)).collect();

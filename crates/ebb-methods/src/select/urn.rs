@@ -7,18 +7,18 @@
 use ebb_round::Bits;
 
 /// Clients below one leaf of the tree: a word of the bits.
-const LEAF: usize = 64;
+const LEAF_SIZE: usize = 64;
 
 /// Nodes below one node.
-const FAN: usize = 16;
+const FAN_OUT: usize = 16;
 
 /// How far the largest logarithm may be from the reference: so far, sums over 10^100 clients are numbers, and weights
 /// this much smaller than the largest are still told apart.
-const FARTHEST: f64 = 300.0;
+const MAX_LOG_DISTANCE: f64 = 300.0;
 
 /// Clients in an urn, some of them inside, each with its weight.
 #[derive(Clone, Debug, Default)]
-pub struct Urn {
+pub struct WeightTree {
     /// Of everybody, inside or not.
     logs: Vec<f64>,
     /// The exponential of the logarithm less the reference; 0 of those outside.
@@ -54,35 +54,35 @@ impl Node {
 
 /// A client found along a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct LocatedClient {
     /// Its index.
     pub idx: usize,
     /// Where its stretch of the line begins.
-    pub begins: f64,
+    pub start: f64,
 }
 
-impl Urn {
+impl WeightTree {
     /// So many clients of weight 1, nobody inside.
-    pub fn new(len: usize) -> Urn {
-        let mut urn = Urn::default();
-        urn.grow(len);
-        urn
+    pub fn new(len: usize) -> WeightTree {
+        let mut tree = WeightTree::default();
+        tree.grow(len);
+        tree
     }
 
     /// Everybody inside, with these logarithms.
-    pub fn filled(logs: Vec<f64>) -> Urn {
+    pub fn filled(logs: Vec<f64>) -> WeightTree {
         let mut inside = Bits::new(logs.len());
         inside.fill_words(|_| u64::MAX);
         let largest = logs.iter().copied().reduce(f64::max).filter(|log| log.is_finite());
-        Urn::restored(logs, inside, largest.unwrap_or(0.0))
+        WeightTree::restored(logs, inside, largest.unwrap_or(0.0))
     }
 
     /// As it was: the logarithms, who is inside, and the reference.
-    pub fn restored(logs: Vec<f64>, inside: Bits, reference: f64) -> Urn {
-        let mut urn = Urn { weights: vec![0.0; logs.len()], logs, inside, ..Urn::default() };
-        urn.inside.grow(urn.logs.len());
-        urn.refer_to(reference);
-        urn
+    pub fn restored(logs: Vec<f64>, inside: Bits, reference: f64) -> WeightTree {
+        let mut tree = WeightTree { weights: vec![0.0; logs.len()], logs, inside, ..WeightTree::default() };
+        tree.inside.grow(tree.logs.len());
+        tree.rebase(reference);
+        tree
     }
 
     /// How many clients there are, inside or not.
@@ -101,12 +101,12 @@ impl Urn {
             self.logs.resize(len, 0.0);
             self.weights.resize(len, 0.0);
             self.inside.grow(len);
-            self.sum_up();
+            self.rebuild();
         }
     }
 
     /// Who is inside.
-    pub fn inside(&self) -> &Bits {
+    pub fn members(&self) -> &Bits {
         &self.inside
     }
 
@@ -144,43 +144,45 @@ impl Urn {
     pub fn set_log(&mut self, idx: usize, log: f64) {
         self.logs[idx] = log;
         if self.inside.get(idx) {
-            self.put(idx);
+            self.insert(idx);
         }
     }
 
     /// Puts a client inside.
-    pub fn put(&mut self, idx: usize) {
+    pub fn insert(&mut self, idx: usize) {
         self.inside.set(idx, true);
-        if self.logs[idx] - self.reference > FARTHEST {
-            self.refer_to(self.logs[idx]);
+        if self.logs[idx] - self.reference > MAX_LOG_DISTANCE {
+            self.rebase(self.logs[idx]);
         } else {
             self.weights[idx] = self.weight(idx);
-            self.sum_above(idx);
+            self.update_path(idx);
         }
     }
 
     /// Takes a client out.
-    pub fn take(&mut self, idx: usize) {
+    pub fn remove(&mut self, idx: usize) {
         self.inside.set(idx, false);
         self.weights[idx] = 0.0;
-        self.sum_above(idx);
+        self.update_path(idx);
     }
 
     /// Puts many clients inside at once, and takes all others out.
-    pub fn put_only(&mut self, inside: &Bits) {
+    pub fn set_members(&mut self, inside: &Bits) {
         self.grow(inside.len());
         self.inside.clear();
         for idx in inside.iter() {
             self.inside.set(idx, true);
         }
-        self.refer_to(self.largest_log().unwrap_or(0.0));
+        self.rebase(self.largest_log().unwrap_or(0.0));
     }
 
     /// Takes another reference, if the largest weight inside is far from it.
-    pub fn keep_near(&mut self) {
+    pub fn rebase_if_far(&mut self) {
         let largest = self.root().largest;
-        if self.count() > 0 && (largest < libm::exp(-FARTHEST) || largest > libm::exp(FARTHEST)) {
-            self.refer_to(self.largest_log().expect("somebody is inside"));
+        if self.count() > 0
+            && (largest < libm::exp(-MAX_LOG_DISTANCE) || largest > libm::exp(MAX_LOG_DISTANCE))
+        {
+            self.rebase(self.largest_log().expect("somebody is inside"));
         }
     }
 
@@ -190,11 +192,11 @@ impl Urn {
         let mut at = 0;
         for level in (0..self.levels.len().checked_sub(1)?).rev() {
             let below = &self.levels[level];
-            let first = at * FAN;
-            let here = &below[first..(first + FAN).min(below.len())];
+            let first = at * FAN_OUT;
+            let here = &below[first..(first + FAN_OUT).min(below.len())];
             at = first + here.iter().position(|node| node.count > 0 && node.largest == largest)?;
         }
-        let clients = at * LEAF..((at + 1) * LEAF).min(self.len());
+        let clients = at * LEAF_SIZE..((at + 1) * LEAF_SIZE).min(self.len());
         clients.into_iter().find(|&idx| self.inside.get(idx) && self.weights[idx] == largest)
     }
 
@@ -214,12 +216,12 @@ impl Urn {
         }
         match level.checked_sub(1) {
             Some(below) => {
-                for at in at * FAN..((at + 1) * FAN).min(self.levels[below].len()) {
+                for at in at * FAN_OUT..((at + 1) * FAN_OUT).min(self.levels[below].len()) {
                     self.collect(below, at, weight, found);
                 }
             }
             None => {
-                let clients = at * LEAF..((at + 1) * LEAF).min(self.len());
+                let clients = at * LEAF_SIZE..((at + 1) * LEAF_SIZE).min(self.len());
                 found.extend(clients.filter(|&idx| self.inside.get(idx) && self.weights[idx] >= weight));
             }
         }
@@ -231,19 +233,20 @@ impl Urn {
     }
 
     /// Who is at a place on that line, where clients come in order; beyond the end the last one that takes up any of it.
-    pub fn find(&self, place: f64, base: f64, factor: f64) -> Option<Found> {
+    pub fn find(&self, place: f64, base: f64, factor: f64) -> Option<LocatedClient> {
         let (mut at, mut begins) = (0, 0.0);
         for level in (0..self.levels.len().checked_sub(1)?).rev() {
             let below = &self.levels[level];
-            let first = at * FAN;
+            let first = at * FAN_OUT;
             let lengths =
-                below[first..(first + FAN).min(below.len())].iter().map(|node| node.length(base, factor));
-            (at, begins) = walk(lengths, place, begins).map(|(step, begins)| (first + step, begins))?;
+                below[first..(first + FAN_OUT).min(below.len())].iter().map(|node| node.length(base, factor));
+            (at, begins) = locate(lengths, place, begins).map(|(step, begins)| (first + step, begins))?;
         }
-        let first = at * LEAF;
+        let first = at * LEAF_SIZE;
         let length = |idx| if self.inside.get(idx) { base + factor * self.weights[idx] } else { 0.0 };
-        let lengths = (first..(first + LEAF).min(self.len())).map(length);
-        walk(lengths, place, begins).map(|(step, begins)| Found { idx: first + step, begins })
+        let lengths = (first..(first + LEAF_SIZE).min(self.len())).map(length);
+        locate(lengths, place, begins)
+            .map(|(step, begins)| LocatedClient { idx: first + step, start: begins })
     }
 
     fn root(&self) -> Node {
@@ -255,38 +258,38 @@ impl Urn {
     }
 
     /// Writes all weights anew.
-    pub fn refer_to(&mut self, reference: f64) {
+    pub fn rebase(&mut self, reference: f64) {
         self.reference = reference;
         for (idx, (weight, log)) in self.weights.iter_mut().zip(&self.logs).enumerate() {
             *weight = if self.inside.get(idx) { libm::exp(log - reference) } else { 0.0 };
         }
-        self.sum_up();
+        self.rebuild();
     }
 
     /// Forms all sums anew.
-    fn sum_up(&mut self) {
-        let mut level: Vec<_> = (0..self.len().div_ceil(LEAF)).map(|leaf| self.leaf(leaf)).collect();
+    fn rebuild(&mut self) {
+        let mut level: Vec<_> = (0..self.len().div_ceil(LEAF_SIZE)).map(|leaf| self.leaf(leaf)).collect();
         self.levels.clear();
         while level.len() > 1 {
-            let above = level.chunks(FAN).map(Node::over).collect();
+            let above = level.chunks(FAN_OUT).map(Node::over).collect();
             self.levels.push(std::mem::replace(&mut level, above));
         }
         self.levels.push(level);
     }
 
     /// Forms the sums above a client anew.
-    fn sum_above(&mut self, idx: usize) {
-        let mut at = idx / LEAF;
+    fn update_path(&mut self, idx: usize) {
+        let mut at = idx / LEAF_SIZE;
         self.levels[0][at] = self.leaf(at);
         for level in 1..self.levels.len() {
-            at /= FAN;
+            at /= FAN_OUT;
             let below = &self.levels[level - 1];
-            self.levels[level][at] = Node::over(&below[at * FAN..((at + 1) * FAN).min(below.len())]);
+            self.levels[level][at] = Node::over(&below[at * FAN_OUT..((at + 1) * FAN_OUT).min(below.len())]);
         }
     }
 
     fn leaf(&self, leaf: usize) -> Node {
-        let weights = &self.weights[leaf * LEAF..((leaf + 1) * LEAF).min(self.len())];
+        let weights = &self.weights[leaf * LEAF_SIZE..((leaf + 1) * LEAF_SIZE).min(self.len())];
         let count = self.inside.words()[leaf].count_ones();
         // Eight sums side by side, for one addition takes longer than one can be begun.
         let (eights, rest) = weights.as_chunks::<8>();
@@ -308,7 +311,7 @@ impl Urn {
 }
 
 /// Which of several stretches that follow each other holds a place, and where it begins. Beyond the end, the last that has a length.
-fn walk(lengths: impl Iterator<Item = f64>, place: f64, from: f64) -> Option<(usize, f64)> {
+fn locate(lengths: impl Iterator<Item = f64>, place: f64, from: f64) -> Option<(usize, f64)> {
     let mut begins = from;
     let mut last = None;
     for (step, length) in lengths.enumerate() {
@@ -328,24 +331,24 @@ mod tests {
     use super::*;
     use ebb_round::Stream;
 
-    fn random(len: usize, seed: u64) -> (Urn, Stream) {
+    fn random(len: usize, seed: u64) -> (WeightTree, Stream) {
         let mut stream = Stream::of_run(seed, "urn");
-        let mut urn = Urn::new(len);
+        let mut tree = WeightTree::new(len);
         for idx in 0..len {
-            urn.set_log(idx, 20.0 * stream.uniform());
+            tree.set_log(idx, 20.0 * stream.uniform());
             if stream.bernoulli(0.7) {
-                urn.put(idx);
+                tree.insert(idx);
             }
         }
-        (urn, stream)
+        (tree, stream)
     }
 
     /// The same figures, one client after the other.
-    fn plainly(urn: &Urn) -> (usize, f64, Option<usize>) {
-        let inside: Vec<_> = urn.inside().iter().collect();
+    fn by_direct_sums(tree: &WeightTree) -> (usize, f64, Option<usize>) {
+        let inside: Vec<_> = tree.members().iter().collect();
         let heaviest =
-            inside.iter().copied().reduce(|one, two| if urn.log(two) > urn.log(one) { two } else { one });
-        (inside.len(), inside.iter().map(|&idx| urn.weight(idx)).sum(), heaviest)
+            inside.iter().copied().reduce(|one, two| if tree.log(two) > tree.log(one) { two } else { one });
+        (inside.len(), inside.iter().map(|&idx| tree.weight(idx)).sum(), heaviest)
     }
 
     #[test]
@@ -356,11 +359,11 @@ mod tests {
                 let idx = stream.below(len);
                 match step % 3 {
                     0 => urn.set_log(idx, 50.0 * stream.uniform()),
-                    1 => urn.put(idx),
-                    _ => urn.take(idx),
+                    1 => urn.insert(idx),
+                    _ => urn.remove(idx),
                 }
             }
-            let (count, sum, heaviest) = plainly(&urn);
+            let (count, sum, heaviest) = by_direct_sums(&urn);
             assert_eq!(urn.count(), count);
             assert!((urn.sum() - sum).abs() <= 1e-12 * sum);
             assert_eq!(urn.heaviest(), heaviest);
@@ -375,7 +378,7 @@ mod tests {
             for _ in 0..500 {
                 let place = stream.uniform() * length;
                 let mut begins = 0.0;
-                let expected = urn.inside().iter().find(|&idx| {
+                let expected = urn.members().iter().find(|&idx| {
                     let ends = begins + base + factor * urn.weight(idx);
                     let here = place < ends;
                     begins = if here { begins } else { ends };
@@ -383,35 +386,35 @@ mod tests {
                 });
                 let found = urn.find(place, base, factor).unwrap();
                 assert_eq!(Some(found.idx), expected);
-                assert!((found.begins - begins).abs() < 1e-9 * length);
+                assert!((found.start - begins).abs() < 1e-9 * length);
             }
-            assert!(urn.find(2.0 * length, base, factor).is_some_and(|found| urn.inside().get(found.idx)));
+            assert!(urn.find(2.0 * length, base, factor).is_some_and(|found| urn.members().get(found.idx)));
         }
-        assert_eq!(Urn::new(5).find(0.0, 1.0, 1.0), None);
-        assert_eq!(Urn::default().find(0.0, 1.0, 1.0), None);
+        assert_eq!(WeightTree::new(5).find(0.0, 1.0, 1.0), None);
+        assert_eq!(WeightTree::default().find(0.0, 1.0, 1.0), None);
     }
 
     #[test]
     fn those_that_are_heavy_enough_are_found() {
         let (urn, _) = random(3000, 4);
         for weight in [0.0, 1e-3, 0.5, 1.0, 2.0] {
-            let expected: Vec<_> = urn.inside().iter().filter(|&idx| urn.weight(idx) >= weight).collect();
+            let expected: Vec<_> = urn.members().iter().filter(|&idx| urn.weight(idx) >= weight).collect();
             assert_eq!(urn.at_least(weight), expected);
         }
     }
 
     #[test]
     fn weights_may_lie_any_distance_apart() {
-        let mut urn = Urn::new(300);
-        (0..300).for_each(|idx| urn.put(idx));
-        urn.set_log(7, 1e6);
-        assert_eq!((urn.heaviest(), urn.sum()), (Some(7), 1.0));
-        urn.set_log(8, 1e6 - 1.0);
-        urn.take(7);
-        urn.take(8);
-        urn.keep_near();
-        assert_eq!((urn.heaviest(), urn.sum(), urn.count()), (Some(0), 298.0, 298));
-        urn.set_log(9, -1e300);
-        assert_eq!(urn.sum(), 297.0);
+        let mut tree = WeightTree::new(300);
+        (0..300).for_each(|idx| tree.insert(idx));
+        tree.set_log(7, 1e6);
+        assert_eq!((tree.heaviest(), tree.sum()), (Some(7), 1.0));
+        tree.set_log(8, 1e6 - 1.0);
+        tree.remove(7);
+        tree.remove(8);
+        tree.rebase_if_far();
+        assert_eq!((tree.heaviest(), tree.sum(), tree.count()), (Some(0), 298.0, 298));
+        tree.set_log(9, -1e300);
+        assert_eq!(tree.sum(), 297.0);
     }
 }

@@ -21,7 +21,7 @@ pub const ADAGRAD: Entry<dyn ServerRule> = Entry {
 tau = 0.001
 beta1 = 0.0
 clock = \"run\"",
-    build: |settings| Adaptive::build(Rule::Adagrad, settings),
+    build: |settings| Adaptive::build(Optimiser::Adagrad, settings),
 };
 
 /// The registry's line of Yogi.
@@ -33,7 +33,7 @@ tau = 0.001
 beta1 = 0.9
 beta2 = 0.99
 clock = \"run\"",
-    build: |settings| Adaptive::build(Rule::Yogi, settings),
+    build: |settings| Adaptive::build(Optimiser::Yogi, settings),
 };
 
 /// The registry's line of Adam.
@@ -45,7 +45,7 @@ tau = 0.001
 beta1 = 0.9
 beta2 = 0.99
 clock = \"run\"",
-    build: |settings| Adaptive::build(Rule::Adam, settings),
+    build: |settings| Adaptive::build(Optimiser::Adam, settings),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ fn a_thousandth() -> Positive {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+enum Optimiser {
     Adagrad,
     Yogi,
     Adam,
@@ -73,8 +73,8 @@ enum Rule {
 
 #[derive(Debug)]
 struct Adaptive {
-    rule: Rule,
-    rate: f64,
+    rule: Optimiser,
+    learning_rate: f64,
     tau: f64,
     beta1: f64,
     beta2: f64,
@@ -85,12 +85,12 @@ struct Adaptive {
 }
 
 impl Adaptive {
-    fn build(rule: Rule, settings: &Settings<'_>) -> Result<Box<dyn ServerRule>, SettingsError> {
+    fn build(rule: Optimiser, settings: &Settings<'_>) -> Result<Box<dyn ServerRule>, SettingsError> {
         let table: Table = settings.parse()?;
-        let usual1 = if rule == Rule::Adagrad { 0.0 } else { 0.9 };
-        let beta1 = table.beta1.map_or(usual1, Chance::get);
+        let default_beta1 = if rule == Optimiser::Adagrad { 0.0 } else { 0.9 };
+        let beta1 = table.beta1.map_or(default_beta1, Chance::get);
         let beta2 = table.beta2.map_or(0.99, Chance::get);
-        if rule == Rule::Adagrad && table.beta2.is_some() {
+        if rule == Optimiser::Adagrad && table.beta2.is_some() {
             return Err(settings.error("beta2", "\"fedadagrad\" forgets nothing; leave it out"));
         }
         for (key, beta) in [("beta1", beta1), ("beta2", beta2)] {
@@ -99,12 +99,12 @@ impl Adaptive {
             }
         }
         settings.resolve("beta1", beta1);
-        if rule != Rule::Adagrad {
+        if rule != Optimiser::Adagrad {
             settings.resolve("beta2", beta2);
         }
         Ok(Box::new(Adaptive {
             rule,
-            rate: table.rate.get(),
+            learning_rate: table.rate.get(),
             tau: table.tau.get(),
             beta1,
             beta2,
@@ -118,7 +118,7 @@ impl Adaptive {
 
 impl ServerRule for Adaptive {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -137,13 +137,13 @@ impl ServerRule for Adaptive {
             *m = self.beta1 * *m + (1.0 - self.beta1) * by;
             let by2 = by * by;
             *v = match self.rule {
-                Rule::Adagrad => *v + by2,
+                Optimiser::Adagrad => *v + by2,
                 // The sign of a difference that is none is none.
-                Rule::Yogi if *v == by2 => *v,
-                Rule::Yogi => *v - (1.0 - self.beta2) * by2 * (*v - by2).signum(),
-                Rule::Adam => self.beta2 * *v + (1.0 - self.beta2) * by2,
+                Optimiser::Yogi if *v == by2 => *v,
+                Optimiser::Yogi => *v - (1.0 - self.beta2) * by2 * (*v - by2).signum(),
+                Optimiser::Adam => self.beta2 * *v + (1.0 - self.beta2) * by2,
             };
-            let step = self.rate * *m / (v.sqrt() + self.tau);
+            let step = self.learning_rate * *m / (v.sqrt() + self.tau);
             model[at] = (f64::from(round.global.model[at]) + step) as f32;
         }
         self.model = Arc::new(Parcel::of(model));

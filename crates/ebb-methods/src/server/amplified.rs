@@ -12,7 +12,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::{moved, one};
+use super::{moved_model, one};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -47,7 +47,7 @@ fn ten() -> Positive {
 
 impl ServerRule for Amplified {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -55,7 +55,7 @@ impl ServerRule for Amplified {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        let mut model = moved(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.rate, aggregate);
         self.anchor.lengthen(round, self.every, self.factor, &mut model);
         self.model = Arc::new(Parcel::of(model));
     }

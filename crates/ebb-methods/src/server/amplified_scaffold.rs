@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::amplified::Anchor;
 use super::clock::Clock;
-use super::{moved, one, scaffold};
+use super::{moved_model, one, scaffold};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -52,7 +52,7 @@ fn one_and_a_half() -> Positive {
 
 impl ServerRule for AmplifiedScaffold {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -65,7 +65,7 @@ impl ServerRule for AmplifiedScaffold {
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         scaffold::add_changes(&mut self.next, round, contributions);
-        let mut model = moved(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.rate, aggregate);
         if self.anchor.lengthen(round, self.every, self.factor, &mut model) {
             self.control.clone_from(&self.next);
         }

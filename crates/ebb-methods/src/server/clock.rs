@@ -16,7 +16,7 @@ pub(super) enum Clock {
 
 impl Clock {
     /// The position, counted from 1.
-    pub(super) fn tick(self, round: &Round<'_>) -> u32 {
+    pub(super) fn schedule_position(self, round: &Round<'_>) -> u32 {
         match self {
             Clock::Run => round.number + 1,
             Clock::Shift => round.number.saturating_sub(round.shares.changed()) + 1,
@@ -32,8 +32,9 @@ mod tests {
     #[test]
     fn the_latest_shift_counts() {
         let mut world = World::of(3);
-        let ticks =
-            |world: &World, number| [Clock::Run, Clock::Shift].map(|clock| clock.tick(&world.round(number)));
+        let ticks = |world: &World, number| {
+            [Clock::Run, Clock::Shift].map(|clock| clock.schedule_position(&world.round(number)))
+        };
         assert_eq!((ticks(&world, 0), ticks(&world, 7)), ([1, 1], [8, 8]));
         world.join(3, 8);
         assert_eq!((ticks(&world, 8), ticks(&world, 10)), ([9, 1], [11, 3]));

@@ -51,7 +51,7 @@ fn nine_tenths() -> Chance {
 
 impl ServerRule for FedAvgM {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {

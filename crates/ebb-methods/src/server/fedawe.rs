@@ -47,7 +47,7 @@ struct FedAwe {
 
 impl ServerRule for FedAwe {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -73,22 +73,22 @@ impl ServerRule for FedAwe {
             return;
         }
         let n_params = round.global.model.len();
-        let (mut models, mut found, mut once) =
+        let (mut models, mut mean_delta, mut once) =
             (vec![0.0; n_params], vec![0.0; n_params], vec![0.0; n_params]);
         for (one, part) in &answers {
             let (start, missed) = self.own.of(round, one.client);
             add(&mut models, *part, &start.model);
-            add(&mut found, part * f64::from(missed.get()), &one.update.delta.model);
+            add(&mut mean_delta, part * f64::from(missed.get()), &one.update.delta.model);
             add(&mut once, *part, &one.update.delta.model);
         }
         let trained = round.trained_ranges.iter().cloned().flatten();
-        let length = trained.map(|at| found[at] * found[at]).sum::<f64>().sqrt();
+        let length = trained.map(|at| mean_delta[at] * mean_delta[at]).sum::<f64>().sqrt();
         let shorten = self.clip.map_or(1.0, |clip| (clip.get() / length).min(1.0));
         let factor = self.rate.get() * shorten;
         // Running statistics count once: they are no direction in which to go on.
         let mut moved: Vec<_> = models.iter().zip(&once).map(|(model, by)| (model + by) as f32).collect();
         for at in round.trained_ranges.iter().cloned().flatten() {
-            moved[at] = (models[at] + factor * found[at]) as f32;
+            moved[at] = (models[at] + factor * mean_delta[at]) as f32;
         }
         self.own.give(round, answers.iter().map(|(one, _)| one.client), moved);
     }
@@ -115,7 +115,7 @@ impl State for FedAwe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, vector_answer};
+    use crate::testing::{World, client_update_of};
 
     #[test]
     fn what_was_missed_is_made_up_for_within_the_clip_and_not_in_running_statistics() {
@@ -131,7 +131,7 @@ mod tests {
             world.set_model(&[10.0, 10.0]);
             world.train_only(0..1);
             // Heard for the first time in round 3: four rounds, of 3 each in what is trained.
-            let answer = Contribution::own(&vector_answer(0, 3, &[-3.0, -1.0]));
+            let answer = Contribution::own(&client_update_of(0, 3, &[-3.0, -1.0]));
             server.update_model(&world.round(3), &[answer], &[0.0, 0.0]);
             assert_eq!(server.model().model, expected);
         }

@@ -42,7 +42,7 @@ struct FedPbc {
 
 impl ServerRule for FedPbc {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {

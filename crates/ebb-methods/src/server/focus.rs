@@ -14,7 +14,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::{moved, one};
+use super::{moved_model, one};
 use crate::aggregate::EmptyRounds;
 use crate::answers::{no_aggregator, no_stand_ins};
 use crate::local::focus::GRADIENT;
@@ -50,7 +50,7 @@ struct Focus {
 
 impl ServerRule for Focus {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -72,7 +72,7 @@ impl ServerRule for Focus {
             })
             .collect();
         // Answers without gradients are another local rule's; running statistics are averaged in any case.
-        let mut model = moved(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.rate, aggregate);
         if changes.is_empty() && !own.is_empty() {
             self.model = Arc::new(Parcel::of(model));
             return;
@@ -119,7 +119,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::testing::{World, contribution, vector_answer};
+    use crate::testing::{World, client_update_of, contribution};
 
     #[test]
     fn it_steps_along_the_sum_of_the_last_gradients() {
@@ -168,7 +168,7 @@ mod tests {
         let mut world = World::of(1);
         world.set_model(&[10.0, 10.0]);
         world.train_only(0..1);
-        let mut answer = Contribution::own(&vector_answer(0, 0, &[-3.0, -1.0]));
+        let mut answer = Contribution::own(&client_update_of(0, 0, &[-3.0, -1.0]));
         server.update_model(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
         assert_eq!(server.model().model, [7.0, 9.0]);
         Arc::make_mut(&mut answer.update).delta.side_vectors.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);

@@ -21,11 +21,12 @@ fn one() -> Positive {
 }
 
 /// The model moved by the aggregate times a rate; running statistics, which are no direction, by the aggregate itself.
-fn moved(round: &Round<'_>, rate: Positive, aggregate: &[f32]) -> Vec<f32> {
+fn moved_model(round: &Round<'_>, learning_rate: Positive, aggregate: &[f32]) -> Vec<f32> {
     let mut model = vectors::add_scaled(&round.global.model, 1.0, aggregate);
-    if rate.get() != 1.0 {
+    if learning_rate.get() != 1.0 {
         for at in round.trained_ranges.iter().cloned().flatten() {
-            model[at] = (f64::from(round.global.model[at]) + rate.get() * f64::from(aggregate[at])) as f32;
+            model[at] =
+                (f64::from(round.global.model[at]) + learning_rate.get() * f64::from(aggregate[at])) as f32;
         }
     }
     model

@@ -16,8 +16,8 @@ pub(super) struct OwnModels {
     /// The model of the run's beginning.
     first: Arc<Parcel>,
     /// Models by the round at whose end they were made, as long as somebody keeps them.
-    made: BTreeMap<RoundNo, Arc<Parcel>>,
-    heard: BTreeMap<ClientId, RoundNo>,
+    by_round: BTreeMap<RoundNo, Arc<Parcel>>,
+    last_given: BTreeMap<ClientId, RoundNo>,
 }
 
 impl OwnModels {
@@ -35,10 +35,10 @@ impl OwnModels {
     pub(super) fn of(&self, round: &Round<'_>, client: ClientId) -> (Arc<Parcel>, NonZeroU32) {
         let away =
             |since: RoundNo| NonZeroU32::new(round.number.saturating_sub(since)).unwrap_or(NonZeroU32::MIN);
-        match self.heard.get(&client) {
+        match self.last_given.get(&client) {
             // Whoever left and came back is a newcomer.
-            Some(heard) if round.census.joined(client).is_none_or(|joined| joined <= *heard) => {
-                (Arc::clone(&self.made[heard]), away(*heard))
+            Some(given_in) if round.census.joined(client).is_none_or(|joined| joined <= *given_in) => {
+                (Arc::clone(&self.by_round[given_in]), away(*given_in))
             }
             Some(_) => (Arc::clone(&round.global), NonZeroU32::MIN),
             None if round.census.joined(client) == Some(0) => {
@@ -52,15 +52,15 @@ impl OwnModels {
     pub(super) fn give(
         &mut self,
         round: &Round<'_>,
-        heard: impl IntoIterator<Item = ClientId>,
+        clients: impl IntoIterator<Item = ClientId>,
         model: Vec<f32>,
     ) {
         self.model = Arc::new(Parcel::of(model));
-        self.heard.extend(heard.into_iter().map(|client| (client, round.number)));
-        self.heard.retain(|client, _| round.census.enrolled().get(client.idx()));
-        self.made.insert(round.number, Arc::clone(&self.model));
-        let kept: BTreeSet<_> = self.heard.values().collect();
-        self.made.retain(|number, _| kept.contains(number));
+        self.last_given.extend(clients.into_iter().map(|client| (client, round.number)));
+        self.last_given.retain(|client, _| round.census.enrolled().get(client.idx()));
+        self.by_round.insert(round.number, Arc::clone(&self.model));
+        let kept: BTreeSet<_> = self.last_given.values().collect();
+        self.by_round.retain(|number, _| kept.contains(number));
     }
 }
 
@@ -68,13 +68,13 @@ impl State for OwnModels {
     fn save(&self, to: &mut Saver) {
         to.f32s("first", &self.first.model);
         to.f32s("now", &self.model.model);
-        to.u64("made", self.made.len() as u64);
-        for (number, model) in &self.made {
+        to.u64("made", self.by_round.len() as u64);
+        for (number, model) in &self.by_round {
             to.u64("number", u64::from(*number));
             to.f32s("model", &model.model);
         }
-        to.u32s("clients", &self.heard.keys().map(|client| client.number()).collect::<Vec<_>>());
-        to.u32s("heard", &self.heard.values().copied().collect::<Vec<_>>());
+        to.u32s("clients", &self.last_given.keys().map(|client| client.number()).collect::<Vec<_>>());
+        to.u32s("heard", &self.last_given.values().copied().collect::<Vec<_>>());
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
@@ -82,18 +82,21 @@ impl State for OwnModels {
         self.model = Arc::new(Parcel::of(from.f32s("now")?));
         for _ in 0..from.u64("made")? {
             let number = from.u32("number")?;
-            self.made.insert(number, Arc::new(Parcel::of(from.f32s("model")?)));
+            self.by_round.insert(number, Arc::new(Parcel::of(from.f32s("model")?)));
         }
         let clients = from.u32s("clients")?;
         let heard = from.u32s("heard")?;
-        let known = heard.iter().all(|number| self.made.contains_key(number));
-        let fits =
-            self.made.values().chain([&self.model]).all(|model| model.model.len() == self.first.model.len());
+        let known = heard.iter().all(|number| self.by_round.contains_key(number));
+        let fits = self
+            .by_round
+            .values()
+            .chain([&self.model])
+            .all(|model| model.model.len() == self.first.model.len());
         if clients.len() != heard.len() || !known || !fits {
             return Err(from.error("heard", "does not fit the models"));
         }
         let client = |number: u32| ClientId::new(number as usize);
-        self.heard = clients.into_iter().map(client).zip(heard).collect();
+        self.last_given = clients.into_iter().map(client).zip(heard).collect();
         Ok(())
     }
 }
@@ -137,7 +140,7 @@ mod tests {
         for number in 0..5 {
             own.give(&world.round(number), [ClientId::new(number as usize % 2)], vec![number as f32]);
         }
-        assert_eq!(own.made.keys().copied().collect::<Vec<_>>(), [3, 4]);
+        assert_eq!(own.by_round.keys().copied().collect::<Vec<_>>(), [3, 4]);
         let mut saver = Saver::new();
         own.save(&mut saver);
         let saved = saver.finish();

@@ -7,7 +7,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::{moved, one};
+use super::{moved_model, one};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
@@ -31,7 +31,7 @@ struct Plain {
 
 impl ServerRule for Plain {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -39,7 +39,7 @@ impl ServerRule for Plain {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        self.start_from(moved(round, self.rate, aggregate));
+        self.start_from(moved_model(round, self.rate, aggregate));
     }
 
     fn model(&self) -> &Arc<Parcel> {

@@ -16,7 +16,7 @@ use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
-use super::{moved, one};
+use super::{moved_model, one};
 use crate::local::scaffold::CONTROL;
 
 /// The registry's line.
@@ -44,7 +44,7 @@ struct Scaffold {
 
 impl ServerRule for Scaffold {
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
-        self.clock.tick(round)
+        self.clock.schedule_position(round)
     }
 
     fn retention(&self) -> Retention {
@@ -56,7 +56,7 @@ impl ServerRule for Scaffold {
     }
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
-        self.model = Arc::new(Parcel::of(moved(round, self.rate, aggregate)));
+        self.model = Arc::new(Parcel::of(moved_model(round, self.rate, aggregate)));
         add_changes(&mut self.control, round, contributions);
     }
 

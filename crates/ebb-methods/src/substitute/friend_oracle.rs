@@ -8,7 +8,7 @@ use ebb_round::{
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Cover, by_mean, mean_of_fresh};
+use super::{Cover, mean_of_fresh, mean_stand_in};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
@@ -44,18 +44,18 @@ impl Substitution for FriendOracle {
         true
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
-        let mean = mean_of_fresh(round, returns);
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
+        let mean = mean_of_fresh(round, responses);
         let mut stand_ins = Vec::new();
-        for client in self.cover.silent(round, returns) {
-            let friends = self.friends_of(client, round, returns);
+        for client in self.cover.missing(round, responses) {
+            let friends = self.friends_of(client, round, responses);
             stand_ins.extend(friends.iter().map(|friend| Contribution {
                 client,
                 fraction: 1.0 / friends.len() as f64,
                 ..Contribution::own(friend)
             }));
             if friends.is_empty() {
-                stand_ins.extend(mean.as_ref().map(|mean| by_mean(client, mean)));
+                stand_ins.extend(mean.as_ref().map(|mean| mean_stand_in(client, mean)));
             }
         }
         stand_ins
@@ -68,11 +68,11 @@ impl FriendOracle {
         &self,
         client: ClientId,
         round: &Round<'_>,
-        returns: &'r Responses,
+        responses: &'r Responses,
     ) -> Vec<&'r ClientUpdate> {
         let Some(cluster) = round.oracle_cluster(client) else { return Vec::new() };
         let there: Vec<_> =
-            returns.fresh.iter().filter(|one| round.oracle_cluster(one.client) == Some(cluster)).collect();
+            responses.fresh.iter().filter(|one| round.oracle_cluster(one.client) == Some(cluster)).collect();
         let mut stream = Stream::of_client_round(round.seed, "friend-oracle", round.number, client);
         let drawn = stream.distinct(there.len(), self.friends.get().min(there.len()));
         drawn.into_iter().map(|at| there[at]).collect()
@@ -84,17 +84,17 @@ stateless!(FriendOracle);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, returns};
+    use crate::testing::{World, responses};
 
     #[test]
     fn whoever_stands_in_is_of_the_cluster_and_all_parts_make_one() {
         let mut world = World::of(6);
-        world.clusters = [0, 0, 0, 1, 1, 2].map(Some).to_vec();
+        world.oracle_clusters = [0, 0, 0, 1, 1, 2].map(Some).to_vec();
         for friends in 1..4 {
             let mut oracle =
                 FriendOracle { friends: NonZeroUsize::new(friends).unwrap(), cover: Cover::Asked };
             let found =
-                oracle.stand_ins(&world.round(3), &returns(&world, 3, &[(0, 1.0), (1, 2.0), (4, 3.0)]));
+                oracle.stand_ins(&world.round(3), &responses(&world, 3, &[(0, 1.0), (1, 2.0), (4, 3.0)]));
             let of = |client: usize| found.iter().filter(move |one| one.client.idx() == client);
             assert_eq!(of(2).count(), friends.min(2));
             assert!(of(2).all(|one| one.source.unwrap().idx() < 2));

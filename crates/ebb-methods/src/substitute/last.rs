@@ -21,7 +21,7 @@ pub const UPDATE: Entry<dyn Substitution> = Entry {
     about: "the client's own last update, however old; whoever was never heard counts as the aggregator has it",
     example: "cover = \"objective\"         # or asked",
     build: |settings| {
-        Ok(Box::new(Last { settings: settings.parse()?, what: What::Update, of: BTreeMap::new() }))
+        Ok(Box::new(Last { settings: settings.parse()?, kind: Kind::Update, of: BTreeMap::new() }))
     },
 };
 
@@ -31,7 +31,7 @@ pub const MODEL: Entry<dyn Substitution> = Entry {
     about: "the client's own last model, however old; whoever was never heard counts as the aggregator has it",
     example: "cover = \"objective\"         # or asked",
     build: |settings| {
-        Ok(Box::new(Last { settings: settings.parse()?, what: What::Model, of: BTreeMap::new() }))
+        Ok(Box::new(Last { settings: settings.parse()?, kind: Kind::Model, of: BTreeMap::new() }))
     },
 };
 
@@ -44,7 +44,7 @@ struct Settings {
 
 /// What stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Kind {
     Update,
     Model,
 }
@@ -52,7 +52,7 @@ enum What {
 #[derive(Debug)]
 struct Last {
     settings: Settings,
-    what: What,
+    kind: Kind,
     of: BTreeMap<ClientId, Arc<Update>>,
 }
 
@@ -61,25 +61,25 @@ impl Substitution for Last {
         Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
         let enrolled = round.census.enrolled();
         self.of.retain(|client, _| enrolled.get(client.idx()));
-        if self.what == What::Update {
+        if self.kind == Kind::Update {
             // A late answer is newer than what was kept before its round. Of a late model only the difference came.
-            for answer in returns.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
+            for answer in responses.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
                 if self.of.get(&answer.client).is_none_or(|kept| kept.base_round < answer.update.base_round) {
                     self.of.insert(answer.client, without_side(&answer.update));
                 }
             }
         }
-        let silent = self.settings.cover.silent(round, returns);
+        let silent = self.settings.cover.missing(round, responses);
         let stand_ins =
             silent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
         let stand_ins = stand_ins.collect();
-        for answer in &returns.fresh {
-            let kept = match self.what {
-                What::Update => without_side(&answer.update),
-                What::Model => {
+        for answer in &responses.fresh {
+            let kept = match self.kind {
+                Kind::Update => without_side(&answer.update),
+                Kind::Model => {
                     let model = vectors::add_scaled(&round.global.model, 1.0, &answer.update.delta.model);
                     Arc::new(with_model(&answer.update, model))
                 }
@@ -92,9 +92,9 @@ impl Substitution for Last {
 
 impl Last {
     fn stand_in(&self, round: &Round<'_>, client: ClientId, kept: &Arc<Update>) -> Contribution {
-        let update = match self.what {
-            What::Update => Arc::clone(kept),
-            What::Model => {
+        let update = match self.kind {
+            Kind::Update => Arc::clone(kept),
+            Kind::Model => {
                 let delta = vectors::add_scaled(&kept.delta.model, -1.0, &round.global.model);
                 Arc::new(with_model(kept, delta))
             }
@@ -147,17 +147,17 @@ impl State for Last {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, answer, returns};
+    use crate::testing::{World, client_update, responses};
 
-    fn new(what: What) -> Last {
-        Last { settings: Settings { cover: Cover::Objective }, what, of: BTreeMap::new() }
+    fn new(what: Kind) -> Last {
+        Last { settings: Settings { cover: Cover::Objective }, kind: what, of: BTreeMap::new() }
     }
 
     /// Plays rounds of answers (client, value) on a model that stays 0; returns the last round's stand-ins.
     fn play(last: &mut Last, world: &World, rounds: &[&[(usize, f32)]]) -> Vec<(usize, u32, f32)> {
         let mut stand_ins = Vec::new();
         for (number, answers) in (0..).zip(rounds) {
-            stand_ins = last.stand_ins(&world.round(number), &returns(world, number, answers));
+            stand_ins = last.stand_ins(&world.round(number), &responses(world, number, answers));
         }
         stand_ins.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect()
     }
@@ -166,44 +166,44 @@ mod tests {
     fn the_silent_repeat_what_they_returned_last() {
         let world = World::of(3);
         let rounds: [&[(usize, f32)]; 4] = [&[(0, 1.0), (1, 2.0)], &[(1, 3.0)], &[], &[(0, 5.0)]];
-        let found = play(&mut new(What::Update), &world, &rounds);
+        let found = play(&mut new(Kind::Update), &world, &rounds);
         assert_eq!(found, [(1, 2, 3.0)], "client 2 was never heard");
-        assert_eq!(play(&mut new(What::Update), &world, &rounds[..3]), [(0, 2, 1.0), (1, 1, 3.0)]);
+        assert_eq!(play(&mut new(Kind::Update), &world, &rounds[..3]), [(0, 2, 1.0), (1, 1, 3.0)]);
     }
 
     #[test]
     fn a_model_is_repeated_as_the_way_to_it() {
         let mut world = World::of(2);
-        let mut last = new(What::Model);
-        last.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, -4.0)]));
+        let mut last = new(Kind::Model);
+        last.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, -4.0)]));
         world.set_model(&[10.0]);
-        let found = last.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0)]));
+        let found = last.stand_ins(&world.round(1), &responses(&world, 1, &[(0, 1.0)]));
         assert_eq!((found[0].client.idx(), found[0].update.delta.model[0]), (1, -14.0));
     }
 
     #[test]
     fn a_late_update_is_used_from_the_round_it_comes_in() {
         let world = World::of(2);
-        let mut last = new(What::Update);
+        let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)], &[(0, 1.0)]]);
-        let mut late = returns(&world, 2, &[(0, 1.0)]);
-        late.late.push(answer(1, 1, 7.0));
+        let mut late = responses(&world, 2, &[(0, 1.0)]);
+        late.late.push(client_update(1, 1, 7.0));
         let found = last.stand_ins(&world.round(2), &late);
         assert_eq!((found[0].age, found[0].update.delta.model[0]), (1, 7.0));
         // One that is older than what is known comes too late for anything.
-        last.stand_ins(&world.round(3), &returns(&world, 3, &[(1, 9.0)]));
-        let mut late = returns(&world, 4, &[(0, 1.0)]);
-        late.late.push(answer(1, 2, 7.0));
+        last.stand_ins(&world.round(3), &responses(&world, 3, &[(1, 9.0)]));
+        let mut late = responses(&world, 4, &[(0, 1.0)]);
+        late.late.push(client_update(1, 2, 7.0));
         assert_eq!(last.stand_ins(&world.round(4), &late)[0].update.delta.model[0], 9.0);
     }
 
     #[test]
     fn whoever_left_is_forgotten() {
         let mut world = World::of(2);
-        let mut last = new(What::Update);
+        let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)]]);
         world.leave(1);
-        assert!(last.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0)])).is_empty());
+        assert!(last.stand_ins(&world.round(1), &responses(&world, 1, &[(0, 1.0)])).is_empty());
         assert_eq!(last.of.len(), 1);
     }
 }

@@ -26,8 +26,8 @@ impl Substitution for Late {
         Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
-        let late = returns.late.iter().filter(|answer| round.share(answer.client) > 0.0);
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
+        let late = responses.late.iter().filter(|answer| round.share(answer.client) > 0.0);
         let late = late.map(|answer| Contribution {
             age: round.number - answer.update.base_round,
             ..Contribution::own(answer)
@@ -41,15 +41,15 @@ stateless!(Late);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, answer, returns};
+    use crate::testing::{World, client_update, responses};
 
     #[track_caller]
     fn check(most_age: Option<u32>, expected: &[(usize, u32, f32)]) {
         let mut world = World::of(3);
         world.join(3, 1);
-        let mut returns = returns(&world, 7, &[(0, 1.0)]);
-        returns.late = vec![answer(0, 5, 2.0), answer(1, 6, 3.0), answer(2, 1, 4.0)];
-        let found = Late { most_age }.stand_ins(&world.round(7), &returns);
+        let mut responses = responses(&world, 7, &[(0, 1.0)]);
+        responses.late = vec![client_update(0, 5, 2.0), client_update(1, 6, 3.0), client_update(2, 1, 4.0)];
+        let found = Late { most_age }.stand_ins(&world.round(7), &responses);
         let found: Vec<_> =
             found.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect();
         assert_eq!(found, expected);

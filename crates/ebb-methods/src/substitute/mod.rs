@@ -26,36 +26,36 @@ enum Cover {
 
 impl Cover {
     /// Those that somebody may stand in for, ascending.
-    fn silent(self, round: &Round<'_>, returns: &Responses) -> Vec<ClientId> {
+    fn missing(self, round: &Round<'_>, responses: &Responses) -> Vec<ClientId> {
         match self {
             Cover::Asked => {
-                let absent = returns.absent.iter().copied();
+                let absent = responses.absent.iter().copied();
                 absent.filter(|&client| round.share(client) > 0.0).collect()
             }
-            Cover::Objective => returns.missing(round),
+            Cover::Objective => responses.missing(round),
         }
     }
 }
 
 /// The mean of those that answered, by their shares, as an update of nobody's. `None` if nobody did.
-fn mean_of_fresh(round: &Round<'_>, returns: &Responses) -> Option<Arc<Update>> {
-    let first = returns.fresh.first()?;
-    let own: Vec<_> = returns.fresh.iter().map(Contribution::own).collect();
+fn mean_of_fresh(round: &Round<'_>, responses: &Responses) -> Option<Arc<Update>> {
+    let first = responses.fresh.first()?;
+    let own: Vec<_> = responses.fresh.iter().map(Contribution::own).collect();
     let mut shares: Vec<_> = own.iter().map(|one| round.share(one.client)).collect();
     if shares.iter().sum::<f64>() <= 0.0 {
         shares.fill(1.0);
     }
     let mean = scaled(&weighted_sum(round, &own, &shares), 1.0 / shares.iter().sum::<f64>());
-    Some(Arc::new(made_up(mean, &first.update)))
+    Some(Arc::new(synthetic_update(mean, &first.update)))
 }
 
 /// An update that nobody computed, beside one that somebody did: all the work was done.
-fn made_up(delta: Vec<f32>, like: &Update) -> Update {
+fn synthetic_update(delta: Vec<f32>, like: &Update) -> Update {
     Update { delta: Parcel::of(delta), steps: like.steps_requested, ..*like }
 }
 
 /// The mean of those that answered, standing in for a client.
-fn by_mean(client: ClientId, mean: &Arc<Update>) -> Contribution {
+fn mean_stand_in(client: ClientId, mean: &Arc<Update>) -> Contribution {
     let update = Arc::clone(mean);
     Contribution {
         client,

@@ -7,7 +7,7 @@ use ebb_round::{Contribution, Responses, Retention, Round, Substitution, statele
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Cover, by_mean, made_up};
+use super::{Cover, mean_stand_in, synthetic_update};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
@@ -29,12 +29,16 @@ impl Substitution for ZeroModel {
         Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
         // A round without answers is skipped: it would set the model to zero.
-        let Some(first) = returns.fresh.first() else { return Vec::new() };
+        let Some(first) = responses.fresh.first() else { return Vec::new() };
         let back = round.global.model.iter().map(|&value| -value).collect();
-        let update = Arc::new(made_up(back, &first.update));
-        self.cover.silent(round, returns).into_iter().map(|client| by_mean(client, &update)).collect()
+        let update = Arc::new(synthetic_update(back, &first.update));
+        self.cover
+            .missing(round, responses)
+            .into_iter()
+            .map(|client| mean_stand_in(client, &update))
+            .collect()
     }
 }
 
@@ -43,21 +47,21 @@ stateless!(ZeroModel);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{World, returns};
+    use crate::testing::{World, responses};
 
     #[test]
-    fn the_silent_pull_the_model_to_zero() {
+    fn absent_clients_pull_the_model_to_zero() {
         let mut world = World::of(3);
         world.set_model(&[4.0]);
         let mut zero = ZeroModel { cover: Cover::Objective };
-        let found = zero.stand_ins(&world.round(0), &returns(&world, 0, &[(1, 1.0)]));
+        let found = zero.stand_ins(&world.round(0), &responses(&world, 0, &[(1, 1.0)]));
         let found: Vec<_> = found.iter().map(|one| (one.client.idx(), one.update.delta.model[0])).collect();
         assert_eq!(found, [(0, -4.0), (2, -4.0)]);
         // All the work was done, however little the one did that answered.
-        let mut half = returns(&world, 0, &[(1, 1.0)]);
+        let mut half = responses(&world, 0, &[(1, 1.0)]);
         Arc::make_mut(&mut half.fresh[0].update).steps_requested = std::num::NonZeroU32::new(10).unwrap();
         let found = zero.stand_ins(&world.round(0), &half);
         assert!(found.iter().all(|one| one.update.is_whole()) && !half.fresh[0].update.is_whole());
-        assert!(zero.stand_ins(&world.round(1), &returns(&world, 1, &[])).is_empty());
+        assert!(zero.stand_ins(&world.round(1), &responses(&world, 1, &[])).is_empty());
     }
 }

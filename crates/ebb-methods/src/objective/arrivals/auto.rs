@@ -7,7 +7,7 @@ use ebb_settings::Entry;
 
 use super::Arrivals;
 use super::fast_reboot::FastReboot;
-use crate::local::reach::Reach;
+use crate::local::reach::EffectiveSteps;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {
@@ -16,14 +16,17 @@ pub const ENTRY: Entry<dyn Arrivals> = Entry {
     example: "factor = 3.0
 exponent = 2.0",
     build: |settings| {
-        Ok(Box::new(Auto { boost: FastReboot::build(settings)?, reach: Reach::of_local(settings)? }))
+        Ok(Box::new(Auto {
+            boost: FastReboot::build(settings)?,
+            effective_steps: EffectiveSteps::from_local_rule(settings)?,
+        }))
     },
 };
 
 #[derive(Debug)]
 struct Auto {
     boost: FastReboot,
-    reach: Reach,
+    effective_steps: EffectiveSteps,
 }
 
 impl Arrivals for Auto {
@@ -31,7 +34,7 @@ impl Arrivals for Auto {
         self.boost.factor(round)
     }
 
-    fn reach(&self, steps: u32, rate: f64) -> Option<f64> {
-        Some(self.reach.steps(steps, rate))
+    fn effective_steps(&self, steps: u32, learning_rate: f64) -> Option<f64> {
+        Some(self.effective_steps.count(steps, learning_rate))
     }
 }

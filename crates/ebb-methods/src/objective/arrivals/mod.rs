@@ -12,12 +12,12 @@ pub trait Arrivals: Send {
     fn factor(&self, round: u32) -> f64;
     /// If the factor is dropped once the answers say that it does not help any more: how far so many local steps at a rate reach,
     /// in gradients.
-    fn reach(&self, _steps: u32, _rate: f64) -> Option<f64> {
+    fn effective_steps(&self, _steps: u32, _learning_rate: f64) -> Option<f64> {
         None
     }
     /// Whether it is.
-    fn judges(&self) -> bool {
-        self.reach(1, 1.0).is_some()
+    fn needs_updates(&self) -> bool {
+        self.effective_steps(1, 1.0).is_some()
     }
 }
 

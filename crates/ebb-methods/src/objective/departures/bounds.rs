@@ -9,7 +9,7 @@ use ebb_round::ClientDecision;
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::{Departures, Leaving};
+use super::{DepartedClient, Departures};
 
 const EXAMPLE: &str = "d = 200.0                 # all required: D, V, gamma of keeping it,
 v = 2000.0
@@ -108,7 +108,7 @@ impl Bounds {
         Some(left + (since - 1e-9 * since.max(1.0)).ceil())
     }
 
-    fn figures(&self, left: f64, more: &[(&'static str, f64)]) -> Vec<(&'static str, f64)> {
+    fn metrics(&self, left: f64, more: &[(&'static str, f64)]) -> Vec<(&'static str, f64)> {
         let given = [
             ("d", self.d),
             ("v", self.v),
@@ -128,11 +128,11 @@ impl Bounds {
 struct MinBound(Bounds);
 
 impl Departures for MinBound {
-    fn judge(&self, leaving: &Leaving) -> ClientDecision {
+    fn decide(&self, leaving: &DepartedClient) -> ClientDecision {
         let (bounds, left) = (&self.0, f64::from(leaving.number));
         let least = bounds.least_keeping(left);
         let kept = least < bounds.excluding(left, bounds.n_rounds);
-        leaving.judged(kept, bounds.figures(left, &[("bound_kept", least)]))
+        leaving.decision(kept, bounds.metrics(left, &[("bound_kept", least)]))
     }
 }
 
@@ -140,13 +140,13 @@ impl Departures for MinBound {
 struct Crossing(Bounds);
 
 impl Departures for Crossing {
-    fn judge(&self, leaving: &Leaving) -> ClientDecision {
+    fn decide(&self, leaving: &DepartedClient) -> ClientDecision {
         let (bounds, left) = (&self.0, f64::from(leaving.number));
         let crossing = bounds.crossing(left);
         let kept = crossing.is_none_or(|rounds| rounds > bounds.n_rounds);
-        let mut figures = bounds.figures(left, &[("bound_kept", bounds.keeping(left, bounds.n_rounds))]);
-        figures.extend(crossing.map(|rounds| ("crossing", rounds)));
-        leaving.judged(kept, figures)
+        let mut metrics = bounds.metrics(left, &[("bound_kept", bounds.keeping(left, bounds.n_rounds))]);
+        metrics.extend(crossing.map(|rounds| ("crossing", rounds)));
+        leaving.decision(kept, metrics)
     }
 }
 
@@ -162,14 +162,14 @@ mod tests {
     }
 
     /// It leaves after twenty rounds.
-    fn leaving() -> Leaving {
-        Leaving { client: ClientId::new(3), number: 20, fall: None }
+    fn leaving() -> DepartedClient {
+        DepartedClient { client: ClientId::new(3), number: 20, loss_fall: None }
     }
 
     #[test]
     fn the_least_bound_decides() {
         let check = |d, rounds, least: f64, without: f64, verdict| {
-            let found = MinBound(bounds(d, rounds)).judge(&leaving());
+            let found = MinBound(bounds(d, rounds)).decide(&leaving());
             assert_eq!((found.client.idx(), found.decision), (3, verdict), "D {d}, T {rounds}");
             assert!((found.metrics["bound_kept"] - least).abs() < 1e-9);
             assert!((found.metrics["bound_excluded"] - without).abs() < 1e-3);
@@ -181,8 +181,8 @@ mod tests {
         check(20.0, 200.0, 4.0, 2.5, EXCLUDED);
         // The first run that is long enough.
         for (d, rounds) in [(200.0, 50.0), (20.0, 125.0)] {
-            assert_eq!(MinBound(bounds(d, rounds)).judge(&leaving()).decision, EXCLUDED);
-            assert_eq!(MinBound(bounds(d, rounds - 1.0)).judge(&leaving()).decision, KEPT);
+            assert_eq!(MinBound(bounds(d, rounds)).decide(&leaving()).decision, EXCLUDED);
+            assert_eq!(MinBound(bounds(d, rounds - 1.0)).decide(&leaving()).decision, KEPT);
         }
     }
 
@@ -190,7 +190,7 @@ mod tests {
     fn where_the_curves_cross_decides() {
         for (d, crossing) in [(200.0, 31.0), (20.0, 78.0)] {
             assert_eq!(bounds(d, 1.0).crossing(20.0), Some(crossing));
-            let at = |rounds| Crossing(bounds(d, rounds)).judge(&leaving());
+            let at = |rounds| Crossing(bounds(d, rounds)).decide(&leaving());
             assert_eq!((at(crossing).decision, at(crossing - 1.0).decision), (EXCLUDED, KEPT));
             assert_eq!(at(crossing).metrics["crossing"], crossing);
             // It is the first whole round from which on keeping costs more.

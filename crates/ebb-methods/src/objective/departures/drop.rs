@@ -4,7 +4,7 @@ use ebb_round::ClientDecision;
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Departures, Leaving};
+use super::{DepartedClient, Departures};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Departures> = Entry {
@@ -19,7 +19,7 @@ pub const ENTRY: Entry<dyn Departures> = Entry {
 struct Drop {}
 
 impl Departures for Drop {
-    fn judge(&self, leaving: &Leaving) -> ClientDecision {
-        leaving.judged(false, [])
+    fn decide(&self, leaving: &DepartedClient) -> ClientDecision {
+        leaving.decision(false, [])
     }
 }

@@ -8,7 +8,7 @@ use ebb_round::ClientDecision;
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::{Departures, Leaving};
+use super::{DepartedClient, Departures};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Departures> = Entry {
@@ -48,19 +48,19 @@ impl Estimate {
 }
 
 impl Departures for Estimate {
-    fn judge(&self, leaving: &Leaving) -> ClientDecision {
+    fn decide(&self, leaving: &DepartedClient) -> ClientDecision {
         let left = f64::from(leaving.number);
-        let mut figures = vec![("c", self.c), ("rounds", self.n_rounds), ("left_after", left)];
+        let mut metrics = vec![("c", self.c), ("rounds", self.n_rounds), ("left_after", left)];
         // Whoever was never heard taught the model nothing that could be kept.
-        let Some(fall) = leaving.fall else {
-            return leaving.judged(false, figures);
+        let Some(fall) = leaving.loss_fall else {
+            return leaving.decision(false, metrics);
         };
         let needed = self.c * (fall.max(0.0) * left).sqrt();
-        figures.extend([("gamma_l", fall), ("rounds_needed", needed)]);
-        leaving.judged(self.n_rounds - left < needed, figures)
+        metrics.extend([("gamma_l", fall), ("rounds_needed", needed)]);
+        leaving.decision(self.n_rounds - left < needed, metrics)
     }
 
-    fn asks_for_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         true
     }
 }
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn enough_rounds_must_be_left() {
         let check = |c, number, fall, verdict| {
-            let leaving = Leaving { client: ClientId::new(0), number, fall };
-            let found = Estimate { c, n_rounds: 100.0 }.judge(&leaving);
+            let leaving = DepartedClient { client: ClientId::new(0), number, loss_fall: fall };
+            let found = Estimate { c, n_rounds: 100.0 }.decide(&leaving);
             assert_eq!(found.decision, verdict, "{leaving:?}");
             assert_eq!(found.metrics.get("gamma_l").copied(), fall);
         };

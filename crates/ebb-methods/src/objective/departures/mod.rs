@@ -11,28 +11,28 @@ use ebb_settings::{Entry, Settings, SettingsError};
 /// Says of each client that leaves whether it still counts.
 pub trait Departures: Send {
     /// Whether it is kept. What that was decided by is recorded; without figures there was nothing to decide.
-    fn judge(&self, leaving: &Leaving) -> ClientDecision;
+    fn decide(&self, leaving: &DepartedClient) -> ClientDecision;
     /// Whether it goes by the losses that clients reported.
-    fn asks_for_losses(&self) -> bool {
+    fn needs_losses(&self) -> bool {
         false
     }
 }
 
 /// A client that left.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaving {
+pub struct DepartedClient {
     /// Who.
     pub client: ClientId,
     /// The first round without it, which is also the number of rounds before.
     pub number: RoundNo,
     /// How far its loss fell while it trained for the last time, if it ever did.
-    pub fall: Option<f64>,
+    pub loss_fall: Option<f64>,
 }
 
-impl Leaving {
-    fn judged(&self, kept: bool, figures: impl IntoIterator<Item = (&'static str, f64)>) -> ClientDecision {
+impl DepartedClient {
+    fn decision(&self, kept: bool, metrics: impl IntoIterator<Item = (&'static str, f64)>) -> ClientDecision {
         let verdict = if kept { KEPT } else { EXCLUDED };
-        ClientDecision { client: self.client, decision: verdict, metrics: figures.into_iter().collect() }
+        ClientDecision { client: self.client, decision: verdict, metrics: metrics.into_iter().collect() }
     }
 }
 

@@ -7,61 +7,71 @@
 
 use ebb_round::Stream;
 
-use super::{Drawn, Line};
+use super::{DrawnCohort, InclusionProbabilities};
 
 /// A client that lies across the beginning of a unit.
-struct Across {
+struct Straddling {
     idx: usize,
     /// How much of it lies before.
-    before: f64,
+    before_unit: f64,
     /// How much of it lies in the unit.
-    within: f64,
+    within_unit: f64,
 }
 
-pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
-    let mut picks = line.certain_picks();
-    let count = line.to_draw();
+pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
+    let mut selected = probabilities.certain_selected();
+    let count = probabilities.n_to_draw();
     // The chances add up to a whole number but for rounding.
-    let unit = line.length() / count.max(1) as f64;
-    let mut across: Option<Across> = None;
+    let unit = probabilities.total() / count.max(1) as f64;
+    let mut straddling: Option<Straddling> = None;
     let mut drawn: Option<usize> = None;
     for at in 0..count {
         let begins = at as f64 * unit;
-        let from = across.as_ref().map_or(0.0, |across| across.within / unit);
-        let idx = match &across {
+        let from = straddling.as_ref().map_or(0.0, |across| across.within_unit / unit);
+        let idx = match &straddling {
             Some(across)
-                if drawn != Some(across.idx) && stream.bernoulli(across.within / (unit - across.before)) =>
+                if drawn != Some(across.idx)
+                    && stream.bernoulli(across.within_unit / (unit - across.before_unit)) =>
             {
                 Some(across.idx)
             }
             _ => {
                 let place = begins + unit * (from + stream.uniform() * (1.0 - from));
-                beyond(line, place, [across.as_ref().map(|across| across.idx), drawn])
+                find_other(probabilities, place, [straddling.as_ref().map(|across| across.idx), drawn])
             }
         };
         let Some(idx) = idx else { break };
-        picks.push(line.pick(idx));
+        selected.push(probabilities.selected(idx));
         drawn = Some(idx);
         let ends = begins + unit;
-        across = line.find(ends).and_then(|found| {
-            let (before, within) = (ends - found.begins, found.begins + line.chance(found.idx) - ends);
-            (before > 0.0 && within > 0.0).then_some(Across { idx: found.idx, before, within })
+        straddling = probabilities.find(ends).and_then(|found| {
+            let (before, within) =
+                (ends - found.start, found.start + probabilities.probability(found.idx) - ends);
+            (before > 0.0 && within > 0.0).then_some(Straddling {
+                idx: found.idx,
+                before_unit: before,
+                within_unit: within,
+            })
         });
     }
-    Drawn { picks, approximate: false }
+    DrawnCohort { selected, is_approximate: false }
 }
 
 /// Who is at a place; the next one, if rounding led back to one that cannot be meant.
-fn beyond(line: &Line<'_>, place: f64, not: [Option<usize>; 2]) -> Option<usize> {
-    let found = line.find(place)?;
-    if !not.contains(&Some(found.idx)) {
+fn find_other(
+    probabilities: &InclusionProbabilities<'_>,
+    place: f64,
+    excluded: [Option<usize>; 2],
+) -> Option<usize> {
+    let found = probabilities.find(place)?;
+    if !excluded.contains(&Some(found.idx)) {
         return Some(found.idx);
     }
     let mut step = f64::EPSILON * place.max(1.0);
-    let ends = found.begins + line.chance(found.idx);
+    let ends = found.start + probabilities.probability(found.idx);
     while step < 1.0 {
-        let next = line.find(ends + step)?;
-        if !not.contains(&Some(next.idx)) {
+        let next = probabilities.find(ends + step)?;
+        if !excluded.contains(&Some(next.idx)) {
             return Some(next.idx);
         }
         step *= 2.0;

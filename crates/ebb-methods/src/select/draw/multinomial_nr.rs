@@ -5,31 +5,32 @@
 
 use ebb_round::{ClientId, Selected, Stream};
 
-use super::{Drawn, Line};
+use super::{DrawnCohort, InclusionProbabilities};
 
-pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
-    let count = line.certain.len() + line.to_draw();
-    let is_uniform = line.certain.is_empty() && line.factor == 0.0;
-    let mut certain = line.certain.to_vec();
-    let mut picks = Vec::with_capacity(count);
+pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
+    let count = probabilities.certain.len() + probabilities.n_to_draw();
+    let is_uniform = probabilities.certain.is_empty() && probabilities.factor == 0.0;
+    let mut certain = probabilities.certain.to_vec();
+    let mut selected = Vec::with_capacity(count);
     let mut taken = Vec::new();
     for _ in 0..count {
         let n_certain = certain.len() as f64;
-        let place = stream.uniform() * (n_certain + line.length());
+        let place = stream.uniform() * (n_certain + probabilities.total());
         if place < n_certain {
             let idx = certain.swap_remove(place as usize);
-            picks.push(Selected { client: ClientId::new(idx), inclusion_probability: Some(1.0) });
+            selected.push(Selected { client: ClientId::new(idx), inclusion_probability: Some(1.0) });
             continue;
         }
         // Where all that are left have no chance at all, one is as good as the other.
-        let anybody =
-            |stream: &mut Stream| line.urn.find(stream.uniform() * line.urn.count() as f64, 1.0, 0.0);
-        let Some(found) = line.find(place - n_certain).or_else(|| anybody(stream)) else { break };
-        picks.push(line.pick(found.idx));
-        line.urn.take(found.idx);
+        let anybody = |stream: &mut Stream| {
+            probabilities.tree.find(stream.uniform() * probabilities.tree.count() as f64, 1.0, 0.0)
+        };
+        let Some(found) = probabilities.find(place - n_certain).or_else(|| anybody(stream)) else { break };
+        selected.push(probabilities.selected(found.idx));
+        probabilities.tree.remove(found.idx);
         taken.push(found.idx);
     }
-    taken.into_iter().for_each(|idx| line.urn.put(idx));
-    let is_everybody = picks.len() == line.certain.len() + line.urn.count();
-    Drawn { picks, approximate: !is_uniform && !is_everybody }
+    taken.into_iter().for_each(|idx| probabilities.tree.insert(idx));
+    let is_everybody = selected.len() == probabilities.certain.len() + probabilities.tree.count();
+    DrawnCohort { selected, is_approximate: !is_uniform && !is_everybody }
 }

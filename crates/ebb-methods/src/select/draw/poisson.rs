@@ -8,24 +8,24 @@ use std::collections::BTreeSet;
 
 use ebb_round::Stream;
 
-use super::{Drawn, Line};
+use super::{DrawnCohort, InclusionProbabilities};
 
 /// Points for a chance of 1: with so many, a chance of a half is hit a half of the time, and smaller ones more often than they need.
 const DENSITY: f64 = 2.0 * std::f64::consts::LN_2;
 
-pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
-    let mut picks = line.certain_picks();
-    let heavy = match (0.5 - line.base) / line.factor {
+pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
+    let mut selected = probabilities.certain_selected();
+    let heavy = match (0.5 - probabilities.base) / probabilities.factor {
         weight if weight.is_nan() => Vec::new(),
-        weight => line.urn.at_least(weight.max(0.0)),
+        weight => probabilities.tree.at_least(weight.max(0.0)),
     };
     for &idx in &heavy {
-        if stream.bernoulli(line.chance(idx)) {
-            picks.push(line.pick(idx));
+        if stream.bernoulli(probabilities.probability(idx)) {
+            selected.push(probabilities.selected(idx));
         }
     }
-    heavy.iter().for_each(|&idx| line.urn.take(idx));
-    let length = line.length();
+    heavy.iter().for_each(|&idx| probabilities.tree.remove(idx));
+    let length = probabilities.total();
     let mut hit = BTreeSet::new();
     // The distances of scattered points are exponential.
     let mut place = 0.0;
@@ -34,14 +34,14 @@ pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
         if place >= length {
             break;
         }
-        let Some(found) = line.find(place) else { break };
+        let Some(found) = probabilities.find(place) else { break };
         if hit.insert(found.idx) {
-            let chance = line.chance(found.idx);
-            if stream.bernoulli(chance / -libm::expm1(-DENSITY * chance)) {
-                picks.push(line.pick(found.idx));
+            let probability = probabilities.probability(found.idx);
+            if stream.bernoulli(probability / -libm::expm1(-DENSITY * probability)) {
+                selected.push(probabilities.selected(found.idx));
             }
         }
     }
-    heavy.into_iter().for_each(|idx| line.urn.put(idx));
-    Drawn { picks, approximate: false }
+    heavy.into_iter().for_each(|idx| probabilities.tree.insert(idx));
+    DrawnCohort { selected, is_approximate: false }
 }

@@ -5,21 +5,21 @@
 
 use ebb_round::Stream;
 
-use super::{Drawn, Line};
+use super::{DrawnCohort, InclusionProbabilities};
 
-pub(super) fn draw(line: &mut Line<'_>, stream: &mut Stream) -> Drawn {
-    let mut picks = line.certain_picks();
-    let count = line.to_draw();
-    let unit = line.length() / count.max(1) as f64;
+pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
+    let mut selected = probabilities.certain_selected();
+    let count = probabilities.n_to_draw();
+    let unit = probabilities.total() / count.max(1) as f64;
     let start = stream.uniform();
     let mut drawn = None;
     for at in 0..count {
-        let found = line.find((at as f64 + start) * unit);
+        let found = probabilities.find((at as f64 + start) * unit);
         // A chance of 1 less a rounding error could hold two steps.
         if let Some(found) = found.filter(|found| drawn != Some(found.idx)) {
-            picks.push(line.pick(found.idx));
+            selected.push(probabilities.selected(found.idx));
             drawn = Some(found.idx);
         }
     }
-    Drawn { picks, approximate: false }
+    DrawnCohort { selected, is_approximate: false }
 }

@@ -4,45 +4,46 @@ use super::*;
 
 /// Some chances: the certain ones, and an urn of all others that has them as weights.
 struct Case {
-    chances: Vec<f64>,
+    expected: Vec<f64>,
     certain: Vec<usize>,
-    urn: Urn,
+    tree: WeightTree,
 }
 
 impl Case {
-    fn of(chances: &[f64]) -> Case {
-        let mut urn = Urn::new(chances.len());
-        let (certain, others): (Vec<_>, Vec<_>) = (0..chances.len()).partition(|&idx| chances[idx] >= 1.0);
+    fn of(expected: &[f64]) -> Case {
+        let mut tree = WeightTree::new(expected.len());
+        let (certain, others): (Vec<_>, Vec<_>) = (0..expected.len()).partition(|&idx| expected[idx] >= 1.0);
         for idx in others {
-            urn.set_log(idx, libm::log(chances[idx]));
-            urn.put(idx);
+            tree.set_log(idx, libm::log(expected[idx]));
+            tree.insert(idx);
         }
-        Case { chances: chances.to_vec(), certain, urn }
+        Case { expected: expected.to_vec(), certain, tree }
     }
 
     fn draw(&mut self, sampler: Sampler, stream: &mut Stream) -> Vec<usize> {
-        let factor = libm::exp(self.urn.reference());
-        let mut line = Line { certain: &self.certain, urn: &mut self.urn, base: 0.0, factor };
-        let drawn = sampler.draw(&mut line, stream);
-        for pick in &drawn.picks {
-            let expected = self.chances[pick.client.idx()];
+        let factor = libm::exp(self.tree.reference());
+        let mut probabilities =
+            InclusionProbabilities { certain: &self.certain, tree: &mut self.tree, base: 0.0, factor };
+        let drawn = sampler.draw(&mut probabilities, stream);
+        for pick in &drawn.selected {
+            let expected = self.expected[pick.client.idx()];
             assert!(
                 (pick.inclusion_probability.unwrap() - expected).abs() < 1e-12,
                 "the chance that was asked for"
             );
         }
         assert_eq!(
-            drawn.approximate,
-            sampler == Sampler::MultinomialNr && drawn.picks.len() < self.chances.len()
+            drawn.is_approximate,
+            sampler == Sampler::MultinomialNr && drawn.selected.len() < self.expected.len()
         );
-        drawn.picks.iter().map(|pick| pick.client.idx()).collect()
+        drawn.selected.iter().map(|pick| pick.client.idx()).collect()
     }
 
     /// How often each is drawn, over so many draws.
     fn frequencies(&mut self, sampler: Sampler, n_draws: u32) -> Vec<f64> {
         let mut stream = Stream::of_run(1, "draws");
-        let mut counts = vec![0_u32; self.chances.len()];
-        let wanted = self.chances.iter().sum::<f64>().round() as usize;
+        let mut counts = vec![0_u32; self.expected.len()];
+        let wanted = self.expected.iter().sum::<f64>().round() as usize;
         for _ in 0..n_draws {
             let mut drawn = self.draw(sampler, &mut stream);
             drawn.sort_unstable();
@@ -70,7 +71,7 @@ fn check(found: &[f64], expected: &[f64], n_draws: u32, what: &str) {
 const N_DRAWS: u32 = 40_000;
 
 #[test]
-fn exact_designs_draw_each_with_its_chance() {
+fn exact_designs_draw_each_with_its_probability() {
     let many: Vec<_> = (0..150).map(|idx| 20.0 * f64::from(idx + 1) / 11_325.0).collect();
     for chances in [
         vec![0.175, 0.175, 0.25, 0.4, 1.0],
@@ -89,7 +90,7 @@ fn exact_designs_draw_each_with_its_chance() {
 }
 
 #[test]
-fn drawing_one_after_the_other_gives_the_enumerated_chances() {
+fn drawing_one_after_the_other_gives_the_enumerated_probabilities() {
     for (chances, expected) in [
         ([0.175, 0.175, 0.25, 0.4, 1.0], [0.217_765, 0.217_765, 0.305_223, 0.466_928, 0.792_319]),
         ([4.0 / 15.0, 1.0 / 3.0, 0.4, 1.0, 1.0], [0.365_852, 0.443_826, 0.515_522, 0.837_4, 0.837_4]),
@@ -102,13 +103,13 @@ fn drawing_one_after_the_other_gives_the_enumerated_chances() {
 
 #[test]
 fn the_number_that_a_poisson_draw_has_varies_as_it_should() {
-    let chances = [0.9, 0.1, 0.3, 0.3, 0.2, 0.2];
-    let mut case = Case::of(&chances);
+    let probabilities = [0.9, 0.1, 0.3, 0.3, 0.2, 0.2];
+    let mut case = Case::of(&probabilities);
     let mut stream = Stream::of_run(2, "draws");
     let sizes: Vec<_> = (0..N_DRAWS).map(|_| case.draw(Sampler::Poisson, &mut stream).len() as f64).collect();
     let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
     let variance = sizes.iter().map(|size| (size - mean).powi(2)).sum::<f64>() / sizes.len() as f64;
-    let expected: f64 = chances.iter().map(|chance| chance * (1.0 - chance)).sum();
+    let expected: f64 = probabilities.iter().map(|chance| chance * (1.0 - chance)).sum();
     assert!(
         (mean - 2.0).abs() < 0.03 && (variance - expected).abs() < 0.03,
         "{mean}, {variance}, not {expected}"
@@ -117,8 +118,8 @@ fn the_number_that_a_poisson_draw_has_varies_as_it_should() {
 
 #[test]
 fn one_being_drawn_never_makes_another_more_likely() {
-    let chances = [0.3, 0.5, 0.7, 0.2, 0.3];
-    let mut case = Case::of(&chances);
+    let probabilities = [0.3, 0.5, 0.7, 0.2, 0.3];
+    let mut case = Case::of(&probabilities);
     let mut stream = Stream::of_run(3, "draws");
     let mut together = [[0_u32; 5]; 5];
     for _ in 0..N_DRAWS {
@@ -128,36 +129,41 @@ fn one_being_drawn_never_makes_another_more_likely() {
     for one in 0..5 {
         for two in (0..5).filter(|&two| two != one) {
             let found = f64::from(together[one][two]) / f64::from(N_DRAWS);
-            assert!(found <= chances[one] * chances[two] + 5.0 * 0.0025, "{one} and {two}: {found}");
+            assert!(
+                found <= probabilities[one] * probabilities[two] + 5.0 * 0.0025,
+                "{one} and {two}: {found}"
+            );
         }
     }
 }
 
 #[test]
-fn those_without_a_chance_are_drawn_only_when_nobody_else_is_left() {
-    let mut urn = Urn::new(4);
+fn those_without_a_probability_are_drawn_only_when_nobody_else_is_left() {
+    let mut tree = WeightTree::new(4);
     for (idx, log) in [(0, 0.0), (1, -1e6), (2, -1e6), (3, 0.0)] {
-        urn.set_log(idx, log);
-        urn.put(idx);
+        tree.set_log(idx, log);
+        tree.insert(idx);
     }
     let mut stream = Stream::of_run(4, "draws");
     for count in [2.0, 3.0] {
         for _ in 0..50 {
-            let mut line = Line { certain: &[], urn: &mut urn, base: 0.0, factor: count / 2.0 };
-            let picks = Sampler::MultinomialNr.draw(&mut line, &mut stream).picks;
-            let idxs: Vec<_> = picks.iter().map(|pick| pick.client.idx()).collect();
+            let mut probabilities =
+                InclusionProbabilities { certain: &[], tree: &mut tree, base: 0.0, factor: count / 2.0 };
+            let selected = Sampler::MultinomialNr.draw(&mut probabilities, &mut stream).selected;
+            let idxs: Vec<_> = selected.iter().map(|pick| pick.client.idx()).collect();
             assert_eq!(idxs.len(), count as usize);
             assert!(idxs[..2].contains(&0) && idxs[..2].contains(&3), "{idxs:?}");
         }
     }
-    assert_eq!(urn.count(), 4, "everybody was put back");
+    assert_eq!(tree.count(), 4, "everybody was put back");
 }
 
 #[test]
 fn nobody_is_drawn_from_an_empty_line() {
     for sampler in Sampler::ALL {
-        let mut urn = Urn::new(3);
-        let mut line = Line { certain: &[], urn: &mut urn, base: 0.0, factor: 0.0 };
-        assert_eq!(sampler.draw(&mut line, &mut Stream::of_run(5, "draws")).picks, []);
+        let mut tree = WeightTree::new(3);
+        let mut probabilities =
+            InclusionProbabilities { certain: &[], tree: &mut tree, base: 0.0, factor: 0.0 };
+        assert_eq!(sampler.draw(&mut probabilities, &mut Stream::of_run(5, "draws")).selected, []);
     }
 }

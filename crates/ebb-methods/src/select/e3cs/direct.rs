@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
     /// By client.
-    pub chances: Vec<f64>,
+    pub probabilities: Vec<f64>,
     /// Those that would have more than chance 1 and are cut to it, ascending.
     pub overflow: Vec<usize>,
 }
@@ -19,10 +19,10 @@ pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
     let left = count as f64 - n_clients as f64 * quota;
     assert!(left > -1e-9, "a quota of {quota} for {n_clients} clients is more than {count}");
     if left <= 1e-12 * count as f64 {
-        return Allocation { chances: vec![quota; n_clients], overflow: Vec::new() };
+        return Allocation { probabilities: vec![quota; n_clients], overflow: Vec::new() };
     }
     if count == n_clients {
-        return Allocation { chances: vec![1.0; n_clients], overflow: (0..n_clients).collect() };
+        return Allocation { probabilities: vec![1.0; n_clients], overflow: (0..n_clients).collect() };
     }
     let mut order: Vec<usize> = (0..n_clients).collect();
     order.sort_by(|&one, &two| logs[two].total_cmp(&logs[one]).then(one.cmp(&two)));
@@ -38,13 +38,13 @@ pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
         let shared = left - n_cut as f64 * (1.0 - quota);
         // The heaviest of the rest has weight 1.
         if quota + shared / sum <= 1.0 {
-            let mut chances = vec![1.0; n_clients];
+            let mut probabilities = vec![1.0; n_clients];
             for &idx in rest {
-                chances[idx] = quota + shared.max(0.0) * libm::exp(logs[idx] - reference) / sum;
+                probabilities[idx] = quota + shared.max(0.0) * libm::exp(logs[idx] - reference) / sum;
             }
             let mut overflow = order[..n_cut].to_vec();
             overflow.sort_unstable();
-            return Allocation { chances, overflow };
+            return Allocation { probabilities, overflow };
         }
     }
     unreachable!("one client that is left can always have what is left")

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::quota::Quota;
 use super::Among;
-use super::draw::{Drawn, Line, Sampler, settle};
-use super::urn::Urn;
+use super::draw::{DrawnCohort, InclusionProbabilities, Sampler, cap_probabilities};
+use super::urn::WeightTree;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {
@@ -46,7 +46,7 @@ struct Table {
     #[serde(default)]
     quota: Quota,
     #[serde(default)]
-    rate: Rate,
+    rate: LearningRate,
     #[serde(default)]
     sampler: Sampler,
     #[serde(default = "Among::enrolled")]
@@ -57,33 +57,33 @@ struct Table {
 /// How fast weights grow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number above 0 and below 1, or \"optimal\"")]
-enum Rate {
+enum LearningRate {
     Fixed(f64),
-    Named(RateName),
+    Named(NamedLearningRate),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum RateName {
+enum NamedLearningRate {
     /// What makes Theorem 1's bound least for the rounds of the run.
     Optimal,
 }
 
-impl Default for Rate {
+impl Default for LearningRate {
     fn default() -> Self {
-        Rate::Fixed(0.5)
+        LearningRate::Fixed(0.5)
     }
 }
 
 /// Weights beyond would no longer be told apart from each other, and one that has got there is asked in every round as it is.
-const MOST_GROWTH: f64 = 1e9;
+const MAX_LOG_GROWTH: f64 = 1e9;
 
 struct E3cs {
     table: Table,
     n_rounds: u32,
     eta: f64,
     /// Everybody that takes part, except those in overflow.
-    urn: Urn,
+    tree: WeightTree,
     /// Who takes part, in overflow or not.
     members: Bits,
     /// Who was ever a member, and so has a weight of its own.
@@ -92,13 +92,13 @@ struct E3cs {
     /// In how many rounds each client was in overflow that ever was.
     overflow_rounds: BTreeMap<usize, u32>,
     /// The most of them.
-    overflow_most: u32,
+    max_overflow_rounds: u32,
     /// Of the present round: what everybody has for certain, how much is left above it, and among how many.
     quota: f64,
-    left: f64,
+    above_quota: f64,
     n_members: usize,
     /// The census's count of changes when members were last looked at, where they are all that are enrolled.
-    changes: Option<u64>,
+    seen_changes: Option<u64>,
 }
 
 impl E3cs {
@@ -108,17 +108,17 @@ impl E3cs {
         super::check_cohort(settings, table.cohort)?;
         table.quota.check(settings)?;
         let eta = match table.rate {
-            Rate::Fixed(eta) if eta > 0.0 && eta < 1.0 => eta,
-            Rate::Fixed(_) => {
+            LearningRate::Fixed(eta) if eta > 0.0 && eta < 1.0 => eta,
+            LearningRate::Fixed(_) => {
                 return Err(settings.error("rate", "give a number above 0 and below 1, or \"optimal\""));
             }
-            Rate::Named(RateName::Optimal) if facts.n_rounds == 0 => {
+            LearningRate::Named(NamedLearningRate::Optimal) if facts.n_rounds == 0 => {
                 return Err(
                     settings.error("rate", "it goes by the number of rounds, which is not known here")
                 );
             }
-            Rate::Named(RateName::Optimal) => {
-                let best = best_rate(&table, facts.n_clients, facts.n_rounds);
+            LearningRate::Named(NamedLearningRate::Optimal) => {
+                let best = optimal_learning_rate(&table, facts.n_clients, facts.n_rounds);
                 if best >= 1.0 {
                     let message = format!(
                         "for {} rounds it would be {best:.2}, and must be below 1; give more rounds, or a rate",
@@ -137,27 +137,27 @@ impl E3cs {
             table,
             n_rounds,
             eta,
-            urn: Urn::default(),
+            tree: WeightTree::default(),
             members: Bits::default(),
             known: Bits::default(),
             overflow: Vec::new(),
             overflow_rounds: BTreeMap::new(),
-            overflow_most: 0,
+            max_overflow_rounds: 0,
             quota: 0.0,
-            left: 0.0,
+            above_quota: 0.0,
             n_members: 0,
-            changes: None,
+            seen_changes: None,
         }
     }
 
     /// Lets members be just these. Who was one before has the weight that it had; a newcomer has the mean of all.
-    fn meet(&mut self, now: &Bits) {
-        let is_first = self.urn.is_empty();
-        self.urn.grow(now.len());
+    fn set_members(&mut self, now: &Bits) {
+        let is_first = self.tree.is_empty();
+        self.tree.grow(now.len());
         self.members.grow(now.len());
         self.known.grow(now.len());
         if is_first {
-            self.urn.put_only(now);
+            self.tree.set_members(now);
             (self.members, self.known) = (now.clone(), now.clone());
             return;
         }
@@ -172,11 +172,11 @@ impl E3cs {
                 (false, true) => {
                     if !self.known.get(idx) {
                         self.known.set(idx, true);
-                        self.urn.set_log(idx, newcomers_log);
+                        self.tree.set_log(idx, newcomers_log);
                     }
-                    self.urn.put(idx);
+                    self.tree.insert(idx);
                 }
-                (true, false) => self.urn.take(idx),
+                (true, false) => self.tree.remove(idx),
                 _ => {}
             }
         }
@@ -186,41 +186,41 @@ impl E3cs {
 
     /// The logarithm of the mean weight of all members, in overflow or not.
     fn mean_log(&self) -> f64 {
-        let logs = self.overflow.iter().map(|&idx| self.urn.log(idx));
-        let reference = logs.clone().fold(self.urn.reference(), f64::max);
-        let others = self.urn.sum() * libm::exp(self.urn.reference() - reference);
+        let logs = self.overflow.iter().map(|&idx| self.tree.log(idx));
+        let reference = logs.clone().fold(self.tree.reference(), f64::max);
+        let others = self.tree.sum() * libm::exp(self.tree.reference() - reference);
         let sum = logs.map(|log| libm::exp(log - reference)).sum::<f64>() + others;
-        let n_members = self.urn.count() + self.overflow.len();
+        let n_members = self.tree.count() + self.overflow.len();
         if sum > 0.0 { reference + libm::log(sum / n_members as f64) } else { 0.0 }
     }
 
     /// Works out the chances of a round in which so many of all members are asked; returns what a weight of 1 adds to the quota.
     fn allocate(&mut self, count: usize, quota: f64) -> f64 {
-        (self.quota, self.left) = (quota, count as f64 - self.n_members as f64 * quota);
-        if self.left <= 1e-12 * count as f64 {
-            self.left = 0.0;
+        (self.quota, self.above_quota) = (quota, count as f64 - self.n_members as f64 * quota);
+        if self.above_quota <= 1e-12 * count as f64 {
+            self.above_quota = 0.0;
             self.release_all();
             return 0.0;
         }
         if count == self.n_members {
             self.overflow = self.members.iter().collect();
-            self.urn.put_only(&Bits::new(self.members.len()));
+            self.tree.set_members(&Bits::new(self.members.len()));
             return 0.0;
         }
-        settle(&mut self.urn, &mut self.overflow, self.left, quota)
+        cap_probabilities(&mut self.tree, &mut self.overflow, self.above_quota, quota)
     }
 
     /// Lets nobody be in overflow.
     fn release_all(&mut self) {
         for idx in std::mem::take(&mut self.overflow) {
-            self.urn.put(idx);
+            self.tree.insert(idx);
         }
-        self.urn.keep_near();
+        self.tree.rebase_if_far();
     }
 }
 
 /// Theorem 1's best rate.
-fn best_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
+fn optimal_learning_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
     let (k, n) = (table.cohort.get() as f64, n_clients as f64);
     let left: f64 = (0..n_rounds).map(|number| k * (1.0 - table.quota.part(number, n_rounds))).sum();
     // Where nothing is left to learn any rate will do.
@@ -230,18 +230,18 @@ fn best_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
 impl Selector for E3cs {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         match self.table.among {
-            Among::Enrolled if self.changes == Some(round.census.changes()) => {}
+            Among::Enrolled if self.seen_changes == Some(round.census.changes()) => {}
             Among::Enrolled => {
-                self.meet(round.census.enrolled());
-                self.changes = Some(round.census.changes());
+                self.set_members(round.census.enrolled());
+                self.seen_changes = Some(round.census.changes());
             }
-            Among::Up => self.meet(&round.census.free()),
+            Among::Up => self.set_members(&round.census.free()),
         }
-        self.n_members = self.urn.count() + self.overflow.len();
+        self.n_members = self.tree.count() + self.overflow.len();
         let cohort = self.table.cohort.get();
         let count = cohort.min(self.n_members);
         if count == 0 {
-            (self.quota, self.left) = (0.0, 0.0);
+            (self.quota, self.above_quota) = (0.0, 0.0);
             return Cohort { selected: Vec::new(), wait: Wait::Deadline, is_approximate: false };
         }
         // Where only some can be reached, the quota is still that of all, as far as that can be.
@@ -255,11 +255,13 @@ impl Selector for E3cs {
             for &idx in &self.overflow {
                 let rounds = self.overflow_rounds.entry(idx).or_default();
                 *rounds += 1;
-                self.overflow_most = self.overflow_most.max(*rounds);
+                self.max_overflow_rounds = self.max_overflow_rounds.max(*rounds);
             }
         }
-        let mut line = Line { certain: &self.overflow, urn: &mut self.urn, base: quota, factor };
-        let Drawn { picks, approximate } = self.table.sampler.draw(&mut line, &mut round.rng("select"));
+        let mut probabilities =
+            InclusionProbabilities { certain: &self.overflow, tree: &mut self.tree, base: quota, factor };
+        let DrawnCohort { selected: picks, is_approximate: approximate } =
+            self.table.sampler.draw(&mut probabilities, &mut round.rng("select"));
         Cohort { selected: picks, wait: Wait::Deadline, is_approximate: approximate }
     }
 
@@ -269,11 +271,12 @@ impl Selector for E3cs {
             // Both ascend by client.
             while answers.next_if(|&other| other < client).is_some() {}
             let answered = answers.peek() == Some(&client);
-            let chance = chance.filter(|&chance| chance > 0.0 && answered);
-            if let Some(chance) = chance.filter(|_| self.overflow.binary_search(&client.idx()).is_err()) {
-                let growth = self.left * self.eta / (self.n_members as f64 * chance);
-                let growth = growth.min(self.table.clip.map_or(MOST_GROWTH, Positive::get));
-                self.urn.set_log(client.idx(), self.urn.log(client.idx()) + growth);
+            let probability = chance.filter(|&chance| chance > 0.0 && answered);
+            if let Some(chance) = probability.filter(|_| self.overflow.binary_search(&client.idx()).is_err())
+            {
+                let growth = self.above_quota * self.eta / (self.n_members as f64 * chance);
+                let growth = growth.min(self.table.clip.map_or(MAX_LOG_GROWTH, Positive::get));
+                self.tree.set_log(client.idx(), self.tree.log(client.idx()) + growth);
             }
         }
     }
@@ -283,8 +286,8 @@ impl Selector for E3cs {
             ("quota", self.quota),
             ("eta", self.eta),
             ("overflow", if self.overflow.len() < self.n_members { self.overflow.len() as f64 } else { 0.0 }),
-            ("overflow_most", f64::from(self.overflow_most)),
-            ("above_quota", self.left),
+            ("overflow_most", f64::from(self.max_overflow_rounds)),
+            ("above_quota", self.above_quota),
             ("members", self.n_members as f64),
         ])
     }
@@ -292,8 +295,8 @@ impl Selector for E3cs {
 
 impl State for E3cs {
     fn save(&self, to: &mut Saver) {
-        to.f64s("logs", self.urn.logs());
-        to.f64("reference", self.urn.reference());
+        to.f64s("logs", self.tree.logs());
+        to.f64("reference", self.tree.reference());
         to.u64s("members", self.members.words());
         to.u64s("known", self.known.words());
         let number = |idx: &usize| u32::try_from(*idx).expect("fewer than 2^32 clients");
@@ -303,7 +306,7 @@ impl State for E3cs {
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.changes = None;
+        self.seen_changes = None;
         let logs = from.f64s("logs")?;
         let reference = from.f64("reference")?;
         let len = logs.len();
@@ -318,11 +321,11 @@ impl State for E3cs {
         if rounds.len() != clients.len() {
             return Err(from.error("overflow_rounds", "has another length than its clients"));
         }
-        self.overflow_most = rounds.iter().copied().max().unwrap_or(0);
+        self.max_overflow_rounds = rounds.iter().copied().max().unwrap_or(0);
         self.overflow_rounds = clients.zip(rounds).collect();
         let mut inside = self.members.clone();
         self.overflow.iter().for_each(|&idx| inside.set(idx, false));
-        self.urn = Urn::restored(logs, inside, reference);
+        self.tree = WeightTree::restored(logs, inside, reference);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@ use ebb_settings::{Facts, Tree};
 
 use super::direct::allocate;
 use super::*;
-use crate::testing::{World, answer};
+use crate::testing::{World, client_update};
 
 fn logs(weights: &[f64]) -> Vec<f64> {
     weights.iter().map(|&weight| libm::log(weight)).collect()
@@ -22,9 +22,9 @@ fn e3cs(text: &str, n_clients: usize, n_rounds: u32) -> E3cs {
 /// With these weights, everybody a member.
 fn weighted(text: &str, logs: &[f64]) -> E3cs {
     let mut e3cs = e3cs(text, logs.len(), 100);
-    e3cs.meet(&all(logs.len()));
+    e3cs.set_members(&all(logs.len()));
     for (idx, &log) in logs.iter().enumerate() {
-        e3cs.urn.set_log(idx, log);
+        e3cs.tree.set_log(idx, log);
     }
     e3cs.n_members = logs.len();
     e3cs
@@ -37,13 +37,13 @@ fn all(len: usize) -> Bits {
 }
 
 /// The chances of everybody by the tree.
-fn chances(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
+fn probabilities(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
     let factor = e3cs.allocate(count, quota);
-    let chance = |idx| match e3cs.overflow.contains(&idx) {
+    let probability = |idx| match e3cs.overflow.contains(&idx) {
         true => 1.0,
-        false => quota + factor * e3cs.urn.weight(idx),
+        false => quota + factor * e3cs.tree.weight(idx),
     };
-    (0..e3cs.urn.len()).map(chance).collect()
+    (0..e3cs.tree.len()).map(probability).collect()
 }
 
 /// Tells it that of the cohort these answered.
@@ -51,9 +51,12 @@ fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, answered: impl Fn(us
     let mut cohort = cohort.clone();
     cohort.selected.sort_by_key(|pick| pick.client);
     let fresh = cohort.selected.iter().filter(|pick| answered(pick.client.idx()));
-    let fresh = fresh.map(|pick| answer(pick.client.idx(), 0, 0.0)).collect();
-    let returns = Responses { fresh, ..Responses::default() };
-    e3cs.observe(&world.round(0), &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
+    let fresh = fresh.map(|pick| client_update(pick.client.idx(), 0, 0.0)).collect();
+    let responses = Responses { fresh, ..Responses::default() };
+    e3cs.observe(
+        &world.round(0),
+        &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
+    );
 }
 
 fn near(found: &[f64], expected: &[f64], by: f64) {
@@ -78,10 +81,10 @@ fn the_worked_allocations_come_out() {
         ),
     ] {
         let directly = allocate(count, quota, &logs(&weights));
-        near(&directly.chances, &expected, 1e-12);
+        near(&directly.probabilities, &expected, 1e-12);
         assert_eq!(directly.overflow, overflow);
         let mut tree = weighted(&format!("cohort = {count}"), &logs(&weights));
-        near(&chances(&mut tree, count, quota), &expected, 1e-12);
+        near(&probabilities(&mut tree, count, quota), &expected, 1e-12);
         assert_eq!(tree.overflow, overflow);
     }
 }
@@ -94,12 +97,14 @@ fn weights_grow_as_worked_out() {
         ([0, 4], [libm::log(2.356_418_442), 0.0, libm::log(2.0), libm::log(4.0), libm::log(32.0)]),
     ] {
         let mut e3cs = weighted("cohort = 2\nrate = 0.5", &logs(&[1.0, 1.0, 2.0, 4.0, 32.0]));
-        let chances = chances(&mut e3cs, 2, 0.1);
-        let picks = asked
-            .map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(chances[idx]) });
-        let cohort = Cohort { selected: picks.to_vec(), wait: Wait::Deadline, is_approximate: true };
+        let probabilities = probabilities(&mut e3cs, 2, 0.1);
+        let selected = asked.map(|idx| Selected {
+            client: ClientId::new(idx),
+            inclusion_probability: Some(probabilities[idx]),
+        });
+        let cohort = Cohort { selected: selected.to_vec(), wait: Wait::Deadline, is_approximate: true };
         observe(&mut e3cs, &world, &cohort, |_| true);
-        near(e3cs.urn.logs(), &expected, 1e-9);
+        near(e3cs.tree.logs(), &expected, 1e-9);
     }
 }
 
@@ -110,14 +115,14 @@ fn random_logs(stream: &mut Stream, len: usize) -> Vec<f64> {
 }
 
 #[test]
-fn chances_add_up_keep_their_bounds_and_their_order() {
+fn probabilities_add_up_keep_their_bounds_and_their_order() {
     let mut stream = Stream::of_run(1, "allocations");
     for _ in 0..2000 {
         let len = 2 + stream.below(60);
         let count = 1 + stream.below(len - 1);
         let quota = count as f64 / len as f64 * [0.0, 0.5, stream.uniform(), 1.0][stream.below(4)];
         let logs = random_logs(&mut stream, len);
-        let found = chances(&mut weighted(&format!("cohort = {count}"), &logs), count, quota);
+        let found = probabilities(&mut weighted(&format!("cohort = {count}"), &logs), count, quota);
         let sum: f64 = found.iter().sum();
         assert!((sum - count as f64).abs() < 1e-9 * count as f64, "{sum}, not {count}");
         assert!(found.iter().all(|&chance| quota - 1e-12 <= chance && chance <= 1.0), "{found:?}");
@@ -127,13 +132,14 @@ fn chances_add_up_keep_their_bounds_and_their_order() {
             }
         }
         let directly = allocate(count, quota, &logs);
-        near(&found, &directly.chances, 1e-9);
+        near(&found, &directly.probabilities, 1e-9);
         // A constant added to all logarithms changes nothing, and numbers are only names.
         let shifted: Vec<_> = logs.iter().map(|log| log + 123.0).collect();
-        near(&allocate(count, quota, &shifted).chances, &directly.chances, 1e-9);
+        near(&allocate(count, quota, &shifted).probabilities, &directly.probabilities, 1e-9);
         let mut reversed = logs.clone();
         reversed.reverse();
-        let mut backwards = chances(&mut weighted(&format!("cohort = {count}"), &reversed), count, quota);
+        let mut backwards =
+            probabilities(&mut weighted(&format!("cohort = {count}"), &reversed), count, quota);
         backwards.reverse();
         near(&backwards, &found, 1e-9);
     }
@@ -160,7 +166,8 @@ fn the_tree_equals_the_direct_form_over_ten_thousand_rounds() {
             assert_eq!(tree.overflow, expected.overflow, "round {number}");
             for pick in &cohort.selected {
                 assert!(
-                    (pick.inclusion_probability.unwrap() - expected.chances[pick.client.idx()]).abs() < 1e-9
+                    (pick.inclusion_probability.unwrap() - expected.probabilities[pick.client.idx()]).abs()
+                        < 1e-9
                 );
             }
             let there: Vec<_> =
@@ -170,12 +177,12 @@ fn the_tree_equals_the_direct_form_over_ten_thousand_rounds() {
             for pick in cohort.selected.iter().filter(|pick| there[pick.client.idx()] && left > 1e-9) {
                 let idx = pick.client.idx();
                 if !expected.overflow.contains(&idx) {
-                    directly[idx] += left * 0.5 / (n_clients as f64 * expected.chances[idx]);
+                    directly[idx] += left * 0.5 / (n_clients as f64 * expected.probabilities[idx]);
                 }
             }
             // Both go on from the same weights, for one lucky answer makes a difference of 1e-12 a large one.
-            near(tree.urn.logs(), &directly, 1e-9 * directly.iter().copied().fold(1.0, f64::max));
-            directly.copy_from_slice(tree.urn.logs());
+            near(tree.tree.logs(), &directly, 1e-9 * directly.iter().copied().fold(1.0, f64::max));
+            directly.copy_from_slice(tree.tree.logs());
         }
     }
 }
@@ -185,24 +192,24 @@ fn a_quota_of_an_even_share_asks_everybody_as_often_and_learns_nothing() {
     let world = World::of(40);
     for sampler in ["multinomial-nr", "dep-round", "systematic", "poisson"] {
         let mut e3cs = e3cs(&format!("cohort = 8\nquota = 1.0\nsampler = \"{sampler}\""), 40, 100);
-        let mut asked = [0_i32; 40];
+        let mut selected = [0_i32; 40];
         for number in 0..5000 {
             let cohort = e3cs.select(&world.round(number), &Probes::new());
             assert!(!cohort.is_approximate);
             for pick in &cohort.selected {
                 assert!((pick.inclusion_probability.unwrap() - 0.2).abs() < 1e-12);
-                asked[pick.client.idx()] += 1;
+                selected[pick.client.idx()] += 1;
             }
             observe(&mut e3cs, &world, &cohort, |idx| idx < 20);
         }
         // 1000 expected, standard deviation 28.
-        assert!(asked.iter().all(|count| (count - 1000).abs() < 5 * 29), "{sampler}: {asked:?}");
-        assert!(e3cs.urn.logs().iter().all(|&log| log == 0.0));
+        assert!(selected.iter().all(|count| (count - 1000).abs() < 5 * 29), "{sampler}: {selected:?}");
+        assert!(e3cs.tree.logs().iter().all(|&log| log == 0.0));
     }
 }
 
 #[test]
-fn just_the_cohort_is_asked_and_nobody_twice() {
+fn just_the_cohort_is_selected_and_nobody_twice() {
     let world = World::of(30);
     for sampler in ["multinomial-nr", "dep-round", "systematic"] {
         let mut e3cs = e3cs(&format!("cohort = 7\nquota = 0.2\nsampler = \"{sampler}\""), 30, 100);
@@ -254,7 +261,7 @@ fn inc_is_without_a_quota_in_the_first_quarter() {
 }
 
 #[test]
-fn the_best_rate_is_the_theorems() {
+fn the_best_learning_rate_is_the_theorems() {
     for (quota, expected) in [(0.0, 0.095_971), (0.5, 0.135_723), (0.8, 0.214_597)] {
         let e3cs = e3cs(&format!("cohort = 20\nquota = {quota}\nrate = \"optimal\""), 100, 2500);
         assert!((e3cs.eta - expected).abs() < 5e-7, "{}, not {expected}", e3cs.eta);
@@ -274,8 +281,8 @@ fn study(e3cs: &mut E3cs, seed: u64, n_rounds: u32) -> (u32, f64) {
         there.iter().zip(&mut successes).for_each(|(&there, sum)| *sum += u32::from(there));
         cep += cohort.selected.iter().filter(|pick| there[pick.client.idx()]).count() as u32;
         for pick in &cohort.selected {
-            let chance = pick.inclusion_probability.unwrap();
-            assert!((0.0..=1.0).contains(&chance), "round {number}: {chance}");
+            let probability = pick.inclusion_probability.unwrap();
+            assert!((0.0..=1.0).contains(&probability), "round {number}: {probability}");
         }
         observe(e3cs, &world, &cohort, |idx| there[idx]);
     }
@@ -309,26 +316,26 @@ fn regret_stays_below_the_bound() {
 }
 
 #[test]
-fn a_thousand_runs_without_a_quota_give_no_chance_that_is_no_number() {
+fn a_thousand_runs_without_a_quota_give_no_probability_that_is_no_number() {
     for seed in 0..1000 {
         let mut e3cs = e3cs("cohort = 20\nquota = 0.0", 100, 2500);
         study(&mut e3cs, seed, 2500);
-        assert!(e3cs.urn.logs().iter().all(|log| log.is_finite()));
+        assert!(e3cs.tree.logs().iter().all(|log| log.is_finite()));
     }
 }
 
 #[test]
-fn fewer_than_the_cohort_are_all_asked() {
+fn fewer_than_the_cohort_are_all_selected() {
     let world = World::of(10).with_up(&[2, 5, 7]);
     let mut among_up = e3cs("cohort = 4\namong = \"up\"", 10, 100);
     let cohort = among_up.select(&world.round(0), &Probes::new());
-    let mut picks: Vec<_> =
+    let mut selected: Vec<_> =
         cohort.selected.iter().map(|pick| (pick.client.idx(), pick.inclusion_probability)).collect();
-    picks.sort_by_key(|pick| pick.0);
+    selected.sort_by_key(|pick| pick.0);
     assert!(!cohort.is_approximate);
-    assert_eq!(picks, [(2, Some(1.0)), (5, Some(1.0)), (7, Some(1.0))]);
+    assert_eq!(selected, [(2, Some(1.0)), (5, Some(1.0)), (7, Some(1.0))]);
     observe(&mut among_up, &world, &cohort, |_| true);
-    assert!(among_up.urn.logs().iter().all(|&log| log == 0.0), "nobody was chosen");
+    assert!(among_up.tree.logs().iter().all(|&log| log == 0.0), "nobody was chosen");
     assert_eq!((among_up.metrics()["overflow"], among_up.metrics()["overflow_most"]), (0.0, 0.0));
     let world = World::of(10).with_up(&[]);
     assert_eq!(among_up.select(&world.round(1), &Probes::new()).selected, []);
@@ -344,22 +351,22 @@ fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
     world.join(4, 1);
     world.leave(1);
     e3cs.select(&world.round(1), &Probes::new());
-    assert!((e3cs.urn.log(4) - libm::log(2.0)).abs() < 1e-12);
+    assert!((e3cs.tree.log(4) - libm::log(2.0)).abs() < 1e-12);
     assert_eq!(e3cs.n_members, 4);
     world.join(1, 2);
     for number in 2..200 {
         let cohort = e3cs.select(&world.round(number), &Probes::new());
         assert_eq!(cohort.selected.len(), 2);
     }
-    assert_eq!((e3cs.n_members, e3cs.urn.log(1)), (5, libm::log(2.0)));
+    assert_eq!((e3cs.n_members, e3cs.tree.log(1)), (5, libm::log(2.0)));
     // Those in overflow count too, and all of them are there after a round in which everybody was asked.
     let mut few = weighted("cohort = 3\namong = \"up\"\nquota = 0.0", &logs(&[1.0, 2.0, 1e30, 5.0]));
     few.select(&World::of(6).with_up(&[0, 1, 2]).round(0), &Probes::new());
     assert_eq!(few.overflow, [0, 1, 2]);
     few.select(&World::of(6).with_up(&[0, 1, 2, 4, 5]).round(1), &Probes::new());
-    assert!((few.urn.log(4) - libm::log(1e30 / 3.0)).abs() < 1e-9, "{}", few.urn.log(4));
+    assert!((few.tree.log(4) - libm::log(1e30 / 3.0)).abs() < 1e-9, "{}", few.tree.log(4));
     // Whoever leaves takes its place in overflow along.
-    e3cs.urn.set_log(1, 50.0);
+    e3cs.tree.set_log(1, 50.0);
     e3cs.select(&world.round(200), &Probes::new());
     assert_eq!(e3cs.overflow, [1]);
     world.leave(1);

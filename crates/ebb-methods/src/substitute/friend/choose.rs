@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 /// What is wanted of a choice.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct ChoiceLimits {
     /// How many stand in for one.
     pub(super) friends: usize,
     /// For how many one may stand in.
@@ -18,16 +18,17 @@ pub(super) struct Terms {
 pub(super) fn choose(
     n_silent: usize,
     n_active: usize,
-    terms: Terms,
+    terms: ChoiceLimits,
     each_known: impl Fn(usize, &mut dyn FnMut(usize, f64)),
 ) -> Vec<Vec<usize>> {
     let mut chosen = vec![Vec::new(); n_silent];
     let mut stands_in = vec![0; n_active];
     let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
-        let mut best: Option<Offer> = None;
+        let mut best: Option<Candidate> = None;
         each_known(silent, &mut |active, similarity| {
             let held = Reverse(chosen.len());
-            let offer = Offer { held, similarity, silent: Reverse(silent), active: Reverse(active) };
+            let offer =
+                Candidate { n_friends: held, similarity, silent: Reverse(silent), active: Reverse(active) };
             let better = best.as_ref().is_none_or(|best| offer > *best);
             if better && stands_in[active] < terms.max_stand_ins && !chosen.contains(&active) {
                 best = Some(offer);
@@ -52,53 +53,54 @@ pub(super) fn choose(
 
 /// A pair that could be made.
 #[derive(Debug)]
-struct Offer {
+struct Candidate {
     /// How many friends the silent client has already.
-    held: Reverse<usize>,
+    n_friends: Reverse<usize>,
     similarity: f64,
     silent: Reverse<usize>,
     active: Reverse<usize>,
 }
 
-impl Ord for Offer {
-    fn cmp(&self, other: &Offer) -> Ordering {
-        self.held
-            .cmp(&other.held)
+impl Ord for Candidate {
+    fn cmp(&self, other: &Candidate) -> Ordering {
+        self.n_friends
+            .cmp(&other.n_friends)
             .then_with(|| self.similarity.total_cmp(&other.similarity))
             .then_with(|| (self.silent, self.active).cmp(&(other.silent, other.active)))
     }
 }
 
-impl PartialOrd for Offer {
-    fn partial_cmp(&self, other: &Offer) -> Option<Ordering> {
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Offer {
-    fn eq(&self, other: &Offer) -> bool {
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Candidate) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Offer {}
+impl Eq for Candidate {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Rows are silent clients, columns active ones; a negative number: never met.
-    fn check(likeness: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
-        let n_active = likeness.first().map_or(0, |row| row.len());
-        let found = choose(likeness.len(), n_active, Terms { friends, max_stand_ins }, |silent, show| {
-            let known = likeness[silent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
-            known.for_each(|(active, &value)| show(active, value));
-        });
-        assert_eq!(found, expected, "{likeness:?}");
+    fn check(similarities: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
+        let n_active = similarities.first().map_or(0, |row| row.len());
+        let found =
+            choose(similarities.len(), n_active, ChoiceLimits { friends, max_stand_ins }, |silent, show| {
+                let known = similarities[silent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
+                known.for_each(|(active, &value)| show(active, value));
+            });
+        assert_eq!(found, expected, "{similarities:?}");
     }
 
     #[test]
-    fn the_most_alike_stands_in_and_the_lowest_wins_ties() {
+    fn the_most_similar_stands_in_and_the_lowest_wins_ties() {
         check(&[&[0.1, 0.9, 0.9], &[-1.0, 0.2, -1.0], &[-1.0, -1.0, -1.0]], 1, 9, &[&[1], &[1], &[]]);
     }
 
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_everybodys_friend_stands_in_for_the_most_alike_only() {
+    fn whoever_is_everybodys_friend_stands_in_for_the_most_similar_only() {
         let mimic: &[&[f64]] = &[&[0.90, 0.5, 0.4], &[0.95, 0.3, 0.6], &[0.99, 0.8, 0.1]];
         check(mimic, 1, 9, &[&[0], &[0], &[0]]);
         check(mimic, 1, 1, &[&[1], &[2], &[0]]);

@@ -6,21 +6,21 @@ use ebb_round::{ClientId, Loader, RoundNo, Saver, Similarity, SimilarityMatrix, 
 
 /// Every client that answered and is still in the run has a slot; every pair of slots has a mean.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct PairStatistics {
     /// The client in each slot. A slot whose client left is taken by the next newcomer.
     clients: Vec<Option<ClientId>>,
     slots: BTreeMap<ClientId, usize>,
     /// The round in which each slot was taken.
-    since: Vec<RoundNo>,
+    taken_since: Vec<RoundNo>,
     /// Of slots `low < high` at `high * (high - 1) / 2 + low`, so that a new slot is added at the end.
     mean: Vec<f64>,
-    met: Vec<u32>,
-    last_met: Vec<RoundNo>,
+    n_shared_rounds: Vec<u32>,
+    last_shared_round: Vec<RoundNo>,
     /// What is left of the pair's meetings, if old ones are forgotten; otherwise empty.
     weight: Vec<f32>,
 }
 
-impl Known {
+impl PairStatistics {
     /// The slot of a client, if it ever answered.
     pub(super) fn slot(&self, client: ClientId) -> Option<usize> {
         self.slots.get(&client).copied()
@@ -38,7 +38,7 @@ impl Known {
 
     /// The round in which a slot was taken.
     pub(super) fn since(&self, slot: usize) -> RoundNo {
-        self.since[slot]
+        self.taken_since[slot]
     }
 
     /// Gives the client a slot, unless it has one. Returns the slot, and whether it is new.
@@ -49,13 +49,13 @@ impl Known {
         let slot = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
         if slot == self.clients.len() {
             self.clients.push(None);
-            self.since.push(0);
+            self.taken_since.push(0);
             self.mean.resize(self.mean.len() + slot, 0.0);
-            self.met.resize(self.met.len() + slot, 0);
-            self.last_met.resize(self.last_met.len() + slot, 0);
+            self.n_shared_rounds.resize(self.n_shared_rounds.len() + slot, 0);
+            self.last_shared_round.resize(self.last_shared_round.len() + slot, 0);
         }
         self.clients[slot] = Some(client);
-        self.since[slot] = number;
+        self.taken_since[slot] = number;
         self.slots.insert(client, slot);
         (slot, true)
     }
@@ -68,8 +68,8 @@ impl Known {
         for &slot in &gone {
             self.clients[slot] = None;
             for other in (0..self.n_slots()).filter(|&other| other != slot) {
-                let pair = place(slot, other);
-                (self.mean[pair], self.met[pair], self.last_met[pair]) = (0.0, 0, 0);
+                let pair = pair_index(slot, other);
+                (self.mean[pair], self.n_shared_rounds[pair], self.last_shared_round[pair]) = (0.0, 0, 0);
                 if let Some(weight) = self.weight.get_mut(pair) {
                     *weight = 0.0;
                 }
@@ -79,7 +79,7 @@ impl Known {
     }
 
     /// Takes in how alike the two were in this round.
-    pub(super) fn learn(
+    pub(super) fn record(
         &mut self,
         one: usize,
         other: usize,
@@ -87,40 +87,40 @@ impl Known {
         number: RoundNo,
         half_life: Option<f64>,
     ) {
-        let pair = place(one, other);
+        let pair = pair_index(one, other);
         let before = match half_life {
-            None => f64::from(self.met[pair]),
+            None => f64::from(self.n_shared_rounds[pair]),
             Some(half_life) => {
                 self.weight.resize(self.mean.len(), 0.0);
-                let passed = f64::from(number - self.last_met[pair]);
+                let passed = f64::from(number - self.last_shared_round[pair]);
                 let left = f64::from(self.weight[pair]) * libm::exp2(-passed / half_life);
                 self.weight[pair] = (left + 1.0) as f32;
                 left
             }
         };
         self.mean[pair] = (before * self.mean[pair] + similarity) / (before + 1.0);
-        self.met[pair] += 1;
-        self.last_met[pair] = number;
+        self.n_shared_rounds[pair] += 1;
+        self.last_shared_round[pair] = number;
     }
 
     /// How alike two slots are; `None` if they never met.
-    pub(super) fn likeness(&self, one: usize, other: usize) -> Option<Similarity> {
-        let pair = place(one, other);
-        let met = self.met[pair];
+    pub(super) fn similarity(&self, one: usize, other: usize) -> Option<Similarity> {
+        let pair = pair_index(one, other);
+        let met = self.n_shared_rounds[pair];
         (met > 0).then(|| Similarity {
             mean: self.mean[pair],
             n_shared_rounds: met,
-            last_shared_round: self.last_met[pair],
+            last_shared_round: self.last_shared_round[pair],
         })
     }
 
     /// What it holds, for the record.
-    pub(super) fn acquaintance(&self) -> SimilarityMatrix {
+    pub(super) fn similarity_matrix(&self) -> SimilarityMatrix {
         let mut pairs = Vec::new();
         let members: Vec<_> = self.slots.iter().map(|(&client, &slot)| (client, slot)).collect();
         for (high, (_, slot)) in (0..).zip(&members) {
             for (low, (_, other)) in (0..high).zip(&members) {
-                pairs.extend(self.likeness(*other, *slot).map(|likeness| (low, high, likeness)));
+                pairs.extend(self.similarity(*other, *slot).map(|likeness| (low, high, likeness)));
             }
         }
         SimilarityMatrix { clients: members.into_iter().map(|(client, _)| client).collect(), pairs }
@@ -133,7 +133,7 @@ impl Known {
 }
 
 /// Where a pair stands.
-fn place(one: usize, other: usize) -> usize {
+fn pair_index(one: usize, other: usize) -> usize {
     let (low, high) = (one.min(other), one.max(other));
     high * (high - 1) / 2 + low
 }
@@ -141,15 +141,15 @@ fn place(one: usize, other: usize) -> usize {
 /// What stands for the client in a slot that is free.
 const FREE: u32 = u32::MAX;
 
-impl State for Known {
+impl State for PairStatistics {
     fn save(&self, to: &mut Saver) {
         let clients: Vec<_> =
             self.clients.iter().map(|client| client.map_or(FREE, ClientId::number)).collect();
         to.u32s("clients", &clients);
-        to.u32s("since", &self.since);
+        to.u32s("since", &self.taken_since);
         to.f64s("mean", &self.mean);
-        to.u32s("met", &self.met);
-        to.u32s("last_met", &self.last_met);
+        to.u32s("met", &self.n_shared_rounds);
+        to.u32s("last_met", &self.last_shared_round);
         to.f32s("weight", &self.weight);
     }
 
@@ -160,13 +160,13 @@ impl State for Known {
         self.clients = clients.iter().map(client).collect();
         self.slots =
             self.clients.iter().enumerate().filter_map(|(slot, client)| Some(((*client)?, slot))).collect();
-        self.since = from.u32s("since")?;
+        self.taken_since = from.u32s("since")?;
         self.mean = from.f64s("mean")?;
-        self.met = from.u32s("met")?;
-        self.last_met = from.u32s("last_met")?;
+        self.n_shared_rounds = from.u32s("met")?;
+        self.last_shared_round = from.u32s("last_met")?;
         self.weight = from.f32s("weight")?;
-        let lengths = [self.mean.len(), self.met.len(), self.last_met.len()];
-        if self.since.len() != clients.len() || lengths != [n_pairs; 3] || self.weight.len() > n_pairs {
+        let lengths = [self.mean.len(), self.n_shared_rounds.len(), self.last_shared_round.len()];
+        if self.taken_since.len() != clients.len() || lengths != [n_pairs; 3] || self.weight.len() > n_pairs {
             return Err(from.error("mean", "its lists do not have a number for every pair"));
         }
         Ok(())
@@ -181,54 +181,53 @@ mod tests {
         ClientId::new(idx)
     }
 
-    fn mean(known: &Known, one: usize, other: usize) -> Option<f64> {
-        let likeness = known.likeness(known.slot(client(one))?, known.slot(client(other))?)?;
-        Some(likeness.mean)
+    fn mean(known: &PairStatistics, one: usize, other: usize) -> Option<f64> {
+        let similarity = known.similarity(known.slot(client(one))?, known.slot(client(other))?)?;
+        Some(similarity.mean)
     }
 
     #[test]
     fn a_running_mean_is_the_mean_of_all_that_was_seen() {
-        let mut known = Known::default();
+        let mut known = PairStatistics::default();
         let (one, other) = (known.admit(client(4), 0).0, known.admit(client(9), 0).0);
         let seen = [0.1, 0.7, 0.3, 0.9, 0.25];
         for (number, similarity) in (0..).zip(seen) {
-            known.learn(other, one, similarity, number, None);
+            known.record(other, one, similarity, number, None);
         }
         let expected = seen.iter().sum::<f64>() / 5.0;
         assert!((mean(&known, 4, 9).unwrap() - expected).abs() < 1e-15);
         assert_eq!(
-            known.likeness(one, other).map(|likeness| (likeness.n_shared_rounds, likeness.last_shared_round)),
+            known
+                .similarity(one, other)
+                .map(|likeness| (likeness.n_shared_rounds, likeness.last_shared_round)),
             Some((5, 4))
         );
     }
 
     #[test]
     fn what_is_older_by_a_half_life_counts_half() {
-        let mut known = Known::default();
+        let mut known = PairStatistics::default();
         let (one, other) = (known.admit(client(0), 0).0, known.admit(client(1), 0).0);
-        known.learn(one, other, 1.0, 0, Some(5.0));
-        known.learn(one, other, 0.0, 5, Some(5.0));
+        known.record(one, other, 1.0, 0, Some(5.0));
+        known.record(one, other, 0.0, 5, Some(5.0));
         assert!((mean(&known, 0, 1).unwrap() - 1.0 / 3.0).abs() < 1e-7);
-        known.learn(one, other, 0.0, 15, Some(5.0));
+        known.record(one, other, 0.0, 15, Some(5.0));
         // 1 and 0 are left by 1/8 and 1/4 of a meeting.
         assert!((mean(&known, 0, 1).unwrap() - 0.125 / 1.375).abs() < 1e-7);
     }
 
     #[test]
     fn a_slot_is_free_when_its_client_leaves_and_the_next_one_starts_anew() {
-        let mut known = Known::default();
+        let mut known = PairStatistics::default();
         let slots: Vec<_> = (0..3).map(|idx| known.admit(client(idx), 0).0).collect();
-        known.learn(slots[0], slots[1], 0.9, 0, None);
-        known.learn(slots[0], slots[2], 0.8, 0, None);
+        known.record(slots[0], slots[1], 0.9, 0, None);
+        known.record(slots[0], slots[2], 0.8, 0, None);
         assert_eq!(known.keep_only(|one| one != client(1)), [slots[1]]);
         assert_eq!(known.admit(client(7), 6), (slots[1], true));
         assert_eq!((mean(&known, 0, 7), mean(&known, 0, 2)), (None, Some(0.8)));
         assert_eq!((known.n_slots(), known.since(slots[1])), (3, 6));
-        let acquaintance = known.acquaintance();
-        assert_eq!(acquaintance.clients, [client(0), client(2), client(7)]);
-        assert_eq!(
-            acquaintance.pairs.iter().map(|(low, high, _)| (*low, *high)).collect::<Vec<_>>(),
-            [(0, 1)]
-        );
+        let matrix = known.similarity_matrix();
+        assert_eq!(matrix.clients, [client(0), client(2), client(7)]);
+        assert_eq!(matrix.pairs.iter().map(|(low, high, _)| (*low, *high)).collect::<Vec<_>>(), [(0, 1)]);
     }
 }

@@ -22,9 +22,9 @@ use ebb_round::{
 use ebb_settings::{Entry, Positive};
 use serde::{Deserialize, Serialize};
 
-use super::{Cover, by_mean, mean_of_fresh};
-use choose::{Terms, choose};
-use known::Known;
+use super::{Cover, mean_of_fresh, mean_stand_in};
+use choose::{ChoiceLimits, choose};
+use known::PairStatistics;
 use races::Races;
 
 /// The registry's line.
@@ -40,12 +40,17 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
               # races = { theta = \"paper\" }  # stop comparing pairs that lag behind",
     build: |settings| {
         let table: Table = settings.parse()?;
-        if let Some(message) = table.quarrel() {
+        if let Some(message) = table.conflicting_key() {
             return Err(settings.error(message.0, message.1));
         }
         let facts = settings.facts();
         let races = table.races.map(|races| Races::new(races, facts.n_clients, facts.n_rounds));
-        Ok(Box::new(Friend { table, races, known: Known::default(), last: Last::default() }))
+        Ok(Box::new(Friend {
+            table,
+            races,
+            pairs: PairStatistics::default(),
+            last_round: RoundCounts::default(),
+        }))
     },
 };
 
@@ -97,7 +102,7 @@ fn asked() -> Cover {
 
 impl Table {
     /// The key that does not go with the others, and why.
-    fn quarrel(&self) -> Option<(&'static str, &'static str)> {
+    fn conflicting_key(&self) -> Option<(&'static str, &'static str)> {
         let races = self.races?;
         if self.similarity == SimilarityMeasure::Distance {
             Some((
@@ -108,7 +113,7 @@ impl Table {
             Some(("half_life", "a race that is over cannot be forgotten; leave out half_life or races"))
         } else if races.p() >= 1.0 {
             Some(("races.p", "the chance to drop a friend; give a number above 0 and below 1"))
-        } else if races.never_meet() {
+        } else if races.excludes_meetings() {
             Some(("races.beta", "nobody would ever meet; give a chance above 0, or leave it out"))
         } else {
             None
@@ -120,13 +125,13 @@ impl Table {
 struct Friend {
     table: Table,
     races: Option<Races>,
-    known: Known,
-    last: Last,
+    pairs: PairStatistics,
+    last_round: RoundCounts,
 }
 
 /// Figures of the last round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Last {
+struct RoundCounts {
     pairs_scored: usize,
     by_friend: usize,
     by_mean: usize,
@@ -137,46 +142,46 @@ impl Substitution for Friend {
         Retention::KeepAll
     }
 
-    fn stand_ins(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
-        self.meet(round, returns);
-        self.last.pairs_scored = self.compare(round, &returns.fresh);
+    fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
+        self.update_members(round, responses);
+        self.last_round.pairs_scored = self.compare(round, &responses.fresh);
         if let Some(races) = &mut self.races {
-            races.run(&self.known, round.number, returns.fresh.len(), round.census.n_enrolled());
+            races.run(&self.pairs, round.number, responses.fresh.len(), round.census.n_enrolled());
         }
-        self.substitute(round, returns)
+        self.substitute(round, responses)
     }
 
     fn metrics(&self) -> Metrics {
-        let mut notes = Metrics::from([
-            ("pairs_scored", self.last.pairs_scored as f64),
-            ("by_friend", self.last.by_friend as f64),
-            ("by_mean", self.last.by_mean as f64),
-            ("similarity_bytes", self.known.bytes() as f64),
+        let mut metrics = Metrics::from([
+            ("pairs_scored", self.last_round.pairs_scored as f64),
+            ("by_friend", self.last_round.by_friend as f64),
+            ("by_mean", self.last_round.by_mean as f64),
+            ("similarity_bytes", self.pairs.bytes() as f64),
         ]);
         if let Some(races) = &self.races {
-            notes.insert("theta", races.theta());
-            notes.insert("beta", races.beta());
-            notes.insert("candidates", races.mean_candidates(&self.known));
+            metrics.insert("theta", races.theta());
+            metrics.insert("beta", races.beta());
+            metrics.insert("candidates", races.mean_candidates(&self.pairs));
         }
-        notes
+        metrics
     }
 
     fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
-        Some(self.known.acquaintance())
+        Some(self.pairs.similarity_matrix())
     }
 }
 
 impl Friend {
     /// Forgets whoever left, and makes room for whoever answers for the first time.
-    fn meet(&mut self, round: &Round<'_>, returns: &Responses) {
-        let gone = self.known.keep_only(|client| round.census.enrolled().get(client.idx()));
+    fn update_members(&mut self, round: &Round<'_>, responses: &Responses) {
+        let gone = self.pairs.keep_only(|client| round.census.enrolled().get(client.idx()));
         if let Some(races) = &mut self.races {
-            races.let_go(&gone, &self.known);
+            races.remove(&gone, &self.pairs);
         }
-        for answer in &returns.fresh {
-            let (slot, new) = self.known.admit(answer.client, round.number);
+        for answer in &responses.fresh {
+            let (slot, new) = self.pairs.admit(answer.client, round.number);
             if let Some(races) = self.races.as_mut().filter(|_| new) {
-                races.admit(slot, &self.known);
+                races.admit(slot, &self.pairs);
             }
         }
     }
@@ -187,12 +192,12 @@ impl Friend {
             self.table.similarity == SimilarityMeasure::Cosine || answer.update.is_whole()
         };
         let slot =
-            |answer: &ClientUpdate| self.known.slot(answer.client).expect("whoever answers has a slot");
+            |answer: &ClientUpdate| self.pairs.slot(answer.client).expect("whoever answers has a slot");
         let mut rows: Vec<_> = fresh.iter().filter(comparable).map(|answer| (slot(answer), answer)).collect();
         let wanted = self.races.as_ref().map(|races| {
             // Those that may be friends stand side by side, so that whole tiles of pairs are wanted, or none of a tile.
             rows.sort_by_key(|(slot, _)| (races.order(*slot), *slot));
-            let places = places(rows.iter().map(|(slot, _)| *slot), self.known.n_slots());
+            let places = positions_by_slot(rows.iter().map(|(slot, _)| *slot), self.pairs.n_slots());
             let mut wanted: Vec<_> = (0..rows.len()).map(Bits::new).collect();
             for (row, (slot, _)) in rows.iter().enumerate() {
                 for other in races.candidates(*slot).filter_map(|candidate| places[candidate]) {
@@ -210,7 +215,7 @@ impl Friend {
             n_pairs += 1;
             // What cannot be said is not learned: it would stay in the mean for ever.
             if let Some(similarity) = similarity(row, col) {
-                self.known.learn(rows[row].0, rows[col].0, similarity, round.number, half_life);
+                self.pairs.record(rows[row].0, rows[col].0, similarity, round.number, half_life);
             }
         };
         for row in 0..rows.len() {
@@ -223,25 +228,25 @@ impl Friend {
     }
 
     /// The update of a friend, or of several, for whoever is silent.
-    fn substitute(&mut self, round: &Round<'_>, returns: &Responses) -> Vec<Contribution> {
-        let fresh = &returns.fresh;
-        let silent = self.table.cover.silent(round, returns);
-        let slots: Vec<_> = fresh.iter().filter_map(|answer| self.known.slot(answer.client)).collect();
-        let places = places(slots.iter().copied(), self.known.n_slots());
-        let likeness = |of: usize, active: usize| self.known.likeness(of, slots[active]);
-        let rank = |of: usize, active: usize| Some(self.table.similarity.rank(&likeness(of, active)?));
+    fn substitute(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
+        let fresh = &responses.fresh;
+        let silent = self.table.cover.missing(round, responses);
+        let slots: Vec<_> = fresh.iter().filter_map(|answer| self.pairs.slot(answer.client)).collect();
+        let places = positions_by_slot(slots.iter().copied(), self.pairs.n_slots());
+        let similarity = |of: usize, active: usize| self.pairs.similarity(of, slots[active]);
+        let rank = |of: usize, active: usize| Some(self.table.similarity.rank(&similarity(of, active)?));
         let each_candidate = |of: usize, show: &mut dyn FnMut(usize, f64)| {
             let Some(races) = &self.races else { return };
             for active in races.candidates(of).filter_map(|candidate| places[candidate]) {
                 rank(of, active).into_iter().for_each(|rank| show(active, rank));
             }
         };
-        let terms = Terms {
+        let terms = ChoiceLimits {
             friends: self.table.friends.get(),
             max_stand_ins: self.table.max_stand_ins.map_or(usize::MAX, |most| most.get() as usize),
         };
         let chosen = choose(silent.len(), fresh.len(), terms, |at, show| {
-            let Some(of) = self.known.slot(silent[at]) else { return };
+            let Some(of) = self.pairs.slot(silent[at]) else { return };
             let mut any = false;
             each_candidate(of, &mut |active, rank| {
                 any = true;
@@ -254,19 +259,19 @@ impl Friend {
                 }
             }
         });
-        let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, returns) } else { None };
+        let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, responses) } else { None };
         let mut stand_ins = Vec::new();
-        (self.last.by_friend, self.last.by_mean) = (0, 0);
+        (self.last_round.by_friend, self.last_round.by_mean) = (0, 0);
         for (&client, friends) in silent.iter().zip(&chosen) {
-            let alike: Vec<_> = friends
+            let similarities: Vec<_> = friends
                 .iter()
                 .map(|&active| {
-                    let met = self.known.slot(client).and_then(|of| likeness(of, active));
+                    let met = self.pairs.slot(client).and_then(|of| similarity(of, active));
                     met.expect("only those it met are chosen")
                 })
                 .collect();
-            let parts = self.table.similarity.parts(&alike);
-            for ((&active, likeness), part) in friends.iter().zip(alike).zip(parts) {
+            let fractions = self.table.similarity.fractions(&similarities);
+            for ((&active, likeness), part) in friends.iter().zip(similarities).zip(fractions) {
                 stand_ins.push(Contribution {
                     client,
                     fraction: part,
@@ -276,10 +281,10 @@ impl Friend {
             }
             match &mean {
                 Some(mean) if friends.is_empty() => {
-                    stand_ins.push(by_mean(client, mean));
-                    self.last.by_mean += 1;
+                    stand_ins.push(mean_stand_in(client, mean));
+                    self.last_round.by_mean += 1;
                 }
-                _ => self.last.by_friend += usize::from(!friends.is_empty()),
+                _ => self.last_round.by_friend += usize::from(!friends.is_empty()),
             }
         }
         stand_ins
@@ -287,7 +292,7 @@ impl Friend {
 }
 
 /// At each slot, the place it has in a list of slots.
-fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usize>> {
+fn positions_by_slot(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usize>> {
     let mut places = vec![None; n_slots];
     slots.enumerate().for_each(|(at, slot)| places[slot] = Some(at));
     places
@@ -295,21 +300,21 @@ fn places(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usiz
 
 /// Means of cosines that differ by less than one of so many parts are equally alike: a running mean of some
 /// thousand meetings depends that much on their order.
-const PARTS: f64 = (1_u64 << 40) as f64;
+const RANK_STEPS: f64 = (1_u64 << 40) as f64;
 
 impl SimilarityMeasure {
     /// By what pairs are put in order.
-    fn rank(self, likeness: &Similarity) -> f64 {
+    fn rank(self, similarity: &Similarity) -> f64 {
         match self {
-            SimilarityMeasure::Cosine => (likeness.mean * PARTS).round(),
-            SimilarityMeasure::Distance => likeness.mean,
+            SimilarityMeasure::Cosine => (similarity.mean * RANK_STEPS).round(),
+            SimilarityMeasure::Distance => similarity.mean,
         }
     }
 
     /// What part each of several friends has, by how alike it is; all parts together are 1.
-    fn parts(self, alike: &[Similarity]) -> Vec<f64> {
-        let values = alike.iter().map(|likeness| likeness.mean);
-        let says: Vec<f64> = match self {
+    fn fractions(self, similarities: &[Similarity]) -> Vec<f64> {
+        let values = similarities.iter().map(|likeness| likeness.mean);
+        let weights: Vec<f64> = match self {
             SimilarityMeasure::Cosine => values.collect(),
             SimilarityMeasure::Distance => {
                 // The nearest has the most to say; where some are not away at all, only they speak.
@@ -317,9 +322,9 @@ impl SimilarityMeasure {
                 values.map(|value| if value == nearest { 1.0 } else { nearest / value }).collect()
             }
         };
-        let total: f64 = says.iter().sum();
-        let equal = 1.0 / alike.len() as f64;
-        says.into_iter().map(|say| if total > 0.0 { say / total } else { equal }).collect()
+        let total: f64 = weights.iter().sum();
+        let equal = 1.0 / similarities.len() as f64;
+        weights.into_iter().map(|say| if total > 0.0 { say / total } else { equal }).collect()
     }
 }
 
@@ -368,14 +373,14 @@ fn similarities<'u>(
 
 impl State for Friend {
     fn save(&self, to: &mut Saver) {
-        self.known.save(to);
+        self.pairs.save(to);
         if let Some(races) = &self.races {
             to.section("races", |to| races.save(to));
         }
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.known.load(from)?;
+        self.pairs.load(from)?;
         match &mut self.races {
             Some(races) => from.section("races", |from| races.load(from)),
             None => Ok(()),

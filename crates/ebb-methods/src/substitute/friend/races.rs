@@ -6,14 +6,14 @@ use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError};
 use ebb_settings::{Chance, NonNegative, Positive};
 use serde::{Deserialize, Serialize};
 
-use super::known::Known;
+use super::known::PairStatistics;
 
 /// The `races` table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
     #[serde(default)]
-    theta: Form,
+    theta: ThresholdForm,
     #[serde(default = "one")]
     factor: Positive,
     #[serde(default = "one_percent")]
@@ -29,7 +29,7 @@ pub(super) struct Settings {
 /// How the threshold is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Form {
+enum ThresholdForm {
     /// As Theorem 2 has it; the factor multiplies all of it.
     #[default]
     Paper,
@@ -61,13 +61,13 @@ impl Settings {
         let root = |denominator: f64| (numerator.max(0.0) / denominator).sqrt();
         let factor = self.factor.get();
         match self.theta {
-            Form::Paper => factor * (root(meetings) + self.delta_f.get()),
-            Form::OfficialCode => factor * root(2.0 * meetings) + self.delta_f.get(),
+            ThresholdForm::Paper => factor * (root(meetings) + self.delta_f.get()),
+            ThresholdForm::OfficialCode => factor * root(2.0 * meetings) + self.delta_f.get(),
         }
     }
 
     /// Whether it was said that no two clients ever answer together.
-    pub(super) fn never_meet(&self) -> bool {
+    pub(super) fn excludes_meetings(&self) -> bool {
         self.beta.is_some_and(|beta| beta.get() <= 0.0)
     }
 
@@ -103,7 +103,7 @@ impl Races {
     }
 
     /// A slot was taken: anybody may be its friend, and it anybody's.
-    pub(super) fn admit(&mut self, slot: usize, known: &Known) {
+    pub(super) fn admit(&mut self, slot: usize, known: &PairStatistics) {
         let n_slots = known.n_slots();
         self.candidates.resize(n_slots, Bits::default());
         self.candidates.iter_mut().for_each(|bits| bits.grow(n_slots));
@@ -115,7 +115,7 @@ impl Races {
     }
 
     /// Slots became free. Whoever lost its last candidate by that begins anew.
-    pub(super) fn let_go(&mut self, gone: &[usize], known: &Known) {
+    pub(super) fn remove(&mut self, gone: &[usize], known: &PairStatistics) {
         for &slot in gone {
             self.candidates[slot].clear();
             self.candidates.iter_mut().for_each(|bits| bits.set(slot, false));
@@ -143,7 +143,13 @@ impl Races {
     }
 
     /// Drops whoever lags too far behind.
-    pub(super) fn run(&mut self, known: &Known, number: RoundNo, n_active: usize, n_enrolled: usize) {
+    pub(super) fn run(
+        &mut self,
+        known: &PairStatistics,
+        number: RoundNo,
+        n_active: usize,
+        n_enrolled: usize,
+    ) {
         let pairs = |n: usize| n as f64 * (n as f64 - 1.0);
         self.meetings.0 += pairs(n_active);
         self.meetings.1 += pairs(n_enrolled);
@@ -167,8 +173,8 @@ impl Races {
                 let given = settings.beta.is_some();
                 let theta = theta(if given { expected } else { expected.min(f64::from(met)) });
                 let too_far = match settings.theta {
-                    Form::Paper => lag >= theta,
-                    Form::OfficialCode => lag > theta,
+                    ThresholdForm::Paper => lag >= theta,
+                    ThresholdForm::OfficialCode => lag > theta,
                 };
                 // The best stays whatever the threshold.
                 if too_far && lag > 0.0 {
@@ -191,7 +197,7 @@ impl Races {
     }
 
     /// How many candidates a client has on average.
-    pub(super) fn mean_candidates(&self, known: &Known) -> f64 {
+    pub(super) fn mean_candidates(&self, known: &PairStatistics) -> f64 {
         let (mut total, mut n) = (0, 0);
         for slot in known.taken() {
             total += self.candidates[slot].count();
@@ -202,8 +208,9 @@ impl Races {
 }
 
 /// By how much each candidate that a slot met lags behind the best of them, and how often they met.
-fn lags(known: &Known, of: usize, candidates: &Bits) -> Vec<(usize, f64, u32)> {
-    let met: Vec<_> = candidates.iter().filter_map(|slot| Some((slot, known.likeness(of, slot)?))).collect();
+fn lags(known: &PairStatistics, of: usize, candidates: &Bits) -> Vec<(usize, f64, u32)> {
+    let met: Vec<_> =
+        candidates.iter().filter_map(|slot| Some((slot, known.similarity(of, slot)?))).collect();
     let best = met.iter().map(|(_, likeness)| likeness.mean).fold(f64::NEG_INFINITY, f64::max);
     met.into_iter().map(|(slot, likeness)| (slot, best - likeness.mean, likeness.n_shared_rounds)).collect()
 }
@@ -238,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    fn settings(theta: Form, factor: f64) -> Settings {
+    fn settings(theta: ThresholdForm, factor: f64) -> Settings {
         let beta = Chance::new(0.5);
         Settings {
             theta,
@@ -261,10 +268,10 @@ mod tests {
             (500, [0.3958, 0.1979, 0.2828, 0.1464]),
         ] {
             let forms = [
-                (Form::Paper, 1.0),
-                (Form::Paper, 0.5),
-                (Form::OfficialCode, 1.0),
-                (Form::OfficialCode, 0.5),
+                (ThresholdForm::Paper, 1.0),
+                (ThresholdForm::Paper, 0.5),
+                (ThresholdForm::OfficialCode, 1.0),
+                (ThresholdForm::OfficialCode, 0.5),
             ];
             for ((form, factor), expected) in forms.into_iter().zip(expected) {
                 let found = settings(form, factor).theta(20, 500, 0.5 * f64::from(t));
@@ -279,10 +286,10 @@ mod tests {
     #[test]
     fn nothing_can_be_dropped_while_the_threshold_is_above_one() {
         for (form, factor, last) in [
-            (Form::Paper, 1.0, 75),
-            (Form::OfficialCode, 1.0, 37),
-            (Form::OfficialCode, 0.5, 9),
-            (Form::Paper, 0.5, 18),
+            (ThresholdForm::Paper, 1.0, 75),
+            (ThresholdForm::OfficialCode, 1.0, 37),
+            (ThresholdForm::OfficialCode, 0.5, 9),
+            (ThresholdForm::Paper, 0.5, 18),
         ] {
             let theta = |t: u32| settings(form, factor).theta(20, 500, 0.5 * f64::from(t));
             assert!(theta(last) > 1.0 && theta(last + 1) <= 1.0, "{form:?} {factor}");
@@ -290,9 +297,9 @@ mod tests {
     }
 
     /// Clients of which the first two are alike, and nobody else; met in every round up to `n_rounds`.
-    fn raced(n_rounds: u32) -> (Races, Known) {
-        let mut known = Known::default();
-        let mut races = Races::new(settings(Form::Paper, 0.5), 4, n_rounds);
+    fn raced(n_rounds: u32) -> (Races, PairStatistics) {
+        let mut known = PairStatistics::default();
+        let mut races = Races::new(settings(ThresholdForm::Paper, 0.5), 4, n_rounds);
         for idx in 0..4 {
             let (slot, _) = known.admit(ClientId::new(idx), 0);
             races.admit(slot, &known);
@@ -300,7 +307,7 @@ mod tests {
         for number in 0..n_rounds {
             for high in 1..4 {
                 for low in 0..high {
-                    known.learn(low, high, if high == 1 { 0.95 } else { 0.1 }, number, None);
+                    known.record(low, high, if high == 1 { 0.95 } else { 0.1 }, number, None);
                 }
             }
             races.run(&known, number, 4, 4);
@@ -329,7 +336,7 @@ mod tests {
         let nothing = Settings {
             b_max: Positive::new(1e-9).unwrap(),
             delta_f: NonNegative::new(0.0).unwrap(),
-            ..settings(Form::Paper, 1.0)
+            ..settings(ThresholdForm::Paper, 1.0)
         };
         assert_eq!(nothing.theta(4, 3, 1.5), 0.0);
         let mut races = Races::new(nothing, 4, 3);
@@ -343,7 +350,7 @@ mod tests {
     fn whoever_loses_its_last_candidate_begins_anew() {
         let (mut races, mut known) = raced(60);
         let gone = known.keep_only(|client| client.idx() != 1);
-        races.let_go(&gone, &known);
+        races.remove(&gone, &known);
         assert_eq!(races.candidates(0).collect::<Vec<_>>(), [2, 3]);
         let (slot, _) = known.admit(ClientId::new(9), 60);
         races.admit(slot, &known);
@@ -352,8 +359,8 @@ mod tests {
 
     #[test]
     fn how_often_two_meet_is_estimated_from_the_answers() {
-        let mut races = Races::new(Settings { beta: None, ..settings(Form::Paper, 1.0) }, 20, 500);
-        let known = Known::default();
+        let mut races = Races::new(Settings { beta: None, ..settings(ThresholdForm::Paper, 1.0) }, 20, 500);
+        let known = PairStatistics::default();
         (0..10).for_each(|number| races.run(&known, number, 10, 20));
         assert!((races.beta() - 90.0 / 380.0).abs() < 1e-12);
     }

@@ -7,7 +7,7 @@ use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Facts, Tree};
 
 use super::*;
-use crate::testing::{World, answer, returned, returns, vector_answer};
+use crate::testing::{World, client_update, client_update_of, responses, responses_of};
 
 /// Built from settings as a run would.
 fn build(text: &str, n_clients: usize, n_rounds: u32) -> Result<Box<dyn Substitution>, String> {
@@ -24,13 +24,13 @@ fn friend(text: &str, n_clients: usize, n_rounds: u32) -> Friend {
         .parse()
         .unwrap();
     let races = table.races.map(|races| Races::new(races, n_clients, n_rounds));
-    Friend { table, races, known: Known::default(), last: Last::default() }
+    Friend { table, races, pairs: PairStatistics::default(), last_round: RoundCounts::default() }
 }
 
 /// The mean over all clients, those silent replaced.
-fn aggregate(world: &World, returns: &Responses, stand_ins: &[Contribution], number: RoundNo) -> Vec<f32> {
+fn aggregate(world: &World, responses: &Responses, stand_ins: &[Contribution], number: RoundNo) -> Vec<f32> {
     let round = world.round(number);
-    let own = returns.fresh.iter().map(Contribution::own);
+    let own = responses.fresh.iter().map(Contribution::own);
     let all: Vec<_> = own.chain(stand_ins.iter().cloned()).collect();
     let weights: Vec<_> = all.iter().map(|one| one.fraction * round.share(one.client)).collect();
     scaled(&weighted_sum(&round, &all, &weights), 1.0)
@@ -41,14 +41,14 @@ fn near(found: &[f32], expected: &[f64]) -> bool {
 }
 
 /// How alike two clients are.
-fn alike(friend: &Friend, one: usize, other: usize) -> Option<f64> {
-    let slot = |idx| friend.known.slot(ClientId::new(idx));
-    Some(friend.known.likeness(slot(one)?, slot(other)?)?.mean)
+fn similarity_of(friend: &Friend, one: usize, other: usize) -> Option<f64> {
+    let slot = |idx| friend.pairs.slot(ClientId::new(idx));
+    Some(friend.pairs.similarity(slot(one)?, slot(other)?)?.mean)
 }
 
 fn met(friend: &Friend, one: usize, other: usize) -> u32 {
-    let slot = |idx| friend.known.slot(ClientId::new(idx)).unwrap();
-    friend.known.likeness(slot(one), slot(other)).map_or(0, |likeness| likeness.n_shared_rounds)
+    let slot = |idx| friend.pairs.slot(ClientId::new(idx)).unwrap();
+    friend.pairs.similarity(slot(one), slot(other)).map_or(0, |likeness| likeness.n_shared_rounds)
 }
 
 /// Clients 1 to 4 of the example are 0 to 3 here.
@@ -79,18 +79,19 @@ fn the_example_of_four_clients() {
         ),
     ];
     for (number, (answers, means, friends, expected)) in (0..).zip(rounds) {
-        let answers = answers.iter().map(|(client, delta)| vector_answer(*client, number, delta)).collect();
-        let returns = returned(&world, number, answers);
-        let stand_ins = friend.stand_ins(&world.round(number), &returns);
+        let answers =
+            answers.iter().map(|(client, delta)| client_update_of(*client, number, delta)).collect();
+        let responses = responses_of(&world, number, answers);
+        let stand_ins = friend.stand_ins(&world.round(number), &responses);
         let found: Vec<_> = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-            .map(|(one, other)| alike(&friend, one, other).unwrap())
+            .map(|(one, other)| similarity_of(&friend, one, other).unwrap())
             .to_vec();
         let close = found.iter().zip(means).all(|(found, expected)| (found - expected).abs() < 1e-6);
         assert!(close, "round {number}: {found:?}, not {means:?}");
         let chosen: Vec<_> =
             stand_ins.iter().map(|one| (one.client.idx(), one.source.unwrap().idx())).collect();
         assert_eq!(chosen, friends, "round {number}");
-        let aggregate = aggregate(&world, &returns, &stand_ins, number);
+        let aggregate = aggregate(&world, &responses, &stand_ins, number);
         assert!(near(&aggregate, &expected), "round {number}: {aggregate:?}, not {expected:?}");
     }
     let counts =
@@ -107,7 +108,7 @@ fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -
             for client in 0..n_clients {
                 if number == 0 || stream.bernoulli(0.5) {
                     let delta: Vec<_> = (0..dimension).map(|_| stream.normal() as f32).collect();
-                    answers.push(vector_answer(client, number, &delta));
+                    answers.push(client_update_of(client, number, &delta));
                 }
             }
             answers
@@ -123,9 +124,9 @@ fn play(
     mut see: impl FnMut(&Friend, &Responses, &[Contribution], RoundNo),
 ) {
     for (number, answers) in (0..).zip(rounds) {
-        let returns = returned(world, number, answers.clone());
-        let stand_ins = friend.stand_ins(&world.round(number), &returns);
-        see(friend, &returns, &stand_ins, number);
+        let responses = responses_of(world, number, answers.clone());
+        let stand_ins = friend.stand_ins(&world.round(number), &responses);
+        see(friend, &responses, &stand_ins, number);
     }
 }
 
@@ -153,10 +154,10 @@ fn means_are_those_of_all_rounds_in_which_both_answered() {
                 .map(|(one, other)| 0.5 * (cosine(&one.update.delta.model, &other.update.delta.model) + 1.0))
                 .collect();
             let expected = seen.iter().sum::<f64>() / seen.len() as f64;
-            let found = alike(&friend, one, other).unwrap();
+            let found = similarity_of(&friend, one, other).unwrap();
             assert!((found - expected).abs() < 1e-6, "{one} {other}: {found}, not {expected}");
             assert!((0.0..=1.0).contains(&found));
-            assert_eq!(alike(&friend, other, one), Some(found));
+            assert_eq!(similarity_of(&friend, other, one), Some(found));
             assert_eq!(met(&friend, one, other) as usize, seen.len());
         }
     }
@@ -216,7 +217,7 @@ fn long_updates_are_no_better_friends_than_short_ones() {
             let scale = |answer: &ClientUpdate| {
                 let by = if answer.client.idx() == 3 { 37.0 } else { 1.0 };
                 let delta: Vec<_> = answer.update.delta.model.iter().map(|value| value * by).collect();
-                vector_answer(answer.client.idx(), number, &delta)
+                client_update_of(answer.client.idx(), number, &delta)
             };
             answers.iter().map(scale).collect()
         })
@@ -226,7 +227,8 @@ fn long_updates_are_no_better_friends_than_short_ones() {
     play(&mut scaled, &world, &longer, |_, _, _, _| {});
     for one in 0..n {
         for other in 0..one {
-            let difference = alike(&plain, one, other).unwrap() - alike(&scaled, one, other).unwrap();
+            let difference =
+                similarity_of(&plain, one, other).unwrap() - similarity_of(&scaled, one, other).unwrap();
             assert!(difference.abs() < 1e-6, "{one} {other}: {difference}");
         }
     }
@@ -236,13 +238,13 @@ fn long_updates_are_no_better_friends_than_short_ones() {
 fn whoever_met_nobody_counts_as_the_mean_of_those_that_answered() {
     let world = World::with_samples(&[1, 3, 1]);
     let mut friend = friend("", 3, 9);
-    let found = friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 4.0), (1, 8.0)]));
+    let found = friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 4.0), (1, 8.0)]));
     assert_eq!((found[0].client.idx(), found[0].source, found[0].update.delta.model[0]), (2, None, 7.0));
     assert_eq!(friend.metrics()["by_mean"], 1.0);
     // Alone, it is what everybody would have said.
-    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(2, 5.0)]));
+    let found = friend.stand_ins(&world.round(1), &responses(&world, 1, &[(2, 5.0)]));
     assert!(found.iter().all(|one| one.update.delta.model == [5.0]) && found.len() == 2);
-    assert!(friend.stand_ins(&world.round(2), &returns(&world, 2, &[])).is_empty());
+    assert!(friend.stand_ins(&world.round(2), &responses(&world, 2, &[])).is_empty());
 }
 
 /// Pairs that never met are passed over, even if everybody else is as unlike as can be.
@@ -250,17 +252,17 @@ fn whoever_met_nobody_counts_as_the_mean_of_those_that_answered() {
 fn pairs_that_never_met_are_passed_over() {
     let world = World::of(3);
     let mut friend = friend("", 3, 9);
-    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, -1.0)]));
-    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(1, 1.0), (2, 1.0)]));
+    friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, -1.0)]));
+    let found = friend.stand_ins(&world.round(1), &responses(&world, 1, &[(1, 1.0), (2, 1.0)]));
     assert_eq!(found.iter().map(|one| one.source.unwrap().idx()).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
-fn a_zero_update_is_neither_alike_nor_unlike() {
+fn a_zero_update_is_neither_similar_nor_unlike() {
     let world = World::of(2);
     let mut friend = friend("", 2, 9);
-    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 0.0)]));
-    assert_eq!(alike(&friend, 0, 1), Some(0.5));
+    friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, 0.0)]));
+    assert_eq!(similarity_of(&friend, 0, 1), Some(0.5));
 }
 
 #[test]
@@ -270,7 +272,11 @@ fn in_perfect_clusters_nothing_is_lost() {
     world.set_model(&[0.0, 0.0, 0.0]);
     let delta = |client: usize| [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 3.0]][client / 2];
     let answers = |number, clients: &[usize]| {
-        returned(&world, number, clients.iter().map(|&one| vector_answer(one, number, &delta(one))).collect())
+        responses_of(
+            &world,
+            number,
+            clients.iter().map(|&one| client_update_of(one, number, &delta(one))).collect(),
+        )
     };
     let mut friend = friend("", 6, 9);
     let everybody = answers(0, &[0, 1, 2, 3, 4, 5]);
@@ -294,9 +300,9 @@ fn a_mimic_does_not_become_everybodys_friend() {
     let mean: Vec<f32> = (0..dimension)
         .map(|at| rounds[0].iter().map(|answer| answer.update.delta.model[at]).sum::<f32>())
         .collect();
-    rounds[0].push(vector_answer(n - 1, 0, &mean));
+    rounds[0].push(client_update_of(n - 1, 0, &mean));
     let there: Vec<_> = [0, 1, 2, n - 1]
-        .map(|client| vector_answer(client, 1, &rounds[0][client].update.delta.model))
+        .map(|client| client_update_of(client, 1, &rounds[0][client].update.delta.model))
         .to_vec();
     rounds.push(there);
     for (settings, expected) in [("", 5), ("max_stand_ins = 2", 2)] {
@@ -309,20 +315,20 @@ fn a_mimic_does_not_become_everybodys_friend() {
 }
 
 #[test]
-fn several_friends_speak_as_loud_as_they_are_alike() {
+fn several_friends_speak_as_loud_as_they_are_similar() {
     let mut world = World::of(3);
     world.set_model(&[0.0, 0.0]);
     let mut friend = friend("friends = 2", 3, 9);
     let root = 3.0_f32.sqrt();
     // Client 2 is alike to 0 by 1 and to 1 by 3/4.
     let all = vec![
-        vector_answer(0, 0, &[1.0, 0.0]),
-        vector_answer(1, 0, &[1.0, root]),
-        vector_answer(2, 0, &[2.0, 0.0]),
+        client_update_of(0, 0, &[1.0, 0.0]),
+        client_update_of(1, 0, &[1.0, root]),
+        client_update_of(2, 0, &[2.0, 0.0]),
     ];
-    friend.stand_ins(&world.round(0), &returned(&world, 0, all));
-    let two = vec![vector_answer(0, 1, &[1.0, 0.0]), vector_answer(1, 1, &[1.0, 0.0])];
-    let found = friend.stand_ins(&world.round(1), &returned(&world, 1, two));
+    friend.stand_ins(&world.round(0), &responses_of(&world, 0, all));
+    let two = vec![client_update_of(0, 1, &[1.0, 0.0]), client_update_of(1, 1, &[1.0, 0.0])];
+    let found = friend.stand_ins(&world.round(1), &responses_of(&world, 1, two));
     let parts: Vec<_> = found.iter().map(|one| (one.source.unwrap().idx(), one.fraction)).collect();
     assert_eq!(parts.iter().map(|part| part.0).collect::<Vec<_>>(), [0, 1]);
     assert!((parts[0].1 - 4.0 / 7.0).abs() < 1e-6 && (parts[1].1 - 3.0 / 7.0).abs() < 1e-6, "{parts:?}");
@@ -332,13 +338,13 @@ fn several_friends_speak_as_loud_as_they_are_alike() {
 fn by_distance_the_nearest_stands_in_and_partial_work_is_not_compared() {
     let world = World::of(3);
     let mut friend = friend("similarity = \"distance\"", 3, 9);
-    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 5.0), (2, 4.0)]));
-    assert_eq!(alike(&friend, 1, 2), Some(-1.0));
-    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0), (1, 5.0)]));
+    friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, 5.0), (2, 4.0)]));
+    assert_eq!(similarity_of(&friend, 1, 2), Some(-1.0));
+    let found = friend.stand_ins(&world.round(1), &responses(&world, 1, &[(0, 1.0), (1, 5.0)]));
     assert_eq!(found[0].source, Some(ClientId::new(1)));
-    let mut partial = answer(1, 2, 1.0);
+    let mut partial = client_update(1, 2, 1.0);
     std::sync::Arc::make_mut(&mut partial.update).steps_requested = NonZeroU32::new(2).unwrap();
-    friend.stand_ins(&world.round(2), &returned(&world, 2, vec![answer(0, 2, 1.0), partial]));
+    friend.stand_ins(&world.round(2), &responses_of(&world, 2, vec![client_update(0, 2, 1.0), partial]));
     assert_eq!(met(&friend, 0, 1), 2);
 }
 
@@ -348,9 +354,9 @@ fn what_is_not_trained_is_not_compared() {
     world.set_model(&[0.0, 0.0, 0.0]);
     world.train_only(0..2);
     let mut friend = friend("", 2, 9);
-    let answers = vec![vector_answer(0, 0, &[1.0, 0.0, 9.0]), vector_answer(1, 0, &[1.0, 0.0, -9.0])];
-    friend.stand_ins(&world.round(0), &returned(&world, 0, answers));
-    assert_eq!(alike(&friend, 0, 1), Some(1.0));
+    let answers = vec![client_update_of(0, 0, &[1.0, 0.0, 9.0]), client_update_of(1, 0, &[1.0, 0.0, -9.0])];
+    friend.stand_ins(&world.round(0), &responses_of(&world, 0, answers));
+    assert_eq!(similarity_of(&friend, 0, 1), Some(1.0));
 }
 
 #[test]
@@ -393,14 +399,14 @@ fn in_a_race_candidates_only_drop_out_and_fewer_pairs_are_compared() {
     let mut before = f64::INFINITY;
     let mut sets = vec![BTreeSet::new(); n];
     play(&mut friend, &world, &rounds, |friend, returns, stand_ins, number| {
-        for (slot, set) in sets.iter_mut().enumerate().filter(|_| friend.known.n_slots() == n) {
+        for (slot, set) in sets.iter_mut().enumerate().filter(|_| friend.pairs.n_slots() == n) {
             let now: BTreeSet<_> = friend.races.as_ref().unwrap().candidates(slot).collect();
             assert!(set.is_empty() || now.is_subset(set), "round {number}: {now:?} of {set:?}");
             assert!(!now.is_empty());
             *set = now;
         }
         let races = friend.races.as_ref().unwrap();
-        let candidates = races.mean_candidates(&friend.known);
+        let candidates = races.mean_candidates(&friend.pairs);
         assert!(candidates <= before && candidates >= 1.0, "round {number}");
         before = candidates;
         let answered: Vec<_> = returns.fresh.iter().map(|answer| answer.client.idx()).collect();
@@ -410,7 +416,7 @@ fn in_a_race_candidates_only_drop_out_and_fewer_pairs_are_compared() {
         };
         if number + 1 == n_rounds {
             // Only pairs of one cluster are left.
-            assert_eq!(friend.last.pairs_scored, in_halves(0, n / 2) + in_halves(n / 2, n));
+            assert_eq!(friend.last_round.pairs_scored, in_halves(0, n / 2) + in_halves(n / 2, n));
             assert!(
                 stand_ins.iter().all(|one| (one.client.idx() < n / 2) == (one.source.unwrap().idx() < n / 2))
             );
@@ -426,8 +432,8 @@ fn in_a_race_whoever_has_no_candidate_there_takes_the_best_it_met() {
     let mut friend = friend("races = { factor = 0.5 }", n, n_rounds);
     play(&mut friend, &world, &rounds, |_, _, _, _| {});
     // Only the second cluster answers.
-    let answers = (n / 2..n).map(|client| vector_answer(client, n_rounds, &[1.0; 50])).collect();
-    let found = friend.stand_ins(&world.round(n_rounds), &returned(&world, n_rounds, answers));
+    let answers = (n / 2..n).map(|client| client_update_of(client, n_rounds, &[1.0; 50])).collect();
+    let found = friend.stand_ins(&world.round(n_rounds), &responses_of(&world, n_rounds, answers));
     assert!(found.len() == n / 2 && found.iter().all(|one| one.source.is_some() && one.similarity.is_some()));
 }
 
@@ -459,7 +465,8 @@ fn sketches_find_the_same_friends_in_clusters() {
         for other in 0..one {
             let n_met = f64::from(met(&exact, one, other));
             let bound = 5.0 * 0.5 * (2.0_f64 / 512.0).sqrt() / n_met.sqrt();
-            let error = alike(&exact, one, other).unwrap() - alike(&short, one, other).unwrap();
+            let error =
+                similarity_of(&exact, one, other).unwrap() - similarity_of(&short, one, other).unwrap();
             assert!(error.abs() < bound, "{one} {other}: {error}");
             assert_ne!(error, 0.0, "an exact value is no sketch");
         }
@@ -469,17 +476,17 @@ fn sketches_find_the_same_friends_in_clusters() {
 /// On a line only signs count. Client 2 went with client 0 in the first fifteen rounds of 24, and with client
 /// 1 in the last fifteen; their running means differ in the last digit.
 #[test]
-fn whoever_was_alike_as_often_is_as_alike_whatever_the_lengths_and_the_order() {
+fn whoever_was_similar_as_often_is_as_similar_whatever_the_lengths_and_the_order() {
     let world = World::of(3);
     let mut friend = friend("", 3, 30);
     for number in 0..24 {
         let sign = |together: bool| if together { 1.0 } else { -1.0 };
         let length = 0.1 + 0.37 * number as f32;
         let answers = [(0, sign(number < 15) * length), (1, sign(number >= 9) * 0.3), (2, 0.7 / length)];
-        friend.stand_ins(&world.round(number), &returns(&world, number, &answers));
+        friend.stand_ins(&world.round(number), &responses(&world, number, &answers));
     }
-    assert!(alike(&friend, 2, 0) < alike(&friend, 2, 1), "only the order of the sums");
-    let stand_ins = friend.stand_ins(&world.round(24), &returns(&world, 24, &[(0, 1.0), (1, 1.0)]));
+    assert!(similarity_of(&friend, 2, 0) < similarity_of(&friend, 2, 1), "only the order of the sums");
+    let stand_ins = friend.stand_ins(&world.round(24), &responses(&world, 24, &[(0, 1.0), (1, 1.0)]));
     assert_eq!(stand_ins[0].source, Some(ClientId::new(0)));
 }
 
@@ -487,15 +494,15 @@ fn whoever_was_alike_as_often_is_as_alike_whatever_the_lengths_and_the_order() {
 fn whoever_leaves_is_forgotten_and_a_newcomer_has_met_nobody() {
     let mut world = World::of(3);
     let mut friend = friend("races = {}", 4, 9);
-    friend.stand_ins(&world.round(0), &returns(&world, 0, &[(0, 1.0), (1, 1.0), (2, -1.0)]));
+    friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, 1.0), (2, -1.0)]));
     world.leave(1);
     world.join(3, 1);
-    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &[(0, 1.0), (2, 1.0)]));
+    let found = friend.stand_ins(&world.round(1), &responses(&world, 1, &[(0, 1.0), (2, 1.0)]));
     assert_eq!(found.iter().map(|one| (one.client.idx(), one.source)).collect::<Vec<_>>(), [(3, None)]);
-    assert_eq!(friend.known.slot(ClientId::new(1)), None);
-    friend.stand_ins(&world.round(2), &returns(&world, 2, &[(0, 1.0), (3, 1.0)]));
-    assert_eq!(friend.known.n_slots(), 3, "the newcomer took the place of the one that left");
-    assert_eq!((alike(&friend, 0, 3), met(&friend, 0, 3)), (Some(1.0), 1));
+    assert_eq!(friend.pairs.slot(ClientId::new(1)), None);
+    friend.stand_ins(&world.round(2), &responses(&world, 2, &[(0, 1.0), (3, 1.0)]));
+    assert_eq!(friend.pairs.n_slots(), 3, "the newcomer took the place of the one that left");
+    assert_eq!((similarity_of(&friend, 0, 3), met(&friend, 0, 3)), (Some(1.0), 1));
 }
 
 #[test]
@@ -525,12 +532,12 @@ fn settings_that_quarrel_are_refused() {
 }
 
 #[test]
-fn friends_that_are_not_away_at_all_share_the_say() {
+fn friends_that_are_not_away_at_all_share_the_vote() {
     let world = World::of(6);
     let mut friend = friend("similarity = \"distance\"\nfriends = 5", 6, 9);
     let same: Vec<_> = (0..6).map(|client| (client, if client < 5 { 2.0 } else { 3.0 })).collect();
-    friend.stand_ins(&world.round(0), &returns(&world, 0, &same));
-    let found = friend.stand_ins(&world.round(1), &returns(&world, 1, &same[1..]));
+    friend.stand_ins(&world.round(0), &responses(&world, 0, &same));
+    let found = friend.stand_ins(&world.round(1), &responses(&world, 1, &same[1..]));
     let parts: Vec<_> = found.iter().map(|one| one.fraction).collect();
     assert_eq!(parts, [0.25, 0.25, 0.25, 0.25, 0.0], "client 0 is client 1 to 4, and not 5");
 }
@@ -544,13 +551,13 @@ fn an_update_of_huge_numbers_is_no_perfect_friend() {
         let mut stream = Stream::of_run(8, "huge");
         let mut delta = |by: f32| -> Vec<f32> { (0..64).map(|_| by * stream.normal() as f32).collect() };
         let answers = vec![
-            vector_answer(0, 0, &delta(1.0)),
-            vector_answer(1, 0, &delta(5e37)),
-            vector_answer(2, 0, &delta(1.0)),
+            client_update_of(0, 0, &delta(1.0)),
+            client_update_of(1, 0, &delta(5e37)),
+            client_update_of(2, 0, &delta(1.0)),
         ];
-        friend.stand_ins(&world.round(0), &returned(&world, 0, answers));
-        let found = alike(&friend, 0, 1);
+        friend.stand_ins(&world.round(0), &responses_of(&world, 0, answers));
+        let found = similarity_of(&friend, 0, 1);
         assert!(found.is_none_or(|value| value.is_finite() && value < 0.9), "{settings}: {found:?}");
-        assert!(alike(&friend, 0, 2).is_some(), "{settings}: the others are compared all the same");
+        assert!(similarity_of(&friend, 0, 2).is_some(), "{settings}: the others are compared all the same");
     }
 }
