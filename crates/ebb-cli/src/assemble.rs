@@ -512,7 +512,8 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
 
 /// What whoever trains lacks of what is asked, in words.
 pub(crate) fn lack(task: &dyn Task, asked: &[StepFeature]) -> Option<String> {
-    let lacking: Vec<_> = asked.iter().filter(|skill| !task.can(**skill)).map(|skill| skill.name()).collect();
+    let lacking: Vec<_> =
+        asked.iter().filter(|skill| !task.supports(**skill)).map(|skill| skill.name()).collect();
     (!lacking.is_empty()).then(|| {
         format!(
             "the recipe needs a worker that can do {}, and this one does not say that it can; teach it, add the word to what it \

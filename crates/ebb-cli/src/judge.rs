@@ -33,7 +33,7 @@ impl Judge {
     ) -> Result<Option<Score>, FleetError> {
         match self {
             Judge::Here(here) => {
-                let score = here.judge_now(&model.model, census, shares);
+                let score = here.score_in_round(&model.model, census, shares);
                 self.check().map(|()| Some(score))
             }
             Judge::Clients(clients) => clients.judge(number, model, census),
@@ -43,7 +43,7 @@ impl Judge {
     /// Whether judging failed for good in the last round.
     pub(crate) fn check(&mut self) -> Result<(), FleetError> {
         match self {
-            Judge::Here(here) => here.failed().map_or(Ok(()), |message| {
+            Judge::Here(here) => here.take_failure().map_or(Ok(()), |message| {
                 Err(FleetError::Failed { operation: "judging the model".to_owned(), message })
             }),
             Judge::Clients(clients) => clients.failed().map_or(Ok(()), Err),

@@ -187,7 +187,7 @@ impl ServeTable {
         {
             return Err(settings.error("clients", "more than most_clients; raise that"));
         }
-        if table.judged_by == JudgedBy::Server && task.n_test_pieces() == 0 {
+        if table.judged_by == JudgedBy::Server && task.n_test_batches() == 0 {
             let message = "this data has nothing to judge on at the server; write judged_by = \"clients\"";
             return Err(settings.error("judged_by", message));
         }

@@ -10,7 +10,7 @@ use ebb_round::{Engine, RunContext};
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
-use ebb_train::{Stub, Task, Unjudged};
+use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
@@ -23,7 +23,7 @@ const INSTEAD: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
 pub(crate) struct Untrained {
     engine: Engine,
     fleet: SimFleet,
-    task: Arc<Stub>,
+    task: Arc<StubTask>,
     /// How many rounds.
     pub(crate) n_rounds: u32,
     /// How many clients.
@@ -57,7 +57,7 @@ impl Untrained {
         facts.seed = u64::from(run.seed);
         facts.n_rounds = run.rounds.get();
         facts.n_clients = n_clients.get() as usize;
-        let task = Arc::new(Stub::new(facts.n_clients));
+        let task = Arc::new(StubTask::new(facts.n_clients));
         let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
         let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
         check_rounds(&tree, &world, facts.n_rounds)?;
@@ -110,7 +110,7 @@ impl Untrained {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let outcome = self.engine.round(&mut self.fleet, &mut Unjudged)?;
+            let outcome = self.engine.round(&mut self.fleet, &mut NoEvaluation)?;
             tally.add(&Row::new(self.engine.census(), &outcome, None));
             after(self.engine.next(), &tally);
         }
@@ -119,6 +119,6 @@ impl Untrained {
 
     /// Whether the selector went by what clients say of themselves, before it chose or in their answers.
     pub(crate) fn probed(&self) -> bool {
-        self.by_losses || self.task.was_asked_for_losses()
+        self.by_losses || self.task.were_losses_requested()
     }
 }

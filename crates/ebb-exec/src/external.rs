@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use ebb_round::{ClientId, Job, Layout, LocalRun, StepFeature, StepRule, Stream};
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
-use ebb_train::{Done, Tally, Task, Trainee};
+use ebb_train::{LocalResult, LocalTrainer, Tally, Task};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Ask, Reply, Rule};
+use crate::protocol::{Reply, Request, StepSettings};
 use crate::vectors::{read_layout, read_vector, write_vector};
-use crate::worker::{Hired, Pool};
+use crate::worker::{WorkerLease, WorkerPool};
 
 /// Its line in the registry.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -21,12 +21,12 @@ pub const ENTRY: Entry<dyn Task> = Entry {
     about: "a model and data that a program of your own has, in any language: workers that train by lines of JSON",
     example: "clients = 10\nsamples = 600\nmodel = \"/models/start.safetensors\"\nlabels = true\ntests = true\nheld_out = 0\n\
               trainer = { command = [\"python3\", \"worker.py\"], workers = 1, timeout_s = 3600 }",
-    build: |settings| Ok(Box::new(External::build(settings)?)),
+    build: |settings| Ok(Box::new(ExternalTask::build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct ExternalTable {
     clients: NonZeroU32,
     /// How many samples each holds; what the workers say, without.
     samples: Option<Samples>,
@@ -40,7 +40,7 @@ struct Table {
     /// How many samples each client keeps to judge models.
     held_out: Option<u32>,
     /// What trains; a server whose clients bring their own needs none.
-    trainer: Option<Trainer>,
+    trainer: Option<TrainerTable>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ enum Samples {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Trainer {
+struct TrainerTable {
     command: Vec<String>,
     #[serde(default = "one")]
     workers: NonZeroUsize,
@@ -62,10 +62,10 @@ struct Trainer {
 }
 
 /// How long a worker may take for a reply, unless it is said otherwise: no step takes that long, nor does reading data.
-pub const TIMEOUT: Duration = Duration::from_secs(3600);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn an_hour() -> Positive {
-    Positive::new(TIMEOUT.as_secs_f64()).expect("positive")
+    Positive::new(DEFAULT_TIMEOUT.as_secs_f64()).expect("positive")
 }
 
 fn one() -> NonZeroUsize {
@@ -73,94 +73,99 @@ fn one() -> NonZeroUsize {
 }
 
 /// A task whose model and data only a worker knows.
-pub struct External {
+pub struct ExternalTask {
     /// What each client has.
-    held: Vec<Held>,
+    sample_counts: Vec<SampleCounts>,
     layout: Layout,
     initial: Vec<f32>,
-    labels: bool,
+    has_labels: bool,
     /// What the workers say that they can; nothing: everything.
-    can: Option<Vec<String>>,
-    tests: bool,
-    pool: Pool,
+    capabilities: Option<Vec<String>>,
+    has_test_data: bool,
+    pool: WorkerPool,
     /// Where vectors are handed over.
     folder: tempfile::TempDir,
-    files: AtomicU64,
+    next_file: AtomicU64,
 }
 
 /// What a client has.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct SampleCounts {
     samples: u32,
     held_out: u32,
 }
 
 /// What a worker says of a client and of itself.
-struct Described {
-    held: Held,
-    labels: bool,
-    can: Option<Vec<String>>,
+struct ClientDescription {
+    sample_counts: SampleCounts,
+    has_labels: bool,
+    capabilities: Option<Vec<String>>,
 }
 
-fn described(pool: &Pool, client: u32) -> Result<Described, String> {
-    let reply = pool.take()?.ask(&Ask::Describe { client })?;
+fn describe(pool: &WorkerPool, client: u32) -> Result<ClientDescription, String> {
+    let reply = pool.lease()?.request(&Request::Describe { client })?;
     let samples = reply.samples.filter(|samples| (1.0..=f64::from(u32::MAX)).contains(samples));
     let samples = samples.ok_or("the worker does not say how many samples it has; a worker that is asked to describe answers with samples, 1 or more")?;
-    let held = Held { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) };
-    Ok(Described { held, labels: reply.labels.unwrap_or(false), can: reply.can })
+    let sample_counts = SampleCounts { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) };
+    Ok(ClientDescription {
+        sample_counts,
+        has_labels: reply.labels.unwrap_or(false),
+        capabilities: reply.can,
+    })
 }
 
-impl External {
+impl ExternalTask {
     /// The task of one client, with the data that its worker has.
-    pub fn of_one(
+    pub fn for_client(
         client: ClientId,
         layout: Layout,
         command: Vec<String>,
         timeout: Duration,
-    ) -> Result<External, String> {
-        let pool = Pool::new(command, 1, timeout);
-        let Described { held, labels, can } = described(&pool, client.number())?;
+    ) -> Result<ExternalTask, String> {
+        let pool = WorkerPool::new(command, 1, timeout);
+        let ClientDescription { sample_counts, has_labels, capabilities } = describe(&pool, client.number())?;
         let folder =
             tempfile::tempdir().map_err(|error| format!("no folder to hand over vectors: {error}"))?;
-        Ok(External {
+        Ok(ExternalTask {
             // Nobody asks about the others.
-            held: vec![held; client.idx() + 1],
+            sample_counts: vec![sample_counts; client.idx() + 1],
             layout,
             initial: Vec::new(),
-            labels,
-            can,
-            tests: false,
+            has_labels,
+            capabilities,
+            has_test_data: false,
             pool,
             folder,
-            files: AtomicU64::new(0),
+            next_file: AtomicU64::new(0),
         })
     }
 
-    fn build(settings: &Settings<'_>) -> Result<External, SettingsError> {
-        let table: Table = settings.parse()?;
+    fn build(settings: &Settings<'_>) -> Result<ExternalTask, SettingsError> {
+        let table: ExternalTable = settings.parse()?;
         let n_clients = table.clients.get() as usize;
         let has_trainer = table.trainer.is_some();
         let pool = match table.trainer {
-            Some(Trainer { command, .. }) if command.is_empty() => {
+            Some(TrainerTable { command, .. }) if command.is_empty() => {
                 return Err(settings.error("trainer.command", "empty; give a program and its arguments"));
             }
-            Some(Trainer { command, workers, timeout_s }) => {
+            Some(TrainerTable { command, workers, timeout_s }) => {
                 let timeout = Duration::try_from_secs_f64(timeout_s.get())
                     .map_err(|_| settings.error("trainer.timeout_s", "longer than any time; give less"))?;
-                Pool::new(command, workers.get(), timeout)
+                WorkerPool::new(command, workers.get(), timeout)
             }
             None if table.tests => {
                 let message = "somebody must judge on test data; give trainer = { command = [...] }, or leave out tests";
                 return Err(settings.error("tests", message));
             }
-            None => Pool::new(Vec::new(), 1, TIMEOUT),
+            None => WorkerPool::new(Vec::new(), 1, DEFAULT_TIMEOUT),
         };
-        let mut labels = table.labels.unwrap_or(false);
-        let mut can = None;
+        let mut has_labels = table.labels.unwrap_or(false);
+        let mut capabilities = None;
         let held_out = table.held_out.unwrap_or(0);
-        let of_all =
-            |samples: Vec<u32>| samples.into_iter().map(|samples| Held { samples, held_out }).collect();
-        let held = match table.samples {
+        let of_all = |samples: Vec<u32>| {
+            samples.into_iter().map(|samples| SampleCounts { samples, held_out }).collect()
+        };
+        let sample_counts = match table.samples {
             Some(Samples::Each(each)) => of_all(vec![each; n_clients]),
             Some(Samples::Of(list)) if list.len() == n_clients => of_all(list),
             Some(Samples::Of(list)) => {
@@ -170,14 +175,18 @@ impl External {
             // A server's clients say what they have.
             None if !has_trainer => of_all(vec![1; n_clients]),
             None => {
-                let mut held = Vec::with_capacity(n_clients);
+                let mut all_counts = Vec::with_capacity(n_clients);
                 for client in 0..table.clients.get() {
-                    let one = described(&pool, client).map_err(|error| settings.error("trainer", error))?;
-                    labels = table.labels.unwrap_or(one.labels);
-                    can = one.can;
-                    held.push(Held { held_out: table.held_out.unwrap_or(one.held.held_out), ..one.held });
+                    let description =
+                        describe(&pool, client).map_err(|error| settings.error("trainer", error))?;
+                    has_labels = table.labels.unwrap_or(description.has_labels);
+                    capabilities = description.capabilities;
+                    all_counts.push(SampleCounts {
+                        held_out: table.held_out.unwrap_or(description.sample_counts.held_out),
+                        ..description.sample_counts
+                    });
                 }
-                held
+                all_counts
             }
         };
         let (layout, initial) = read_layout(PathBuf::from(&table.model).as_path()).map_err(|error| {
@@ -185,69 +194,75 @@ impl External {
         })?;
         let folder = tempfile::tempdir()
             .map_err(|error| settings.error("trainer", format!("no folder to hand over vectors: {error}")))?;
-        Ok(External {
-            held,
+        Ok(ExternalTask {
+            sample_counts,
             layout,
             initial,
-            labels,
-            can,
-            tests: table.tests,
+            has_labels,
+            capabilities,
+            has_test_data: table.tests,
             pool,
             folder,
-            files: AtomicU64::new(0),
+            next_file: AtomicU64::new(0),
         })
     }
 
     /// A file that is nobody else's, and goes when it is dropped.
-    fn file(&self) -> Scrap {
-        let number = self.files.fetch_add(1, Ordering::Relaxed);
-        Scrap(self.folder.path().join(format!("{number}.safetensors")))
+    fn temp_file(&self) -> TempFile {
+        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
+        TempFile(self.folder.path().join(format!("{number}.safetensors")))
     }
 
-    fn write(&self, vector: &[f32]) -> Result<Scrap, String> {
-        let file = self.file();
+    fn write_temp(&self, vector: &[f32]) -> Result<TempFile, String> {
+        let file = self.temp_file();
         write_vector(&file.0, &self.layout, vector)?;
         Ok(file)
     }
 
     /// Asks any worker about a model; what fails is noted.
-    fn ask_about(&self, model: &[f32], ask: impl FnOnce(PathBuf) -> Ask) -> Option<Reply> {
-        let asked = self.write(model).and_then(|file| self.pool.take()?.ask(&ask(file.0.clone())));
-        asked.map_err(|error| self.pool.fail(error)).ok()
+    fn request_with_model(
+        &self,
+        model: &[f32],
+        make_request: impl FnOnce(PathBuf) -> Request,
+    ) -> Option<Reply> {
+        let reply =
+            self.write_temp(model).and_then(|file| self.pool.lease()?.request(&make_request(file.0.clone())));
+        reply.map_err(|error| self.pool.record_failure(error)).ok()
     }
 
-    fn judged(&self, client: Option<ClientId>, model: &[f32]) -> Tally {
+    fn evaluate(&self, client: Option<ClientId>, model: &[f32]) -> Tally {
         let client = client.map(ClientId::number);
-        let reply = self.ask_about(model, |model| Ask::Evaluate { client, model }).unwrap_or_default();
+        let reply =
+            self.request_with_model(model, |model| Request::Evaluate { client, model }).unwrap_or_default();
         Tally {
-            weight: reply.samples.unwrap_or(0.0),
+            n_samples: reply.samples.unwrap_or(0.0),
             loss: reply.loss.unwrap_or(f64::NAN),
-            hits: reply.hits.filter(|_| self.labels),
+            hits: reply.hits.filter(|_| self.has_labels),
         }
     }
 }
 
 /// A file that goes when it is dropped.
-struct Scrap(PathBuf);
+struct TempFile(PathBuf);
 
-impl Drop for Scrap {
+impl Drop for TempFile {
     fn drop(&mut self) {
         // The folder goes with the task.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-impl Task for External {
+impl Task for ExternalTask {
     fn n_clients(&self) -> usize {
-        self.held.len()
+        self.sample_counts.len()
     }
 
     fn samples(&self, client: ClientId) -> u32 {
-        self.held[client.idx()].samples
+        self.sample_counts[client.idx()].samples
     }
 
     fn held_out(&self, client: ClientId) -> u32 {
-        self.held[client.idx()].held_out
+        self.sample_counts[client.idx()].held_out
     }
 
     fn layout(&self) -> &Layout {
@@ -264,13 +279,13 @@ impl Task for External {
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
-    ) -> Box<dyn Trainee + 't> {
-        let asked = job.work.steps(self.samples(client));
-        let begun = self.write(&job.global.model).and_then(|model| {
-            let mut worker = self.pool.take()?;
+    ) -> Box<dyn LocalTrainer + 't> {
+        let steps_asked = job.work.steps(self.samples(client));
+        let started = self.write_temp(&job.global.model).and_then(|model| {
+            let mut worker = self.pool.lease()?;
             let batch = job.work.batch.map(NonZeroU32::get);
             let (client, steps) = (client.number(), limit.get());
-            worker.ask(&Ask::Begin {
+            worker.request(&Request::Begin {
                 client,
                 round: job.round,
                 seed,
@@ -280,46 +295,51 @@ impl Task for External {
             })?;
             Ok(worker)
         });
-        let worker = RefCell::new(begun.map_err(|error| self.pool.fail(error)).ok());
-        Box::new(AtWork { task: self, worker, asked, limit: limit.get(), done: 0 })
+        let worker = RefCell::new(started.map_err(|error| self.pool.record_failure(error)).ok());
+        Box::new(WorkerRun { task: self, worker, steps_asked, limit: limit.get(), done: 0 })
     }
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
-        let ask = |model| Ask::Loss { client: client.number(), model, samples: None };
-        self.ask_about(model, ask).and_then(|reply| reply.loss).map_or(f32::NAN, |loss| loss as f32)
+        let make_request = |model| Request::Loss { client: client.number(), model, samples: None };
+        self.request_with_model(model, make_request)
+            .and_then(|reply| reply.loss)
+            .map_or(f32::NAN, |loss| loss as f32)
     }
 
     fn batch_loss(&self, client: ClientId, model: &[f32], samples: NonZeroU32, _stream: &mut Stream) -> f32 {
-        let ask = |model| Ask::Loss { client: client.number(), model, samples: Some(samples.get()) };
-        self.ask_about(model, ask).and_then(|reply| reply.loss).map_or(f32::NAN, |loss| loss as f32)
+        let make_request =
+            |model| Request::Loss { client: client.number(), model, samples: Some(samples.get()) };
+        self.request_with_model(model, make_request)
+            .and_then(|reply| reply.loss)
+            .map_or(f32::NAN, |loss| loss as f32)
     }
 
     fn has_accuracy(&self) -> bool {
-        self.labels
+        self.has_labels
     }
 
-    fn n_test_pieces(&self) -> usize {
-        usize::from(self.tests)
+    fn n_test_batches(&self) -> usize {
+        usize::from(self.has_test_data)
     }
 
-    fn test_piece(&self, _piece: usize, model: &[f32]) -> Tally {
-        self.judged(None, model)
+    fn evaluate_batch(&self, _batch: usize, model: &[f32]) -> Tally {
+        self.evaluate(None, model)
     }
 
-    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
-        (self.held_out(client) > 0).then(|| self.judged(Some(client), model))
+    fn evaluate_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
+        (self.held_out(client) > 0).then(|| self.evaluate(Some(client), model))
     }
 
-    fn failed(&self) -> Option<String> {
-        self.pool.failed()
+    fn take_failure(&self) -> Option<String> {
+        self.pool.take_failure()
     }
 
-    fn is_outside(&self) -> bool {
+    fn is_external(&self) -> bool {
         true
     }
 
-    fn can(&self, skill: StepFeature) -> bool {
-        self.can.as_ref().is_none_or(|can| can.iter().any(|name| name == skill.name()))
+    fn supports(&self, feature: StepFeature) -> bool {
+        self.capabilities.as_ref().is_none_or(|names| names.iter().any(|name| name == feature.name()))
     }
 
     fn interrupt(&self) {
@@ -328,23 +348,23 @@ impl Task for External {
 }
 
 /// A client at work in a worker.
-struct AtWork<'t> {
-    task: &'t External,
+struct WorkerRun<'t> {
+    task: &'t ExternalTask,
     /// `None` once it failed.
-    worker: RefCell<Option<Hired<'t>>>,
-    asked: NonZeroU32,
+    worker: RefCell<Option<WorkerLease<'t>>>,
+    steps_asked: NonZeroU32,
     limit: u32,
     done: u32,
 }
 
-impl AtWork<'_> {
+impl WorkerRun<'_> {
     /// Asks the worker; what fails is noted, and the client is as good as gone.
-    fn ask(&self, ask: &Ask) -> Option<Reply> {
+    fn request(&self, request: &Request) -> Option<Reply> {
         let mut worker = self.worker.borrow_mut();
-        match worker.as_mut()?.ask(ask) {
+        match worker.as_mut()?.request(request) {
             Ok(reply) => Some(reply),
             Err(error) => {
-                self.task.pool.fail(error);
+                self.task.pool.record_failure(error);
                 *worker = None;
                 None
             }
@@ -352,22 +372,23 @@ impl AtWork<'_> {
     }
 
     /// A vector that the worker writes.
-    fn vector(&self, ask: impl FnOnce(PathBuf) -> Ask) -> Option<(Vec<f32>, Reply)> {
-        let file = self.task.file();
-        let reply = self.ask(&ask(file.0.clone()))?;
+    fn request_vector(&self, make_request: impl FnOnce(PathBuf) -> Request) -> Option<(Vec<f32>, Reply)> {
+        let file = self.task.temp_file();
+        let reply = self.request(&make_request(file.0.clone()))?;
         let vector = read_vector(&file.0, &self.task.layout);
-        let failed = |error| self.task.pool.fail(format!("what the worker wrote cannot be read: {error}"));
+        let failed =
+            |error| self.task.pool.record_failure(format!("what the worker wrote cannot be read: {error}"));
         Some((vector.map_err(failed).ok()?, reply))
     }
 
-    fn nothing(&self) -> Vec<f32> {
+    fn zeros(&self) -> Vec<f32> {
         vec![0.0; self.task.layout.len()]
     }
 }
 
-impl LocalRun for AtWork<'_> {
+impl LocalRun for WorkerRun<'_> {
     fn steps_requested(&self) -> u32 {
-        self.asked.get()
+        self.steps_asked.get()
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
@@ -375,39 +396,43 @@ impl LocalRun for AtWork<'_> {
         if count == 0 {
             return 0;
         }
-        let push = match rule.correction.map(|push| self.task.write(push)).transpose() {
-            Ok(push) => push,
+        let correction = match rule.correction.map(|push| self.task.write_temp(push)).transpose() {
+            Ok(correction_file) => correction_file,
             Err(error) => {
-                self.task.pool.fail(error);
+                self.task.pool.record_failure(error);
                 return 0;
             }
         };
-        let rule = Rule::of(rule, push.as_ref().map(|push| push.0.clone()));
-        let done =
-            self.ask(&Ask::Steps { count, rule }).and_then(|reply| reply.steps).unwrap_or(0).min(count);
+        let rule = StepSettings::of(rule, correction.as_ref().map(|file| file.0.clone()));
+        let done = self
+            .request(&Request::Steps { count, rule })
+            .and_then(|reply| reply.steps)
+            .unwrap_or(0)
+            .min(count);
         self.done += done;
         done
     }
 
     fn full_gradient(&mut self) -> Vec<f32> {
-        self.vector(|file| Ask::Gradient { file }).map_or_else(|| self.nothing(), |(gradient, _)| gradient)
+        self.request_vector(|file| Request::Gradient { file })
+            .map_or_else(|| self.zeros(), |(gradient, _)| gradient)
     }
 
     fn delta(&self) -> Vec<f32> {
-        self.vector(|file| Ask::Update { file }).map_or_else(|| self.nothing(), |(moved, _)| moved)
+        self.request_vector(|file| Request::Update { file }).map_or_else(|| self.zeros(), |(moved, _)| moved)
     }
 }
 
-impl Trainee for AtWork<'_> {
-    fn so_far(&self) -> Option<Done> {
+impl LocalTrainer for WorkerRun<'_> {
+    fn result_so_far(&self) -> Option<LocalResult> {
         let steps = NonZeroU32::new(self.done)?;
-        let (delta, reply) = self.vector(|file| Ask::Update { file })?;
-        Some(Done {
+        let (delta, reply) = self.request_vector(|file| Request::Update { file })?;
+        Some(LocalResult {
             delta,
             steps,
             loss: reply.loss.unwrap_or(0.0) as f32,
             loss_fall: reply.loss_fall.unwrap_or(0.0) as f32,
-            accuracy: reply.accuracy.filter(|_| self.task.labels).map(|accuracy| accuracy as f32),
+            accuracy: reply.accuracy.filter(|_| self.task.has_labels).map(|accuracy| accuracy as f32),
         })
     }
 }

@@ -8,5 +8,5 @@ pub mod protocol;
 mod vectors;
 mod worker;
 
-pub use external::{ENTRY, External, TIMEOUT};
+pub use external::{DEFAULT_TIMEOUT, ENTRY, ExternalTask};
 pub use vectors::{read_layout, read_vector, write_vector};

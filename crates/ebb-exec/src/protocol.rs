@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// What a worker is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub enum Ask {
+pub enum Request {
     /// Say what there is of a client's data: `samples` to train on, `held_out` ones to be judged on, whether there are `labels`,
     /// and what else the worker `can`.
     Describe {
@@ -38,7 +38,7 @@ pub enum Ask {
         /// So many steps.
         count: u32,
         /// How a step goes.
-        rule: Rule,
+        rule: StepSettings,
     },
     /// Write new minus old into a file.
     Update {
@@ -70,7 +70,7 @@ pub enum Ask {
 
 /// How a step goes: the slope, with what is added to it, times the rate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct StepSettings {
     /// The local rate.
     pub rate: f32,
     /// Share of the last step's direction that is kept.
@@ -89,9 +89,9 @@ pub struct Rule {
     pub clip: Option<f32>,
 }
 
-impl Rule {
+impl StepSettings {
     /// The same as the engine has it, but for what lies in a file.
-    pub fn of(rule: &StepRule<'_>, push: Option<PathBuf>) -> Rule {
+    pub fn of(rule: &StepRule<'_>, correction: Option<PathBuf>) -> StepSettings {
         let &StepRule {
             learning_rate: rate,
             momentum,
@@ -103,7 +103,7 @@ impl Rule {
             max_grad_norm: clip,
         } = rule;
         let adam = adam.map(|adam| [adam.beta1, adam.beta2, adam.epsilon]);
-        Rule { rate, momentum, nesterov, adam, weight_decay, pull, push, clip }
+        StepSettings { rate, momentum, nesterov, adam, weight_decay, pull, push: correction, clip }
     }
 }
 
@@ -148,15 +148,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_plain() {
-        let ask =
-            Ask::Begin { client: 3, round: 5, seed: 1, model: "m.safetensors".into(), batch: None, steps: 7 };
-        let line = serde_json::to_string(&ask).unwrap();
+    fn requests_are_plain_json() {
+        let request = Request::Begin {
+            client: 3,
+            round: 5,
+            seed: 1,
+            model: "m.safetensors".into(),
+            batch: None,
+            steps: 7,
+        };
+        let line = serde_json::to_string(&request).unwrap();
         assert_eq!(
             line,
             r#"{"do":"begin","client":3,"round":5,"seed":1,"model":"m.safetensors","batch":null,"steps":7}"#
         );
-        assert_eq!(serde_json::from_str::<Ask>(&line).unwrap(), ask);
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
         let reply: Reply = serde_json::from_str(r#"{"steps": 4, "metrics": {"anything": 1}}"#).unwrap();
         assert_eq!(reply.steps, Some(4));
     }

@@ -6,7 +6,7 @@ use ebb_round::{Layout, Tensor};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 /// What batch norms keep beside weights: averaged over clients, not trained.
-const KEPT: [&str; 2] = ["running_mean", "running_var"];
+const BUFFER_NAMES: [&str; 2] = ["running_mean", "running_var"];
 
 /// The pieces of a model as they lie in a file, and its numbers.
 pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
@@ -15,16 +15,16 @@ pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
     let mut found = tensors.tensors();
     // As they lie in the file, which is the order in which whoever wrote it thinks of them.
     found.sort_by_key(|(_, tensor)| tensor.data().as_ptr() as usize);
-    let (mut pieces, mut model) = (Vec::new(), Vec::new());
+    let (mut layout_tensors, mut model) = (Vec::new(), Vec::new());
     for (name, tensor) in found {
         model.extend(floats(&name, &tensor)?);
-        let trained = !KEPT.iter().any(|kept| name.ends_with(kept));
-        pieces.push(Tensor { name, shape: tensor.shape().to_vec(), is_trained: trained });
+        let trained = !BUFFER_NAMES.iter().any(|buffer_name| name.ends_with(buffer_name));
+        layout_tensors.push(Tensor { name, shape: tensor.shape().to_vec(), is_trained: trained });
     }
-    if pieces.is_empty() {
+    if layout_tensors.is_empty() {
         return Err("there is no tensor in it".to_owned());
     }
-    Ok((Layout::new(pieces), model))
+    Ok((Layout::new(layout_tensors), model))
 }
 
 /// A vector of a model's shape; its tensors may lie in any order, and its numbers may be none.
@@ -32,14 +32,14 @@ pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
     let mut vector = Vec::with_capacity(layout.len());
-    for (piece, _) in layout.tensors() {
+    for (entry, _) in layout.tensors() {
         let tensor =
-            tensors.tensor(&piece.name).map_err(|_| format!("tensor \"{}\" is missing", piece.name))?;
-        if tensor.shape() != piece.shape {
-            let (name, found, expected) = (&piece.name, tensor.shape(), &piece.shape);
+            tensors.tensor(&entry.name).map_err(|_| format!("tensor \"{}\" is missing", entry.name))?;
+        if tensor.shape() != entry.shape {
+            let (name, found, expected) = (&entry.name, tensor.shape(), &entry.shape);
             return Err(format!("tensor \"{name}\" has shape {found:?}, expected {expected:?}"));
         }
-        vector.extend(floats(&piece.name, &tensor)?);
+        vector.extend(floats(&entry.name, &tensor)?);
     }
     Ok(vector)
 }
@@ -51,10 +51,10 @@ pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
 pub fn write_vector(file: &Path, layout: &Layout, vector: &[f32]) -> Result<(), String> {
     assert_eq!(vector.len(), layout.len(), "a vector has the length of its layout");
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let tensors = layout.tensors().map(|(piece, range)| {
+    let tensors = layout.tensors().map(|(entry, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
-        let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
-        (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
+        let tensor = TensorView::new(Dtype::F32, entry.shape.clone(), data);
+        (entry.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
     });
     let bytes = safetensors::serialize(tensors, None).map_err(|error| error.to_string())?;
     std::fs::write(file, bytes).map_err(|error| error.to_string())
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_comes_back_as_it_was_with_its_pieces() {
-        let piece = |name: &str, shape: &[usize], trained| Tensor {
+    fn a_model_is_read_back_as_written_with_its_tensors() {
+        let tensor = |name: &str, shape: &[usize], trained| Tensor {
             name: name.to_owned(),
             shape: shape.to_vec(),
             is_trained: trained,
         };
         let layout =
-            Layout::new(vec![piece("b.weight", &[2, 2], true), piece("a.running_mean", &[1], false)]);
+            Layout::new(vec![tensor("b.weight", &[2, 2], true), tensor("a.running_mean", &[1], false)]);
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("m.safetensors");
         let model = [1.0, 2.0, f32::NAN, 4.0, 5.0];
@@ -91,7 +91,7 @@ mod tests {
         let (found, _) = read_layout(&file).unwrap();
         assert_eq!(found.len(), 5);
         let trained: Vec<_> =
-            found.tensors().map(|(piece, _)| (piece.name.clone(), piece.is_trained)).collect();
+            found.tensors().map(|(tensor, _)| (tensor.name.clone(), tensor.is_trained)).collect();
         assert!(
             trained.contains(&("a.running_mean".to_owned(), false))
                 && trained.contains(&("b.weight".to_owned(), true))
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn another_shape_is_named() {
+    fn an_error_names_the_wrong_shape() {
         let layout = |shape: &[usize]| {
             Layout::new(vec![Tensor { name: "w".to_owned(), shape: shape.to_vec(), is_trained: true }])
         };

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::protocol::{Ask, Reply};
+use crate::protocol::{Reply, Request};
 
 /// A process that trains.
 pub(crate) struct Worker {
@@ -14,13 +14,13 @@ pub(crate) struct Worker {
     command: String,
     /// `None` once it was waited for.
     child: Arc<Mutex<Option<Child>>>,
-    to: ChildStdin,
+    stdin: ChildStdin,
     /// Its lines, as a thread reads them that waits as long as it takes.
-    from: Receiver<std::io::Result<Vec<u8>>>,
+    replies: Receiver<std::io::Result<Vec<u8>>>,
 }
 
 /// A line of a worker is no longer than this.
-const MOST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 impl Worker {
     fn start(command: &[String]) -> Result<Worker, String> {
@@ -35,44 +35,44 @@ impl Worker {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child =
             command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
-        let to = child.stdin.take().expect("it is piped");
+        let stdin = child.stdin.take().expect("it is piped");
         let out = child.stdout.take().expect("it is piped");
         // One line waits at most, so that a worker that talks by itself is not listened to.
-        let (lines, from) = sync_channel(1);
+        let (lines, replies) = sync_channel(1);
         std::thread::spawn(move || read_lines(out, &lines));
-        Ok(Worker { command: name, child: Arc::new(Mutex::new(Some(child))), to, from })
+        Ok(Worker { command: name, child: Arc::new(Mutex::new(Some(child))), stdin, replies })
     }
 
     /// Asks, and waits for the reply, at most so long.
-    pub(crate) fn ask(&mut self, ask: &Ask, at_most: Duration) -> Result<Reply, String> {
-        let mut line = serde_json::to_vec(ask).expect("texts and numbers always make JSON");
+    pub(crate) fn request(&mut self, request: &Request, timeout: Duration) -> Result<Reply, String> {
+        let mut line = serde_json::to_vec(request).expect("texts and numbers always make JSON");
         line.push(b'\n');
         // A worker that ended may have said why: what it said is read all the same.
-        let heard = self.to.write_all(&line).and_then(|()| self.to.flush());
-        let (reply, read) = match self.from.recv_timeout(at_most) {
+        let written = self.stdin.write_all(&line).and_then(|()| self.stdin.flush());
+        let (reply, read) = match self.replies.recv_timeout(timeout) {
             Ok(Ok(reply)) => (reply, None),
             Ok(Err(error)) => (Vec::new(), Some(error)),
             Err(RecvTimeoutError::Disconnected) => (Vec::new(), None),
             Err(RecvTimeoutError::Timeout) => {
-                let (at_most, command) = (at_most.as_secs_f64(), &self.command);
+                let (timeout_s, command) = (timeout.as_secs_f64(), &self.command);
                 return Err(format!(
-                    "the worker did not reply within {at_most} s, and was ended: {command}; if it needs longer, raise \
+                    "the worker did not reply within {timeout_s} s, and was ended: {command}; if it needs longer, raise \
                      data.trainer.timeout_s, or --worker-timeout where it is a client's own"
                 ));
             }
         };
         if reply.last() != Some(&b'\n') {
-            let why = heard.err().or(read).map_or(String::new(), |error| format!(" ({error})"));
+            let why = written.err().or(read).map_or(String::new(), |error| format!(" ({error})"));
             return Err(format!(
                 "the worker ended without a reply{why}; what it said stands on the standard error"
             ));
         }
-        let said = || String::from_utf8_lossy(&reply[..reply.len().min(200)]).trim_end().to_owned();
+        let excerpt = || String::from_utf8_lossy(&reply[..reply.len().min(200)]).trim_end().to_owned();
         let reply: Reply = serde_json::from_slice(&reply)
             .map_err(|error| {
                 format!(
                     "the worker said \"{}\", which is no reply ({error}); only replies may stand on its standard output",
-                    said()
+                    excerpt()
                 )
             })?;
         match reply.error {
@@ -87,9 +87,9 @@ fn read_lines(out: impl std::io::Read, to: &SyncSender<std::io::Result<Vec<u8>>>
     let mut out = BufReader::new(out);
     loop {
         let mut line = Vec::new();
-        let read = std::io::Read::take(&mut out, MOST_LINE).read_until(b'\n', &mut line);
-        let goes_on = matches!(read, Ok(1..)) && line.last() == Some(&b'\n');
-        if to.send(read.map(|_| line)).is_err() || !goes_on {
+        let read = std::io::Read::take(&mut out, MAX_LINE_BYTES).read_until(b'\n', &mut line);
+        let is_whole_line = matches!(read, Ok(1..)) && line.last() == Some(&b'\n');
+        if to.send(read.map(|_| line)).is_err() || !is_whole_line {
             return;
         }
     }
@@ -115,103 +115,103 @@ fn kill(child: &mut Child) {
 }
 
 /// Up to so many workers, started when they are needed.
-pub(crate) struct Pool {
+pub(crate) struct WorkerPool {
     command: Vec<String>,
     /// How long a reply may take.
     timeout: Duration,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     freed: Condvar,
 }
 
-struct State {
-    free: Vec<Worker>,
+struct PoolState {
+    idle: Vec<Worker>,
     /// Those that somebody has.
-    hired: Vec<Weak<Mutex<Option<Child>>>>,
+    leased: Vec<Weak<Mutex<Option<Child>>>>,
     /// How many more may be started.
-    more: usize,
-    failed: Option<String>,
+    n_startable: usize,
+    failure: Option<String>,
 }
 
-impl Pool {
-    pub(crate) fn new(command: Vec<String>, workers: usize, timeout: Duration) -> Pool {
-        let state = State { free: Vec::new(), hired: Vec::new(), more: workers, failed: None };
-        Pool { command, timeout, state: Mutex::new(state), freed: Condvar::new() }
+impl WorkerPool {
+    pub(crate) fn new(command: Vec<String>, workers: usize, timeout: Duration) -> WorkerPool {
+        let state = PoolState { idle: Vec::new(), leased: Vec::new(), n_startable: workers, failure: None };
+        WorkerPool { command, timeout, state: Mutex::new(state), freed: Condvar::new() }
     }
 
     /// A worker of one's own, until it is dropped.
-    pub(crate) fn take(&self) -> Result<Hired<'_>, String> {
+    pub(crate) fn lease(&self) -> Result<WorkerLease<'_>, String> {
         let mut state = self.lock();
         loop {
-            if let Some(worker) = state.free.pop() {
-                state.hire(&worker);
-                return Ok(Hired { pool: self, worker: Some(worker) });
+            if let Some(worker) = state.idle.pop() {
+                state.mark_leased(&worker);
+                return Ok(WorkerLease { pool: self, worker: Some(worker) });
             }
-            if state.more > 0 {
-                state.more -= 1;
+            if state.n_startable > 0 {
+                state.n_startable -= 1;
                 drop(state);
                 let worker = Worker::start(&self.command);
                 match &worker {
-                    Ok(worker) => self.lock().hire(worker),
+                    Ok(worker) => self.lock().mark_leased(worker),
                     Err(_) => {
-                        self.lock().more += 1;
+                        self.lock().n_startable += 1;
                         // Whoever waits tries for itself.
                         self.freed.notify_one();
                     }
                 }
-                return Ok(Hired { pool: self, worker: Some(worker?) });
+                return Ok(WorkerLease { pool: self, worker: Some(worker?) });
             }
             state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Notes that something failed, the first time.
-    pub(crate) fn fail(&self, why: String) {
-        self.lock().failed.get_or_insert(why);
+    pub(crate) fn record_failure(&self, why: String) {
+        self.lock().failure.get_or_insert(why);
     }
 
     /// Ends those that are at work: whoever waits for one hears that it ended.
     pub(crate) fn interrupt(&self) {
-        let hired: Vec<_> = self.lock().hired.iter().filter_map(Weak::upgrade).collect();
-        for child in hired {
+        let leased: Vec<_> = self.lock().leased.iter().filter_map(Weak::upgrade).collect();
+        for child in leased {
             child.lock().unwrap_or_else(PoisonError::into_inner).as_mut().into_iter().for_each(kill);
         }
     }
 
     /// What failed since the last time this was asked.
-    pub(crate) fn failed(&self) -> Option<String> {
-        self.lock().failed.take()
+    pub(crate) fn take_failure(&self) -> Option<String> {
+        self.lock().failure.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn hire(&mut self, worker: &Worker) {
-        self.hired.retain(|child| child.strong_count() > 0);
-        self.hired.push(Arc::downgrade(&worker.child));
+impl PoolState {
+    fn mark_leased(&mut self, worker: &Worker) {
+        self.leased.retain(|child| child.strong_count() > 0);
+        self.leased.push(Arc::downgrade(&worker.child));
     }
 
     fn put_back(&mut self, worker: Worker) {
         let child = Arc::as_ptr(&worker.child);
-        self.hired.retain(|hired| hired.as_ptr() != child);
-        self.free.push(worker);
+        self.leased.retain(|leased| leased.as_ptr() != child);
+        self.idle.push(worker);
     }
 }
 
 /// A worker that somebody has.
-pub(crate) struct Hired<'p> {
-    pool: &'p Pool,
+pub(crate) struct WorkerLease<'p> {
+    pool: &'p WorkerPool,
     /// `None` once it failed.
     worker: Option<Worker>,
 }
 
-impl Hired<'_> {
+impl WorkerLease<'_> {
     /// Asks; a worker that fails is ended, and another is started when one is needed.
-    pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Reply, String> {
+    pub(crate) fn request(&mut self, request: &Request) -> Result<Reply, String> {
         let worker = self.worker.as_mut().ok_or("the worker failed before")?;
-        let reply = worker.ask(ask, self.pool.timeout);
+        let reply = worker.request(request, self.pool.timeout);
         if reply.is_err() {
             self.worker = None;
         }
@@ -219,12 +219,12 @@ impl Hired<'_> {
     }
 }
 
-impl Drop for Hired<'_> {
+impl Drop for WorkerLease<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         match self.worker.take() {
             Some(worker) => state.put_back(worker),
-            None => state.more += 1,
+            None => state.n_startable += 1,
         }
         drop(state);
         self.pool.freed.notify_one();
@@ -235,68 +235,69 @@ impl Drop for Hired<'_> {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
+    const LONG_TIMEOUT: Duration = Duration::from_secs(3600);
 
     fn shell(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(str::to_owned).to_vec()
     }
 
     #[test]
-    fn nobody_waits_for_a_worker_that_cannot_be_started() {
-        let pool = Pool::new(vec!["no-such-program-anywhere".to_owned()], 1, LONG);
+    fn no_lease_waits_for_a_worker_that_cannot_be_started() {
+        let pool = WorkerPool::new(vec!["no-such-program-anywhere".to_owned()], 1, LONG_TIMEOUT);
         std::thread::scope(|scope| {
             for _ in 0..8 {
-                scope.spawn(|| (0..50).for_each(|_| assert!(pool.take().is_err())));
+                scope.spawn(|| (0..50).for_each(|_| assert!(pool.lease().is_err())));
             }
         });
     }
 
     #[test]
-    fn a_worker_that_hangs_is_ended_with_all_it_started_and_another_takes_its_place() {
+    fn an_unresponsive_worker_is_killed_with_its_children_and_replaced() {
         // What it starts keeps the pipe open, whether it hangs with it or leaves it behind. It replies before, so that there is no doubt when.
         for script in
             ["read ask; echo '{}'; read ask; sleep 3600 & wait", "read ask; echo '{}'; sleep 3600 & exit"]
         {
-            let pool = Pool::new(shell(script), 1, LONG);
-            let ask = Ask::Describe { client: 0 };
-            let mut hired = pool.take().unwrap();
-            hired.ask(&ask).unwrap();
+            let pool = WorkerPool::new(shell(script), 1, LONG_TIMEOUT);
+            let request = Request::Describe { client: 0 };
+            let mut lease = pool.lease().unwrap();
+            lease.request(&request).unwrap();
             std::thread::scope(|scope| {
-                let asked = scope.spawn(|| hired.ask(&ask).map(drop));
+                let reply = scope.spawn(|| lease.request(&request).map(drop));
                 pool.interrupt();
-                assert!(asked.join().unwrap().unwrap_err().contains("ended without a reply"), "{script}");
+                assert!(reply.join().unwrap().unwrap_err().contains("ended without a reply"), "{script}");
             });
-            drop(hired);
-            pool.take().unwrap().ask(&ask).unwrap();
+            drop(lease);
+            pool.lease().unwrap().request(&request).unwrap();
         }
     }
 
     #[test]
-    fn a_worker_that_hangs_is_given_up_once_its_time_is_over() {
+    fn an_unresponsive_worker_is_given_up_after_the_timeout() {
         for script in ["sleep 3600", "sleep 3600 & wait", "exec 0<&-; sleep 3600"] {
-            let pool = Pool::new(shell(script), 1, Duration::from_millis(20));
-            let error = pool.take().unwrap().ask(&Ask::Describe { client: 0 }).map(drop).unwrap_err();
+            let pool = WorkerPool::new(shell(script), 1, Duration::from_millis(20));
+            let error =
+                pool.lease().unwrap().request(&Request::Describe { client: 0 }).map(drop).unwrap_err();
             assert!(error.contains("did not reply within 0.02 s") && error.contains(script), "{error}");
-            assert_eq!(pool.lock().more, 1, "another may take its place");
+            assert_eq!(pool.lock().n_startable, 1, "another may take its place");
         }
     }
 
     #[test]
-    fn whoever_talks_by_itself_is_not_listened_to_beyond_a_line() {
+    fn output_without_a_request_is_not_read_beyond_a_line() {
         // `yes` ends as soon as its pipe does, and would fill any memory until then.
-        let pool = Pool::new(vec!["yes".to_owned(), "{}".to_owned()], 1, LONG);
-        pool.take().unwrap().ask(&Ask::Describe { client: 0 }).unwrap();
+        let pool = WorkerPool::new(vec!["yes".to_owned(), "{}".to_owned()], 1, LONG_TIMEOUT);
+        pool.lease().unwrap().request(&Request::Describe { client: 0 }).unwrap();
     }
 
     #[test]
-    fn whoever_has_no_work_is_left_alone() {
-        let pool = Pool::new(shell("while read ask; do echo '{}'; done"), 1, LONG);
-        let ask = Ask::Describe { client: 0 };
-        pool.take().unwrap().ask(&ask).unwrap();
-        let id = || pool.lock().free[0].child.lock().unwrap().as_ref().unwrap().id();
+    fn an_idle_worker_is_not_interrupted() {
+        let pool = WorkerPool::new(shell("while read ask; do echo '{}'; done"), 1, LONG_TIMEOUT);
+        let request = Request::Describe { client: 0 };
+        pool.lease().unwrap().request(&request).unwrap();
+        let id = || pool.lock().idle[0].child.lock().unwrap().as_ref().unwrap().id();
         let before = id();
         pool.interrupt();
-        pool.take().unwrap().ask(&ask).unwrap();
+        pool.lease().unwrap().request(&request).unwrap();
         assert_eq!(id(), before);
     }
 }

@@ -6,11 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
-mod answers;
 pub mod local;
 mod memory;
+pub mod method_cards;
 pub mod objective;
-pub mod particulars;
+mod own_updates;
 pub mod recipes;
 pub mod registry;
 pub mod select;
@@ -19,6 +19,6 @@ pub mod substitute;
 #[cfg(test)]
 mod testing;
 
-pub use particulars::MethodCard;
+pub use method_cards::MethodCard;
 pub use recipes::Recipe;
 pub use registry::{Addition, Method, Registry};

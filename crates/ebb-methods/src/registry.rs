@@ -71,9 +71,9 @@ impl Registry {
                 aggregate::schemes::B,
                 aggregate::schemes::C,
                 aggregate::fednova::ENTRY,
-                aggregate::inverse::IPW,
-                aggregate::inverse::FEDAU,
-                aggregate::inverse::DEBIAS_COUNT,
+                aggregate::inverse_probability::IPW,
+                aggregate::inverse_probability::FEDAU,
+                aggregate::inverse_probability::DEBIAS_COUNT,
                 aggregate::mifa::ENTRY,
                 aggregate::fedvarp::ENTRY,
                 aggregate::fedstale::ENTRY,
@@ -270,7 +270,7 @@ mod tests {
     use ebb_round::{Contribution, Round};
 
     use super::*;
-    use crate::particulars::STANDARD;
+    use crate::method_cards::STANDARD;
     use crate::testing::{World, aggregator, client_update_of, contribution};
 
     fn build(text: &str) -> Result<(), String> {

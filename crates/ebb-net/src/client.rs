@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use ebb_round::{ClientId, Job, Layout, Parcel};
 use ebb_train::Tally;
-use ebb_train::backend::Trained;
+use ebb_train::backend::TrainedUpdate;
 use tokio::sync::watch;
 
 use crate::Abilities;
@@ -43,8 +43,12 @@ pub trait Trainer: Send {
 
     /// Does a job from what it remembers, and says what came out; `None` if not one step was done. It tells `at_work` how far it is,
     /// and ends soon once that says so, with what it has.
-    fn train(&mut self, job: &Job, memory: &Arc<Parcel>, at_work: &AtWork)
-    -> Result<Option<Trained>, String>;
+    fn train(
+        &mut self,
+        job: &Job,
+        memory: &Arc<Parcel>,
+        at_work: &AtWork,
+    ) -> Result<Option<TrainedUpdate>, String>;
 
     /// The loss at a job's model over so many of its samples, or all.
     fn loss(&mut self, _job: &Job, _samples: Option<NonZeroU32>) -> Result<f32, String> {

@@ -315,12 +315,12 @@ impl Theatre {
             Steps(steps) => NonZeroU32::new(steps).unwrap(),
             _ => asked,
         };
-        let memory = self.with(client, |actor| actor.memory.recall(said.round, said.heard));
+        let memory = self.with(client, |actor| actor.memory.commit_until(said.round, said.heard));
         let assignment =
             TrainingJob { client: ClientId::new(client), job: Arc::<Job>::clone(&job), memory, limit };
         let trained = train_while(self.task.as_ref(), self.rule.as_ref(), 1, &assignment, &|_| true).unwrap();
         if let Some(memory) = trained.memory {
-            self.with(client, |actor| actor.memory.note(said.round, memory));
+            self.with(client, |actor| actor.memory.stage(said.round, memory));
         }
         let mut update = trained.update;
         match act {

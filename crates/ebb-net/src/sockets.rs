@@ -15,7 +15,7 @@ use bytes::Bytes;
 use ebb_round::{
     Amount, Assignment, Census, ClientId, Fleet, FleetError, Job, Parcel, Update, UpdateSink, Wait, Work,
 };
-use ebb_train::backend::Trained;
+use ebb_train::backend::TrainedUpdate;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -253,14 +253,14 @@ impl Trainer for Adder {
         Abilities { partial: true, ..Abilities::default() }
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
         assert_eq!(job.global.model[N_PARAMS - 1], job.round as f32);
         Ok(Some(added(job, self.0)))
     }
 }
 
 /// What came of adding a number.
-fn added(job: &Job, number: f32) -> Trained {
+fn added(job: &Job, number: f32) -> TrainedUpdate {
     let update = Update {
         delta: Parcel::of(vec![number; N_PARAMS]),
         base_round: job.round,
@@ -272,7 +272,7 @@ fn added(job: &Job, number: f32) -> Trained {
         loss_fall: 0.0,
         accuracy: None,
     };
-    Trained { update, memory: None }
+    TrainedUpdate { update, memory: None }
 }
 
 /// A client that speaks the wire's own words.

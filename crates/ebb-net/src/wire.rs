@@ -369,7 +369,7 @@ pub struct Part {
     #[prost(oneof = "part::Part", tags = "1, 2")]
     pub part: ::core::option::Option<part::Part>,
 }
-/// Nested message and enum types in `Part`.
+/// Nested message and enum types in `TablePart`.
 pub mod part {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Part {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::client_influence::ClientInfluence;
 use crate::clip::{Clip, NormBound};
 use crate::fleet::{Assignment, Cost, Evaluator, Fleet, FleetError, ResponseInfo, Score};
 use crate::guard::{self, Guard, Void};
@@ -13,8 +14,7 @@ use crate::roles::{
     Report, Responses, Retention, Round, Selector, ServerRule, Similarity, SimilarityMatrix, Substitution,
 };
 use crate::state::{Loader, Saver, State, StateError};
-use crate::weights::ClientInfluence;
-use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, SideName, SpillStore, stated, vectors};
+use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, SideName, SpillStore, reported, vectors};
 
 /// One answer to each of the six questions.
 pub struct Roles {
@@ -201,7 +201,7 @@ impl Engine {
         let probed = selector.probe(&round);
         let (mut probes, probing) = fleet.probe(&probed, selector.probe_samples(), &job)?;
         if let Some(quantile) = self.context.reported_quantile {
-            stated::bound_probes(&mut probes, quantile);
+            reported::bound_probes(&mut probes, quantile);
         }
         let cohort = in_order(selector.select(&round, &probes), &self.census); // selection
 
@@ -305,7 +305,7 @@ impl Engine {
         }
 
         let oracle_hits = oracle::cluster_hits(&round, &contributions);
-        let max_loss = stated::max_loss(&responses, self.context.reported_quantile);
+        let max_loss = reported::max_loss(&responses, self.context.reported_quantile);
         let report = Report { cohort: &cohort, responses: &responses, max_loss };
         objective.observe(&round, &report);
         selector.observe(&round, &report);

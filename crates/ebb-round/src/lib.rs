@@ -8,6 +8,7 @@
 
 pub mod bits;
 pub mod census;
+pub mod client_influence;
 pub mod clip;
 pub mod engine;
 pub mod fleet;
@@ -16,18 +17,18 @@ pub mod guard;
 pub mod inbox;
 pub mod oracle;
 pub mod parcel;
+mod reported;
 pub mod rng;
 pub mod roles;
 pub mod shares;
-pub mod shelf;
 pub mod sketch;
+pub mod spill;
 pub mod state;
-mod stated;
 pub mod vectors;
-pub mod weights;
 
 pub use bits::Bits;
 pub use census::{Census, ClientId, RoundNo};
+pub use client_influence::ClientInfluence;
 pub use engine::{Engine, Outcome, RequiredCapabilities, Roles, RunContext, StandIn};
 pub use fleet::{
     Assignment, ClassScore, Cost, Evaluator, Fleet, FleetError, Imputed, ProbeResult, ResponseInfo, Score,
@@ -44,6 +45,5 @@ pub use roles::{
     ServerRule, Similarity, SimilarityMatrix, StepFeature, StepRule, Substitution, Wait,
 };
 pub use shares::Shares;
-pub use shelf::SpillStore;
+pub use spill::SpillStore;
 pub use state::{Loader, Saver, State, StateError};
-pub use weights::ClientInfluence;

@@ -370,7 +370,7 @@ impl Fleet for SimFleet {
             spent.elapsed_s = deadline_s;
         }
         let SimFleet { task, seed, number, .. } = self;
-        let losses = self.backend.figures(clients.len(), &|at| match samples {
+        let losses = self.backend.map_clients(clients.len(), &|at| match samples {
             None => task.loss(clients[at], &job.global.model),
             Some(samples) => {
                 let mut stream = Stream::of_client_round(*seed, "probe", *number, clients[at]);
@@ -459,7 +459,7 @@ impl Fleet for SimFleet {
             spent.bytes_up += trained.update.delta.bytes();
             sink.offer(client, trained.update)
         })?;
-        if let Some(message) = self.task.failed() {
+        if let Some(message) = self.task.take_failure() {
             return Err(FleetError::Failed { operation: format!("training round {}", self.number), message });
         }
         self.now_s = closes_s;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ebb_round::RoundNo;
 use ebb_settings::{Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Place, Table, TableForm, find_file, table};
+use ebb_train::read::{Column, ColumnRole, RowLocation, Table, TableForm, find_file, table};
 
 use crate::membership::{Event, Membership};
 use crate::unreadable::unreadable;
@@ -31,12 +31,12 @@ struct Stay {
 /// All stays, client by client and each after the one before.
 fn stays(file: &Path, n_clients: usize) -> Result<Vec<Stay>, String> {
     let wanted = ["client", "joined", "left"];
-    let meant = |name: &str| wanted.contains(&name).then_some(Meant::Category);
+    let meant = |name: &str| wanted.contains(&name).then_some(ColumnRole::Category);
     let table = table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, &wanted))?;
     if let Some(missing) = wanted.iter().find(|name| table.columns.iter().all(|(own, _)| own != *name)) {
         return Err(format!("{}: expected a column {missing}, found none; add it", file.display()));
     }
-    let place = |row: usize| Place::of(file, TableForm::default(), row);
+    let place = |row: usize| RowLocation::of(file, TableForm::default(), row);
     let wrong = |row: usize, message: String| format!("{}: {}: {message}", file.display(), place(row));
     let stay = |row| stay(&table, row, n_clients).map_err(|message| wrong(row, message));
     let mut stays = (0..table.n_rows).map(stay).collect::<Result<Vec<_>, _>>()?;
@@ -74,7 +74,7 @@ fn stay(table: &Table, row: usize, n_clients: usize) -> Result<Stay, String> {
 fn cell<'t>(table: &'t Table, name: &str, row: usize) -> &'t str {
     let column = table.columns.iter().find(|(own, _)| own == name);
     match column.map(|(_, column)| column) {
-        Some(Column::Categories { places, names }) => names[places[row] as usize].trim(),
+        Some(Column::Categories { codes: places, names }) => names[places[row] as usize].trim(),
         _ => "",
     }
 }

@@ -22,14 +22,14 @@ impl Memories {
         heard: Option<RoundNo>,
     ) -> Arc<Parcel> {
         match self.of.get_mut(&client) {
-            Some(memory) => memory.recall(number, heard),
+            Some(memory) => memory.commit_until(number, heard),
             None => Arc::clone(&self.nothing),
         }
     }
 
     /// Notes what the client will remember once it is heard.
     pub(crate) fn note(&mut self, client: ClientId, number: RoundNo, parcel: Parcel) {
-        self.of.entry(client).or_default().note(number, parcel);
+        self.of.entry(client).or_default().stage(number, parcel);
     }
 }
 

@@ -11,7 +11,7 @@ use ebb_round::{
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use crate::sets::ClientSet;
+use crate::client_sets::ClientSet;
 use crate::{Tally, Task};
 
 /// How often and how closely to judge: the `[evaluate]` table.
@@ -52,15 +52,15 @@ impl Evaluation {
         }
         if !evaluation.oracle_sets.is_empty() {
             let model = task.initial();
-            let has_tests = |idx| task.test_client(ClientId::new(idx), &model).is_some();
+            let has_tests = |idx| task.evaluate_client(ClientId::new(idx), &model).is_some();
             if !(0..task.n_clients()).any(has_tests) {
                 let message = "no client has test data of its own; give data.split.held_out, or leave it out";
                 return Err(settings.error("oracle_sets", message));
             }
         }
         let Some(n_classes) = task.n_classes() else {
-            let asked = [("per_class", evaluation.per_class), ("top_k", !evaluation.top_k.is_empty())];
-            return match asked.iter().find(|(_, asked)| *asked) {
+            let requested = [("per_class", evaluation.per_class), ("top_k", !evaluation.top_k.is_empty())];
+            return match requested.iter().find(|(_, is_requested)| *is_requested) {
                 Some((key, _)) => Err(settings.error(key, "this data has no classes; leave it out")),
                 None => Ok(evaluation),
             };
@@ -105,43 +105,42 @@ impl TaskEvaluator {
     }
 
     /// What went wrong since the last time this was asked, where judging is not all in this program.
-    pub fn failed(&self) -> Option<String> {
-        self.task.failed()
+    pub fn take_failure(&self) -> Option<String> {
+        self.task.take_failure()
     }
 
     /// The score of a model, whichever round it is.
-    pub fn judge(&self, model: &[f32]) -> Score {
-        let oracle_clients = self.evaluation.oracle_per_client.then(|| self.per_client(model)).flatten();
-        Score { oracle_clients, ..self.pooled(model) }
+    pub fn score(&self, model: &[f32]) -> Score {
+        let oracle_clients = self.evaluation.oracle_per_client.then(|| self.score_clients(model)).flatten();
+        Score { oracle_clients, ..self.score_pooled(model) }
     }
 
     /// The same, with the sets of clients as they are now.
-    pub fn judge_now(&self, model: &[f32], census: &Census, shares: &Shares) -> Score {
-        Score { oracle_sets: self.per_set(model, census, shares), ..self.judge(model) }
+    pub fn score_in_round(&self, model: &[f32], census: &Census, shares: &Shares) -> Score {
+        Score { oracle_sets: self.score_sets(model, census, shares), ..self.score(model) }
     }
 
-    fn pooled(&self, model: &[f32]) -> Score {
+    fn score_pooled(&self, model: &[f32]) -> Score {
         let task = self.task.as_ref();
         let Evaluation { per_class, top_k, .. } = &self.evaluation;
         let closely = *per_class || !top_k.is_empty();
         let none = task.n_classes().filter(|_| closely).map(|n_classes| Ranks::new(n_classes, top_k));
-        let judge = |piece| {
+        let evaluate_batch = |batch| {
             let mut ranks = none.clone();
             let tally = match &mut ranks {
-                None => task.test_piece(piece, model),
-                Some(ranks) => {
-                    task.look_at_piece(piece, model, &mut |scores, label| ranks.add(scores, label))
-                }
+                None => task.evaluate_batch(batch, model),
+                Some(ranks) => task
+                    .evaluate_batch_with_scores(batch, model, &mut |scores, label| ranks.add(scores, label)),
             };
             (tally, ranks)
         };
         let (mut all, mut ranks) = (Tally::default(), none.clone());
-        for (tally, found) in in_parallel(self.threads, task.n_test_pieces(), judge) {
+        for (tally, found) in in_parallel(self.threads, task.n_test_batches(), evaluate_batch) {
             all = all + tally;
             ranks.iter_mut().zip(&found).for_each(|(sum, ranks)| sum.add_all(ranks));
         }
-        let per_sample = |sum: f64| sum / all.weight;
-        let (classes, within) = ranks.map(|ranks| (ranks.classes, ranks.within)).unwrap_or_default();
+        let per_sample = |sum: f64| sum / all.n_samples;
+        let (classes, within) = ranks.map(|ranks| (ranks.classes, ranks.hits_within)).unwrap_or_default();
         let top = |(k, within): (&NonZeroU32, u64)| (k.get(), per_sample(within as f64));
         Score {
             loss: per_sample(all.loss),
@@ -154,38 +153,40 @@ impl TaskEvaluator {
     }
 
     /// The score on the test data of each set's clients together; sets without any are left out.
-    fn per_set(&self, model: &[f32], census: &Census, shares: &Shares) -> Vec<(String, SetScore)> {
+    fn score_sets(&self, model: &[f32], census: &Census, shares: &Shares) -> Vec<(String, SetScore)> {
         let task = self.task.as_ref();
         let members = |(_, set): &(String, ClientSet)| set.members(task.n_clients(), census, shares);
         let sets: Vec<_> = self.sets.iter().map(members).collect();
-        let judge = |idx| {
-            let wanted = sets.iter().any(|members| members.get(idx));
-            wanted.then(|| task.test_client(ClientId::new(idx), model)).flatten()
+        let evaluate_client = |idx| {
+            let is_in_a_set = sets.iter().any(|members| members.get(idx));
+            is_in_a_set.then(|| task.evaluate_client(ClientId::new(idx), model)).flatten()
         };
         let n_clients = if sets.is_empty() { 0 } else { task.n_clients() };
-        let tallies = in_parallel(self.threads, n_clients, judge);
+        let tallies = in_parallel(self.threads, n_clients, evaluate_client);
         let score = |((name, _), members): (&(String, ClientSet), &Bits)| {
             let own = members.iter().filter_map(|idx| tallies[idx]);
             let all = own.fold(Tally::default(), |sum, tally| sum + tally);
-            let score =
-                SetScore { loss: all.loss / all.weight, accuracy: all.hits.map(|hits| hits / all.weight) };
-            (all.weight > 0.0).then(|| (name.clone(), score))
+            let score = SetScore {
+                loss: all.loss / all.n_samples,
+                accuracy: all.hits.map(|hits| hits / all.n_samples),
+            };
+            (all.n_samples > 0.0).then(|| (name.clone(), score))
         };
         self.sets.iter().zip(&sets).filter_map(score).collect()
     }
 
     /// Accuracy at every client that has test data; where there are no labels, loss.
-    fn per_client(&self, model: &[f32]) -> Option<Spread> {
+    fn score_clients(&self, model: &[f32]) -> Option<Spread> {
         let task = self.task.as_ref();
-        let judge = |idx| task.test_client(ClientId::new(idx), model);
+        let evaluate_client = |idx| task.evaluate_client(ClientId::new(idx), model);
         let tallies: Vec<_> =
-            in_parallel(self.threads, task.n_clients(), judge).into_iter().flatten().collect();
+            in_parallel(self.threads, task.n_clients(), evaluate_client).into_iter().flatten().collect();
         let labelled = tallies.iter().any(|tally| tally.hits.is_some());
-        let mut figures: Vec<_> =
-            tallies.iter().map(|tally| tally.hits.unwrap_or(tally.loss) / tally.weight).collect();
+        let mut values: Vec<_> =
+            tallies.iter().map(|tally| tally.hits.unwrap_or(tally.loss) / tally.n_samples).collect();
         // The worst served come first: the lowest accuracies, or the highest losses.
-        figures.sort_by(|one, two| if labelled { one.total_cmp(two) } else { two.total_cmp(one) });
-        spread(&figures)
+        values.sort_by(|one, two| if labelled { one.total_cmp(two) } else { two.total_cmp(one) });
+        spread_of(&values)
     }
 }
 
@@ -197,8 +198,8 @@ impl Evaluator for TaskEvaluator {
         census: &Census,
         shares: &Shares,
     ) -> Option<Score> {
-        let due = (number + 1).is_multiple_of(self.evaluation.every.get()) || number + 1 == self.n_rounds;
-        due.then(|| self.judge_now(&model.model, census, shares))
+        let is_due = (number + 1).is_multiple_of(self.evaluation.every.get()) || number + 1 == self.n_rounds;
+        is_due.then(|| self.score_in_round(&model.model, census, shares))
     }
 }
 
@@ -208,12 +209,12 @@ struct Ranks<'e> {
     top_k: &'e [NonZeroU32],
     classes: Vec<ClassScore>,
     /// Labels with one of the k highest scores, for each k.
-    within: Vec<u64>,
+    hits_within: Vec<u64>,
 }
 
 impl<'e> Ranks<'e> {
     fn new(n_classes: usize, top_k: &'e [NonZeroU32]) -> Self {
-        Ranks { top_k, classes: vec![ClassScore::default(); n_classes], within: vec![0; top_k.len()] }
+        Ranks { top_k, classes: vec![ClassScore::default(); n_classes], hits_within: vec![0; top_k.len()] }
     }
 
     fn add(&mut self, scores: &[f32], label: u32) {
@@ -221,7 +222,7 @@ impl<'e> Ranks<'e> {
         let class = &mut self.classes[label as usize];
         class.samples += 1;
         class.n_correct += u32::from(rank == Some(0));
-        for (within, k) in self.within.iter_mut().zip(self.top_k) {
+        for (within, k) in self.hits_within.iter_mut().zip(self.top_k) {
             *within += u64::from(rank.is_some_and(|rank| rank < k.get() as usize));
         }
     }
@@ -231,7 +232,7 @@ impl<'e> Ranks<'e> {
             sum.samples += class.samples;
             sum.n_correct += class.n_correct;
         }
-        self.within.iter_mut().zip(&other.within).for_each(|(sum, within)| *sum += within);
+        self.hits_within.iter_mut().zip(&other.hits_within).for_each(|(sum, within)| *sum += within);
     }
 }
 
@@ -246,18 +247,18 @@ fn rank(scores: &[f32], label: usize) -> Option<usize> {
 }
 
 /// The spread of figures sorted with the worst first.
-fn spread(figures: &[f64]) -> Option<Spread> {
+fn spread_of(values: &[f64]) -> Option<Spread> {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
-    let worst = figures.get(..figures.len().div_ceil(10)).filter(|worst| !worst.is_empty())?;
-    let centre = mean(figures);
-    let squares: f64 = figures.iter().map(|figure| (figure - centre) * (figure - centre)).sum();
+    let worst = values.get(..values.len().div_ceil(10)).filter(|worst| !worst.is_empty())?;
+    let centre = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - centre) * (value - centre)).sum();
     Some(Spread {
         mean: centre,
         worst_tenth: mean(worst),
-        std: (squares / figures.len() as f64).sqrt(),
+        std: (squares / values.len() as f64).sqrt(),
         deciles: std::array::from_fn(|tenth| {
-            let at = (figures.len() - 1) as f64 * tenth as f64 / 10.0;
-            let (below, above) = (figures[at.floor() as usize], figures[at.ceil() as usize]);
+            let at = (values.len() - 1) as f64 * tenth as f64 / 10.0;
+            let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
             below + (above - below) * at.fract()
         }),
     })
@@ -288,13 +289,13 @@ mod tests {
 
     #[test]
     fn the_worst_tenth_is_rounded_up() {
-        let figures: Vec<f64> = (1..=11).map(f64::from).collect();
-        let spread = spread(&figures).unwrap();
+        let values: Vec<f64> = (1..=11).map(f64::from).collect();
+        let spread = spread_of(&values).unwrap();
         assert_eq!((spread.mean, spread.worst_tenth), (6.0, 1.5));
         assert!((spread.std - 10_f64.sqrt()).abs() < 1e-12);
         assert_eq!(spread.deciles, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
-        assert_eq!(super::spread(&[0.0, 1.0]).unwrap().deciles[3], 0.3);
-        assert_eq!(super::spread(&[]), None);
+        assert_eq!(super::spread_of(&[0.0, 1.0]).unwrap().deciles[3], 0.3);
+        assert_eq!(super::spread_of(&[]), None);
     }
 
     #[test]
@@ -321,17 +322,17 @@ mod tests {
         twice.add_all(&ranks);
         let class = |samples, hits| ClassScore { samples, n_correct: hits };
         assert_eq!(
-            (ranks.classes, ranks.within),
+            (ranks.classes, ranks.hits_within),
             (vec![class(2, 1), class(0, 0), class(2, 0)], vec![1, 2, 3])
         );
         assert_eq!(
-            (twice.classes, twice.within),
+            (twice.classes, twice.hits_within),
             (vec![class(4, 2), class(0, 0), class(4, 0)], vec![2, 4, 6])
         );
     }
 
     /// A task of 300 test samples with networks that are not trained, judged closely.
-    fn judged(threads: usize, model: impl Fn(&dyn Task) -> Vec<f32>) -> Score {
+    fn score_of(threads: usize, model: impl Fn(&dyn Task) -> Vec<f32>) -> Score {
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 200\ntest_share = 0.5\n\
                     [evaluate]\nper_class = true\ntop_k = [1, 3, 10]";
         let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
@@ -339,13 +340,13 @@ mod tests {
         let task = crate::data::build(&tree.table("data", facts)).unwrap();
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
         let model = model(task.as_ref());
-        TaskEvaluator::new(task, evaluation, 1, NonZeroUsize::new(threads).unwrap()).judge(&model)
+        TaskEvaluator::new(task, evaluation, 1, NonZeroUsize::new(threads).unwrap()).score(&model)
     }
 
     #[test]
     fn classes_add_up_to_the_accuracy_and_so_does_the_top() {
-        let score = judged(1, |task| task.initial());
-        assert_eq!(judged(3, |task| task.initial()), score);
+        let score = score_of(1, |task| task.initial());
+        assert_eq!(score_of(3, |task| task.initial()), score);
         let sum = |of: fn(&ClassScore) -> u32| score.classes.iter().map(of).sum::<u32>();
         assert_eq!((score.classes.len(), sum(|class| class.samples)), (10, 300));
         assert_eq!(score.accuracy, Some(f64::from(sum(|class| class.n_correct)) / 300.0));
@@ -355,13 +356,13 @@ mod tests {
 
     #[test]
     fn equal_scores_and_scores_that_are_none_are_no_success() {
-        let equal = judged(2, |task| vec![0.0; task.layout().len()]);
+        let equal = score_of(2, |task| vec![0.0; task.layout().len()]);
         let samples = |class: usize| equal.classes[class].samples;
         assert_eq!(equal.classes[0].n_correct, samples(0));
         assert!(samples(0) > 0 && equal.classes[1..].iter().all(|class| class.n_correct == 0));
         let first_three = f64::from(samples(0) + samples(1) + samples(2)) / 300.0;
         assert_eq!(equal.top_k, [(1, equal.accuracy.unwrap()), (3, first_three), (10, 1.0)]);
-        let broken = judged(2, |task| vec![f32::NAN; task.layout().len()]);
+        let broken = score_of(2, |task| vec![f32::NAN; task.layout().len()]);
         assert!(broken.loss.is_nan() && broken.classes.iter().all(|class| class.n_correct == 0));
         assert_eq!((broken.accuracy, broken.top_k), (Some(0.0), vec![(1, 0.0), (3, 0.0), (10, 0.0)]));
     }
@@ -376,7 +377,7 @@ mod tests {
 
     /// Parabolas around 1, 2 and 3 with weights 1, 1 and 2, judged at 0: losses .5, 2 and 4.5.
     #[test]
-    fn sets_of_clients_are_judged_together() {
+    fn sets_of_clients_are_evaluated_together() {
         let text = "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\nsamples = [1, 1, 2]\n\
                     [evaluate.oracle_sets]\nnow = \"objective\"\nin_run = \"enrolled\"\never = \"ever\"\nlast = \"1-2\"";
         let (task, evaluation) = build(text).unwrap();
@@ -389,19 +390,19 @@ mod tests {
         for threads in [1, 3] {
             let threads = NonZeroUsize::new(threads).unwrap();
             let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation.clone(), 1, threads);
-            let score = evaluator.judge_now(&[0.0], &census, &shares);
+            let score = evaluator.score_in_round(&[0.0], &census, &shares);
             let found: Vec<_> =
                 score.oracle_sets.iter().map(|(name, score)| (name.as_str(), score.loss)).collect();
             assert_eq!(found, [("ever", 1.25), ("in_run", 2.0), ("last", 11.0 / 3.0), ("now", 1.25)]);
             assert!(score.oracle_sets.iter().all(|(_, score)| score.accuracy.is_none()));
             // Nobody is in: there is nothing to say.
-            let nobody = evaluator.judge_now(&[0.0], &Census::new(), &Shares::default());
+            let nobody = evaluator.score_in_round(&[0.0], &Census::new(), &Shares::default());
             assert_eq!(nobody.oracle_sets.len(), 1);
         }
     }
 
     #[test]
-    fn sets_that_cannot_be_judged_are_refused() {
+    fn sets_that_cannot_be_evaluated_are_refused() {
         let data = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 20\n[evaluate.oracle_sets]\n";
         let refused = |line: &str| build(&format!("{data}{line}")).err().unwrap();
         assert_eq!(

@@ -4,29 +4,29 @@
 //! clients of a task at once; it is all that a fleet sees of training.
 
 pub mod backend;
+mod client_sets;
 pub mod data;
 pub mod evaluate;
 mod kernels;
 mod losses;
 mod memory;
+pub mod mini_batch;
 pub mod net;
 pub mod read;
-pub mod run;
-mod sets;
 pub mod split;
 mod stub;
 mod task;
 
 pub use evaluate::{Evaluation, TaskEvaluator};
-pub use kernels::Path;
+pub use kernels::KernelPath;
 pub use memory::Memory;
-pub use stub::{Stub, Unjudged};
-pub use task::{Done, Tally, Task, Trainee};
+pub use stub::{NoEvaluation, StubTask};
+pub use task::{LocalResult, LocalTrainer, Tally, Task};
 
 /// The arithmetic that trains the models, as records name it. Results may differ between paths.
 ///
 /// # Panics
 /// When `EBBFLOW_KERNELS` names a path that is not to be had here; building a task says so first.
 pub fn kernels() -> &'static str {
-    Path::chosen().expect("a task was built with it").name()
+    KernelPath::chosen().expect("a task was built with it").name()
 }

@@ -15,18 +15,18 @@ pub struct Memory {
 
 impl Memory {
     /// What the client remembers in a round, after it was told up to which round it was heard.
-    pub fn recall(&mut self, number: RoundNo, heard: Option<RoundNo>) -> Arc<Parcel> {
+    pub fn commit_until(&mut self, number: RoundNo, acknowledged: Option<RoundNo>) -> Arc<Parcel> {
         // Earlier rounds are closed: what was to be remembered from them was heard by now, or never will be.
         let later = self.pending.split_off(&number);
         let mut earlier = std::mem::replace(&mut self.pending, later);
-        if let Some(parcel) = heard.and_then(|heard| earlier.remove(&heard)) {
+        if let Some(parcel) = acknowledged.and_then(|round| earlier.remove(&round)) {
             self.committed = Arc::new(parcel);
         }
         Arc::clone(&self.committed)
     }
 
     /// Notes what the client will remember once it is heard.
-    pub fn note(&mut self, number: RoundNo, parcel: Parcel) {
+    pub fn stage(&mut self, number: RoundNo, parcel: Parcel) {
         self.pending.insert(number, parcel);
     }
 }
@@ -60,29 +60,29 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_counts_only_once_it_was_heard() {
+    fn a_memory_counts_only_once_it_was_acknowledged() {
         let mut memory = Memory::default();
-        memory.note(1, parcel(1.0));
-        assert_eq!(memory.recall(1, None).model, [] as [f32; 0], "round 1 is not over");
-        assert_eq!(memory.recall(2, Some(1)).model, [1.0]);
-        memory.note(2, parcel(2.0));
+        memory.stage(1, parcel(1.0));
+        assert_eq!(memory.commit_until(1, None).model, [] as [f32; 0], "round 1 is not over");
+        assert_eq!(memory.commit_until(2, Some(1)).model, [1.0]);
+        memory.stage(2, parcel(2.0));
         // Round 2's answer came too late.
-        assert_eq!(memory.recall(3, Some(1)).model, [1.0]);
-        assert_eq!(memory.recall(4, Some(1)).model, [1.0]);
-        memory.note(5, parcel(5.0));
-        assert_eq!(memory.recall(6, Some(5)).model, [5.0]);
+        assert_eq!(memory.commit_until(3, Some(1)).model, [1.0]);
+        assert_eq!(memory.commit_until(4, Some(1)).model, [1.0]);
+        memory.stage(5, parcel(5.0));
+        assert_eq!(memory.commit_until(6, Some(5)).model, [5.0]);
         // Round 6 is lost and round 7 changes nothing: hearing round 7 must not commit round 6.
-        memory.note(6, parcel(6.0));
-        assert_eq!(memory.recall(8, Some(7)).model, [5.0]);
+        memory.stage(6, parcel(6.0));
+        assert_eq!(memory.commit_until(8, Some(7)).model, [5.0]);
         assert!(memory.pending.is_empty(), "what is lost takes no room");
     }
 
     #[test]
     fn what_is_saved_loads_again() {
         let mut memory = Memory::default();
-        memory.note(1, parcel(1.0));
-        memory.recall(2, Some(1));
-        memory.note(2, parcel(2.0));
+        memory.stage(1, parcel(1.0));
+        memory.commit_until(2, Some(1));
+        memory.stage(2, parcel(2.0));
         let mut saver = Saver::new();
         memory.save(&mut saver);
         let bytes = saver.finish();

@@ -7,46 +7,46 @@ use ebb_round::{
     Census, ClientId, Evaluator, Job, Layout, LocalRun, Parcel, RoundNo, Score, Shares, StepRule, Tensor,
 };
 
-use crate::task::{Done, Tally, Task, Trainee};
+use crate::task::{LocalResult, LocalTrainer, Tally, Task};
 
 /// A model whose update is always the same. Every client has as many samples as every other, and every loss is 1.
 #[derive(Debug)]
-pub struct Stub {
+pub struct StubTask {
     n_clients: usize,
     samples: u32,
     n_classes: Option<usize>,
     layout: Layout,
     delta: Vec<f32>,
-    asked_for_losses: AtomicBool,
+    losses_requested: AtomicBool,
 }
 
-impl Stub {
+impl StubTask {
     /// One number, which no training moves; a sample each.
     pub fn new(n_clients: usize) -> Self {
-        Stub {
+        StubTask {
             n_clients,
             samples: 1,
             n_classes: None,
             layout: layout(1),
             delta: vec![0.0],
-            asked_for_losses: AtomicBool::new(false),
+            losses_requested: AtomicBool::new(false),
         }
     }
 
     /// A model of so many weights, each moved by the same little; ten samples each, all of one of ten classes.
     pub fn sized(n_clients: usize, n_params: usize) -> Self {
-        Stub {
+        StubTask {
             samples: 10,
             n_classes: Some(10),
             layout: layout(n_params),
             delta: vec![1e-3; n_params],
-            ..Stub::new(n_clients)
+            ..StubTask::new(n_clients)
         }
     }
 
     /// Whether anybody asked for a client's loss, which means nothing here.
-    pub fn was_asked_for_losses(&self) -> bool {
-        self.asked_for_losses.load(Ordering::Relaxed)
+    pub fn were_losses_requested(&self) -> bool {
+        self.losses_requested.load(Ordering::Relaxed)
     }
 }
 
@@ -54,7 +54,7 @@ fn layout(n_params: usize) -> Layout {
     Layout::new(vec![Tensor { name: "weight".to_owned(), shape: vec![n_params], is_trained: true }])
 }
 
-impl Task for Stub {
+impl Task for StubTask {
     fn n_clients(&self) -> usize {
         self.n_clients
     }
@@ -88,13 +88,13 @@ impl Task for Stub {
         job: &'t Job,
         _seed: u64,
         limit: NonZeroU32,
-    ) -> Box<dyn Trainee + 't> {
-        let asked = job.work.steps(self.samples(client)).get();
-        Box::new(Idle { delta: &self.delta, asked, limit: limit.get(), done: 0 })
+    ) -> Box<dyn LocalTrainer + 't> {
+        let steps_asked = job.work.steps(self.samples(client)).get();
+        Box::new(IdleTrainer { delta: &self.delta, steps_asked, limit: limit.get(), done: 0 })
     }
 
     fn loss(&self, _client: ClientId, _model: &[f32]) -> f32 {
-        self.asked_for_losses.store(true, Ordering::Relaxed);
+        self.losses_requested.store(true, Ordering::Relaxed);
         1.0
     }
 
@@ -102,30 +102,30 @@ impl Task for Stub {
         false
     }
 
-    fn n_test_pieces(&self) -> usize {
+    fn n_test_batches(&self) -> usize {
         1
     }
 
-    fn test_piece(&self, _piece: usize, _model: &[f32]) -> Tally {
-        Tally { weight: 1.0, loss: 1.0, hits: None }
+    fn evaluate_batch(&self, _piece: usize, _model: &[f32]) -> Tally {
+        Tally { n_samples: 1.0, loss: 1.0, hits: None }
     }
 
-    fn test_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {
+    fn evaluate_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {
         None
     }
 }
 
 /// A client that counts its steps and takes none.
-struct Idle<'t> {
+struct IdleTrainer<'t> {
     delta: &'t [f32],
-    asked: u32,
+    steps_asked: u32,
     limit: u32,
     done: u32,
 }
 
-impl LocalRun for Idle<'_> {
+impl LocalRun for IdleTrainer<'_> {
     fn steps_requested(&self) -> u32 {
-        self.asked
+        self.steps_asked
     }
 
     fn steps(&mut self, count: u32, _rule: &StepRule<'_>) -> u32 {
@@ -143,18 +143,18 @@ impl LocalRun for Idle<'_> {
     }
 }
 
-impl Trainee for Idle<'_> {
-    fn so_far(&self) -> Option<Done> {
+impl LocalTrainer for IdleTrainer<'_> {
+    fn result_so_far(&self) -> Option<LocalResult> {
         let steps = NonZeroU32::new(self.done)?;
-        Some(Done { delta: self.delta.to_vec(), steps, loss: 1.0, loss_fall: 0.0, accuracy: None })
+        Some(LocalResult { delta: self.delta.to_vec(), steps, loss: 1.0, loss_fall: 0.0, accuracy: None })
     }
 }
 
 /// Never judges the model.
 #[derive(Clone, Copy, Debug)]
-pub struct Unjudged;
+pub struct NoEvaluation;
 
-impl Evaluator for Unjudged {
+impl Evaluator for NoEvaluation {
     fn evaluate(&mut self, _: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
         None
     }
@@ -170,22 +170,22 @@ mod tests {
 
     #[test]
     fn steps_are_counted_up_to_the_limit_and_move_nothing() {
-        let stub = Stub::new(3);
+        let stub = StubTask::new(3);
         let two = NonZeroU32::new(2).unwrap();
         let work = Work { amount: Amount::Steps(NonZeroU32::new(5).unwrap()), batch: None };
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, two);
         assert_eq!((client.steps_requested(), client.steps(5, &StepRule::default())), (5, 2));
-        let done = client.so_far().unwrap();
-        assert_eq!((done.delta, done.steps), (vec![0.0], two));
-        assert!(stub.begin(ClientId::new(1), &job, 1, two).so_far().is_none());
-        assert!(!stub.was_asked_for_losses());
-        assert_eq!((stub.loss(ClientId::new(1), &[0.0]), stub.was_asked_for_losses()), (1.0, true));
+        let result = client.result_so_far().unwrap();
+        assert_eq!((result.delta, result.steps), (vec![0.0], two));
+        assert!(stub.begin(ClientId::new(1), &job, 1, two).result_so_far().is_none());
+        assert!(!stub.were_losses_requested());
+        assert_eq!((stub.loss(ClientId::new(1), &[0.0]), stub.were_losses_requested()), (1.0, true));
     }
 
     #[test]
     fn a_sized_one_has_classes_and_moves_every_weight() {
-        let stub = Stub::sized(12, 3);
+        let stub = StubTask::sized(12, 3);
         assert_eq!((stub.layout().len(), stub.n_classes()), (3, Some(10)));
         let counts = stub.class_counts(ClientId::new(11)).unwrap();
         assert_eq!((counts[1], counts.iter().sum::<u32>()), (10, stub.samples(ClientId::new(11))));
@@ -193,6 +193,6 @@ mod tests {
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, NonZeroU32::new(9).unwrap());
         assert_eq!((client.steps_requested(), client.steps(2, &StepRule::default())), (2, 2));
-        assert_eq!(client.so_far().unwrap().delta, [1e-3; 3]);
+        assert_eq!(client.result_so_far().unwrap().delta, [1e-3; 3]);
     }
 }

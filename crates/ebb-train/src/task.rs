@@ -15,7 +15,7 @@ pub trait Task: Send + Sync {
         None
     }
     /// What the user should know of how the data was split.
-    fn notes(&self) -> &[String] {
+    fn remarks(&self) -> &[String] {
         &[]
     }
     /// How many samples of each class a client trains on, where samples have classes.
@@ -37,7 +37,7 @@ pub trait Task: Send + Sync {
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
-    ) -> Box<dyn Trainee + 't>;
+    ) -> Box<dyn LocalTrainer + 't>;
     /// Loss of a model over a client's training data.
     fn loss(&self, client: ClientId, model: &[f32]) -> f32;
     /// The same over so many of its samples, drawn from the stream without replacement; over all of its data where it has
@@ -52,40 +52,45 @@ pub trait Task: Send + Sync {
         None
     }
     /// How many pieces the test data is judged in; pieces are the same whatever the number of threads.
-    fn n_test_pieces(&self) -> usize;
+    fn n_test_batches(&self) -> usize;
     /// Judges a model on one piece of the test data.
-    fn test_piece(&self, piece: usize, model: &[f32]) -> Tally;
+    fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally;
     /// The same; where the model scores classes, `look` is shown the scores and the label of every sample.
-    fn look_at_piece(&self, piece: usize, model: &[f32], _look: &mut dyn FnMut(&[f32], u32)) -> Tally {
-        self.test_piece(piece, model)
+    fn evaluate_batch_with_scores(
+        &self,
+        batch: usize,
+        model: &[f32],
+        _visit: &mut dyn FnMut(&[f32], u32),
+    ) -> Tally {
+        self.evaluate_batch(batch, model)
     }
     /// What went wrong since the last time this was asked, where training is not all in this program.
-    fn failed(&self) -> Option<String> {
+    fn take_failure(&self) -> Option<String> {
         None
     }
     /// Whether another program trains, so that it can be interrupted.
-    fn is_outside(&self) -> bool {
+    fn is_external(&self) -> bool {
         false
     }
     /// Whether whoever trains can do this, as far as it said.
-    fn can(&self, _skill: StepFeature) -> bool {
+    fn supports(&self, _feature: StepFeature) -> bool {
         true
     }
     /// Ends, as a failure, whatever that program is at: nobody waits for it any more.
     fn interrupt(&self) {}
     /// Judges a model on a client's own test data; `None` if it has none.
-    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
+    fn evaluate_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
 }
 
 /// A client at work: directed by a local rule, then asked for what came out.
-pub trait Trainee: LocalRun {
+pub trait LocalTrainer: LocalRun {
     /// What came out; `None` if not one step was done.
-    fn so_far(&self) -> Option<Done>;
+    fn result_so_far(&self) -> Option<LocalResult>;
 }
 
 /// What local training came to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Done {
+pub struct LocalResult {
     /// New weights minus old.
     pub delta: Vec<f32>,
     /// Steps done.
@@ -102,7 +107,7 @@ pub struct Done {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Weight of what was judged: the number of samples.
-    pub weight: f64,
+    pub n_samples: f64,
     /// Sum of losses.
     pub loss: f64,
     /// Number labelled right, where there are labels.
@@ -113,7 +118,7 @@ impl std::ops::Add for Tally {
     type Output = Tally;
     fn add(self, other: Tally) -> Tally {
         Tally {
-            weight: self.weight + other.weight,
+            n_samples: self.n_samples + other.n_samples,
             loss: self.loss + other.loss,
             hits: match (self.hits, other.hits) {
                 (None, hits) | (hits, None) => hits,

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use ebb_round::{Adam, StepRule, Stream};
-use ebb_train::Path;
+use ebb_train::KernelPath;
 use ebb_train::net::{Input, Layer, NAMES, Net, Spec, Workspace, named};
 
 thread_local! {
@@ -39,11 +39,11 @@ fn step(net: &Net, workspace: &mut Workspace, n_rows: usize) {
 }
 
 fn check(name: &str, spec: &Spec, rule: &StepRule<'_>) {
-    let net = Net::new(spec, Path::available()[0]).unwrap();
+    let net = Net::new(spec, KernelPath::available()[0]).unwrap();
     let start = net.initial(1);
     let mut workspace = Workspace::new(&net, 5);
     workspace.load(&net, &start);
-    workspace.follow(&net, rule, &start);
+    workspace.set_step_rule(&net, rule, &start);
     // The first step makes room for lists of live outputs.
     step(&net, &mut workspace, 5);
     let before = COUNT.with(Cell::get);

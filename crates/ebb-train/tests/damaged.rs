@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use ebb_round::Stream;
-use ebb_train::read::{Meant, TableForm, parse};
+use ebb_train::read::{ColumnRole, TableForm, parse};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -19,7 +19,7 @@ use flate2::write::GzEncoder;
 thread_local! {
     /// Bytes that this thread holds, and the most it held since it was last asked.
     static HELD: Cell<i64> = const { Cell::new(0) };
-    static MOST: Cell<i64> = const { Cell::new(0) };
+    static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -27,7 +27,7 @@ struct Counting;
 fn count(change: i64) {
     HELD.with(|held| {
         held.set(held.get() + change);
-        MOST.with(|most| most.set(most.get().max(held.get())));
+        PEAK.with(|most| most.set(most.get().max(held.get())));
     });
 }
 
@@ -57,11 +57,11 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// What a reader took at most beyond what was held before, and whether it panicked.
-fn tried<T, E>(parse: impl FnOnce() -> Result<T, E>) -> (i64, Option<bool>) {
+fn measured<T, E>(parse: impl FnOnce() -> Result<T, E>) -> (i64, Option<bool>) {
     let before = HELD.with(Cell::get);
-    MOST.with(|most| most.set(before));
+    PEAK.with(|most| most.set(before));
     let done = catch_unwind(AssertUnwindSafe(|| parse().is_ok()));
-    (MOST.with(Cell::get) - before, done.ok())
+    (PEAK.with(Cell::get) - before, done.ok())
 }
 
 /// Memory beside what a file accounts for: decoders' tables, buffers, messages.
@@ -77,7 +77,7 @@ struct Target {
     /// Whether files may be compressed as a whole: then some are damaged before that.
     gzipped: bool,
     parse: fn(&[u8]) -> bool,
-    most: fn(&[u8]) -> u64,
+    max_bytes: fn(&[u8]) -> u64,
 }
 
 fn gzip(content: &[u8]) -> Vec<u8> {
@@ -147,12 +147,12 @@ const ADULT: &str = "age,c1,weight,c2,years,c3,c4,c5,c6,c7,gain,loss,hours,c8,c9
 
 const FORM: TableForm<'_> = TableForm { names: None, comment: None, separator: None };
 
-fn meant(name: &str) -> Option<Meant> {
+fn role_of(name: &str) -> Option<ColumnRole> {
     match name {
-        "colour" | "label" => Some(Meant::Category),
+        "colour" | "label" => Some(ColumnRole::Category),
         "id.list.element" | "empty" => None,
-        name if name.starts_with('c') && name.len() == 2 => Some(Meant::Category),
-        _ => Some(Meant::Number),
+        name if name.starts_with('c') && name.len() == 2 => Some(ColumnRole::Category),
+        _ => Some(ColumnRole::Number),
     }
 }
 
@@ -190,7 +190,7 @@ fn targets() -> Vec<Target> {
             gzipped: true,
             parse: |bytes| ok(parse::idx_images(bytes)),
             // Content grows as it is read: never to more than twice what was declared.
-            most: |bytes| 2 * declared_by_idx(bytes, 3) + 8 * bytes.len() as u64,
+            max_bytes: |bytes| 2 * declared_by_idx(bytes, 3) + 8 * bytes.len() as u64,
         },
         Target {
             name: "IDX labels",
@@ -200,28 +200,28 @@ fn targets() -> Vec<Target> {
             ),
             gzipped: true,
             parse: |bytes| ok(parse::idx_labels(bytes, 10)),
-            most: |bytes| 2 * declared_by_idx(bytes, 1) + 8 * bytes.len() as u64,
+            max_bytes: |bytes| 2 * declared_by_idx(bytes, 1) + 8 * bytes.len() as u64,
         },
         Target {
             name: "EMNIST images",
             seeds: vec![idx(&[2, 28, 28], &values(1568, 256))],
             gzipped: true,
             parse: |bytes| ok(parse::emnist_letters(bytes, &idx(&[2], &[1, 26]))),
-            most: |bytes| 4 * declared_by_idx(bytes, 3) + 8 * bytes.len() as u64,
+            max_bytes: |bytes| 4 * declared_by_idx(bytes, 3) + 8 * bytes.len() as u64,
         },
         Target {
             name: "EMNIST labels",
             seeds: vec![idx(&[2], &[1, 26])],
             gzipped: true,
             parse: |bytes| ok(parse::emnist_letters(&idx(&[2, 28, 28], &[7; 1568]), bytes)),
-            most: |bytes| 4 * declared_by_idx(bytes, 1) + 8 * bytes.len() as u64 + 8 * 1568,
+            max_bytes: |bytes| 4 * declared_by_idx(bytes, 1) + 8 * bytes.len() as u64 + 8 * 1568,
         },
         Target {
             name: "CIFAR-10 batches",
             seeds: vec![values(2 * 3073, 10)],
             gzipped: false,
             parse: |bytes| ok(parse::cifar_batch(bytes, 2)),
-            most: |_| 2 * 2 * 3073,
+            max_bytes: |_| 2 * 2 * 3073,
         },
         Target {
             name: "CIFAR-10 sheets",
@@ -229,7 +229,7 @@ fn targets() -> Vec<Target> {
             gzipped: false,
             parse: |bytes| ok(parse::cifar_sheet(bytes, 2)),
             // The decoder holds the picture in four channels, and again while it undoes its transforms.
-            most: |bytes| 16 * 64 * 64 * 4 + 8 * bytes.len() as u64,
+            max_bytes: |bytes| 16 * 64 * 64 * 4 + 8 * bytes.len() as u64,
         },
         Target {
             name: "Shakespeare, a line a role",
@@ -237,36 +237,36 @@ fn targets() -> Vec<Target> {
             gzipped: true,
             parse: |bytes| ok(parse::shakespeare_lines(bytes).map(|roles| roles.roles.len())),
             // A text of n characters has n sequences, each a number of 4 bytes, in lists that double.
-            most: |bytes| 32 * grown(bytes),
+            max_bytes: |bytes| 32 * grown(bytes),
         },
         Target {
             name: "Shakespeare as LEAF writes it",
             seeds: vec![leaf.into_bytes()],
             gzipped: true,
             parse: |bytes| ok(parse::shakespeare_leaf(bytes).map(|roles| roles.roles.len())),
-            most: |bytes| 32 * grown(bytes),
+            max_bytes: |bytes| 32 * grown(bytes),
         },
         Target {
             name: "CSV",
             seeds: with(vec![table.as_bytes().to_vec()], real_lines("adult/adult.data.gz", ADULT, 2000)),
             gzipped: true,
-            parse: |bytes| ok(parse::csv(bytes, FORM, meant)),
+            parse: |bytes| ok(parse::csv(bytes, FORM, role_of)),
             // A value of two bytes, with its comma, is a number of 8 or a name of its own.
-            most: |bytes| 128 * grown(bytes),
+            max_bytes: |bytes| 128 * grown(bytes),
         },
         Target {
             name: "Parquet",
             seeds: ["default.parquet", "version-2.parquet", "plain.parquet"].map(foreign).to_vec(),
             gzipped: false,
-            parse: |bytes| ok(parse::parquet(bytes, meant)),
-            most: |bytes| 32 * bytes.len() as u64,
+            parse: |bytes| ok(parse::parquet(bytes, role_of)),
+            max_bytes: |bytes| 32 * bytes.len() as u64,
         },
         Target {
             name: "NumPy archives",
             seeds: archives(),
             gzipped: false,
             parse: |bytes| ok(parse::npz(bytes).map(|_| ())),
-            most: |bytes| 2 * DEFLATE * bytes.len() as u64,
+            max_bytes: |bytes| 2 * DEFLATE * bytes.len() as u64,
         },
     ]
 }
@@ -330,13 +330,13 @@ struct Count {
     refused: u64,
     /// Damage that is not seen: other values, or none at all.
     taken: u64,
-    most_over: i64,
+    peak: i64,
 }
 
 impl Target {
     /// Tries the damaged files of these numbers; or says which of them did harm.
-    fn attack(&self, numbers: std::ops::Range<u64>) -> Result<Count, String> {
-        let mut counted = Count { most_over: i64::MIN, ..Count::default() };
+    fn run_inputs(&self, numbers: std::ops::Range<u64>) -> Result<Count, String> {
+        let mut counted = Count { peak: i64::MIN, ..Count::default() };
         for number in numbers {
             let mut stream = Stream::of_round(2026, self.name, number as u32);
             let mut bytes = self.seeds[stream.below(self.seeds.len())].clone();
@@ -353,15 +353,15 @@ impl Target {
                     damage(&mut bytes, other, &mut stream);
                 }
             }
-            let (taken, done) = tried(|| if (self.parse)(&bytes) { Ok(()) } else { Err(()) });
-            let most = ((self.most)(&bytes) + SLACK) as i64;
+            let (taken, done) = measured(|| if (self.parse)(&bytes) { Ok(()) } else { Err(()) });
+            let most = ((self.max_bytes)(&bytes) + SLACK) as i64;
             if done.is_none() {
                 return Err(format!("{}: input {number} made it panic", self.name));
             }
             if taken > most {
                 return Err(format!("{}: input {number} took {taken} bytes, not {most}", self.name));
             }
-            counted.most_over = counted.most_over.max(taken);
+            counted.peak = counted.peak.max(taken);
             match done {
                 Some(true) => counted.taken += 1,
                 _ => counted.refused += 1,
@@ -380,9 +380,13 @@ fn n_inputs() -> u64 {
 fn readers_take_whole_files() {
     for target in targets() {
         for (at, seed) in target.seeds.iter().enumerate() {
-            let (taken, done) = tried(|| if (target.parse)(seed) { Ok(()) } else { Err(()) });
+            let (taken, done) = measured(|| if (target.parse)(seed) { Ok(()) } else { Err(()) });
             assert_eq!(done, Some(true), "{}: seed {at}", target.name);
-            assert!(taken <= ((target.most)(seed) + SLACK) as i64, "{}: seed {at}: {taken}", target.name);
+            assert!(
+                taken <= ((target.max_bytes)(seed) + SLACK) as i64,
+                "{}: seed {at}: {taken}",
+                target.name
+            );
         }
     }
 }
@@ -395,13 +399,14 @@ fn what_is_damaged_neither_panics_nor_takes_more_than_it_declares() {
         let part = |at: u64| inputs * at / threads..inputs * (at + 1) / threads;
         let counts: Result<Vec<Count>, String> = std::thread::scope(|scope| {
             let target = &target;
-            let parts: Vec<_> = (0..threads).map(|at| scope.spawn(move || target.attack(part(at)))).collect();
+            let parts: Vec<_> =
+                (0..threads).map(|at| scope.spawn(move || target.run_inputs(part(at)))).collect();
             parts.into_iter().map(|part| part.join().expect("panics were caught")).collect()
         });
         let counts = counts.unwrap();
         let sum = |of: fn(&Count) -> u64| counts.iter().map(of).sum::<u64>();
         let (refused, taken) = (sum(|count| count.refused), sum(|count| count.taken));
-        let most = counts.iter().map(|count| count.most_over).max().unwrap_or(0);
+        let most = counts.iter().map(|count| count.peak).max().unwrap_or(0);
         println!(
             "{:<30} {inputs} inputs, {refused} refused, {taken} read; at most {most} bytes held",
             target.name
@@ -415,12 +420,12 @@ fn what_is_damaged_neither_panics_nor_takes_more_than_it_declares() {
 
 #[test]
 fn the_allocator_counts() {
-    let (taken, done) = tried(|| {
-        let room: Vec<u8> = std::hint::black_box(Vec::with_capacity(12_345));
-        drop(room);
+    let (taken, done) = measured(|| {
+        let buffer: Vec<u8> = std::hint::black_box(Vec::with_capacity(12_345));
+        drop(buffer);
         Err::<(), _>(())
     });
     assert_eq!((taken, done), (12_345, Some(false)));
-    let (_, done) = tried(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("broken")) });
+    let (_, done) = measured(|| -> Result<(), ()> { std::panic::resume_unwind(Box::new("broken")) });
     assert_eq!(done, None);
 }

@@ -1,7 +1,7 @@
 //! Our networks against what PyTorch computed: `scripts/torch_dumps.py` wrote the files beside this one.
 
 use ebb_round::{Adam, StepRule, Stream};
-use ebb_train::Path;
+use ebb_train::KernelPath;
 use ebb_train::net::{Input, Layer, Net, Spec, Workspace, named};
 
 const N_ROWS: usize = 8;
@@ -22,14 +22,14 @@ fn numbers(stream: u64, count: usize) -> Vec<f32> {
 fn start(net: &Net) -> Vec<f32> {
     let mut weights = vec![0.0; net.layout().len()];
     let mut bound = 0.0;
-    for (stream, (piece, range)) in net.layout().tensors().enumerate() {
+    for (stream, (tensor, range)) in net.layout().tensors().enumerate() {
         let values = &mut weights[range];
-        let part = piece.name.rsplit('.').next().unwrap();
-        if piece.shape.len() > 1 {
-            bound = (piece.shape[1..].iter().product::<usize>() as f64).powf(-0.5) as f32;
+        let part = tensor.name.rsplit('.').next().unwrap();
+        if tensor.shape.len() > 1 {
+            bound = (tensor.shape[1..].iter().product::<usize>() as f64).powf(-0.5) as f32;
         }
         match part {
-            "weight" if piece.shape.len() == 1 => {
+            "weight" if tensor.shape.len() == 1 => {
                 values.fill(1.0);
                 bound = 0.0;
             }
@@ -54,14 +54,14 @@ fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f
     }
     let mut workspace = Workspace::new(net, N_ROWS);
     workspace.load(net, &start);
-    workspace.follow(net, rule, &start);
+    workspace.set_step_rule(net, rule, &start);
     let mut first = None;
     for _ in 0..n_steps {
         let (to, labels) = workspace.batch();
         to[..samples.len()].copy_from_slice(&samples);
         labels.extend((0..N_ROWS).map(|row| (row * 7 % n_classes) as u32));
         let tally = workspace.step(net, &mut Stream::of_run(1, "dropout"));
-        first.get_or_insert(tally.loss / tally.weight);
+        first.get_or_insert(tally.loss / tally.n_samples);
     }
     let moved = workspace.minus(net, &start);
     (first.unwrap(), start.iter().zip(moved).map(|(start, moved)| start + moved).collect())
@@ -70,11 +70,11 @@ fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f
 /// The largest difference from PyTorch's numbers.
 fn distance(net: &Net, weights: &[f32], expected: &serde_json::Value) -> f64 {
     let mut worst = 0.0_f64;
-    for (tensor, (piece, range)) in net.layout().tensors().enumerate() {
+    for (index, (tensor, range)) in net.layout().tensors().enumerate() {
         let step = (range.len() / SHOWN).max(1);
         let own: Vec<_> = weights[range].iter().step_by(step).take(SHOWN).collect();
-        let theirs = expected[tensor].as_array().unwrap();
-        assert_eq!(own.len(), theirs.len(), "{}", piece.name);
+        let theirs = expected[index].as_array().unwrap();
+        assert_eq!(own.len(), theirs.len(), "{}", tensor.name);
         for (own, theirs) in own.iter().zip(theirs) {
             let far = (f64::from(**own) - theirs.as_f64().unwrap()).abs();
             worst = worst.max(if far.is_nan() { f64::INFINITY } else { far });
@@ -92,7 +92,7 @@ fn check_spec(name: &str, spec: &Spec, n_classes: usize) {
     let expected: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let kept = |layer: &Layer| !matches!(layer, Layer::Dropout { .. } | Layer::ChannelDropout { .. });
     let spec = Spec { input: spec.input, layers: spec.layers.iter().copied().filter(kept).collect() };
-    for path in Path::available() {
+    for path in KernelPath::available() {
         let net = Net::new(&spec, path).unwrap();
         let (loss, one) = train(&net, n_classes, 1, &StepRule { learning_rate: 0.1, ..StepRule::default() });
         let expected_loss = expected["loss"].as_f64().unwrap();
@@ -134,7 +134,7 @@ fn optimisers() {
     let adam = Some(Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 });
     let adam = StepRule { learning_rate: 0.001, adam, weight_decay: 0.01, ..StepRule::default() };
     let clipped = StepRule { learning_rate: 0.5, max_grad_norm: Some(0.1), ..StepRule::default() };
-    for path in Path::available() {
+    for path in KernelPath::available() {
         let net = Net::new(&named("mnist-cnn", MNIST, 10).unwrap(), path).unwrap();
         for (name, rule, bound) in
             [("nesterov", nesterov, 1e-6), ("adam", adam, 1e-5), ("clipped", clipped, 1e-6)]

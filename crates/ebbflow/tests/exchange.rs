@@ -74,8 +74,8 @@ fn loaded(net: &Net, model: &[f32]) -> Workspace {
 /// The loss and the scores of the script's samples.
 fn judged(net: &Net, model: &[f32]) -> (f64, Vec<f32>) {
     let mut workspace = loaded(net, model);
-    let tally = workspace.judge(net);
-    (tally.loss / tally.weight, workspace.scores(net).flat_map(|(scores, _)| scores.to_vec()).collect())
+    let tally = workspace.evaluate(net);
+    (tally.loss / tally.n_samples, workspace.scores(net).flat_map(|(scores, _)| scores.to_vec()).collect())
 }
 
 /// The header of a safetensors file, and the bytes of each tensor by name.
@@ -101,7 +101,7 @@ fn models_of_pytorch_give_its_scores_here() {
     ] {
         let expected: Value =
             serde_json::from_slice(&std::fs::read(torch(&format!("{name}.json"))).unwrap()).unwrap();
-        for path in ebbflow::train::Path::available() {
+        for path in ebbflow::train::KernelPath::available() {
             let net = Net::new(&spec(name), path).unwrap();
             for file in files {
                 let model = read_model(&torch(&format!("{file}.safetensors")), net.layout()).unwrap();
@@ -124,7 +124,7 @@ fn models_of_pytorch_give_its_scores_here() {
 fn models_of_pytorch_are_written_as_pytorch_wrote_them() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["mlp", "norm", "chars"] {
-        let net = Net::new(&spec(name), ebbflow::train::Path::Portable).unwrap();
+        let net = Net::new(&spec(name), ebbflow::train::KernelPath::Portable).unwrap();
         let theirs = torch(&format!("{name}.safetensors"));
         let own = folder.path().join(name);
         write_model(&own, net.layout(), &read_model(&theirs, net.layout()).unwrap()).unwrap();
@@ -150,13 +150,13 @@ fn models_trained_here_have_what_pytorch_looks_for() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exchange");
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["mlp", "norm", "chars"] {
-        let net = Net::new(&spec(name), ebbflow::train::Path::Portable).unwrap();
+        let net = Net::new(&spec(name), ebbflow::train::KernelPath::Portable).unwrap();
         let start = net.initial(3);
         let rule = StepRule { learning_rate: 0.3, ..StepRule::default() };
         let mut model = start.clone();
         for _ in 0..20 {
             let mut workspace = loaded(&net, &model);
-            workspace.follow(&net, &rule, &start);
+            workspace.set_step_rule(&net, &rule, &start);
             workspace.step(&net, &mut Stream::of_run(1, "dropout"));
             let moved = workspace.minus(&net, &model);
             model.iter_mut().zip(moved).for_each(|(value, moved)| *value += moved);

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_round::{Amount, ClientId, Job, Parcel, StepRule, Work};
-use ebb_train::data::{Held, Labelled, Samples};
+use ebb_train::data::{LabelledTask, Partition, Samples};
 use ebb_train::net::{Input, Net, named};
 use ebb_train::read::{self, Images, Part};
-use ebb_train::{Path, Task};
+use ebb_train::{KernelPath, Task};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
@@ -77,15 +77,15 @@ fn batches(
     samples: &Arc<Samples>,
     repeats: usize,
 ) -> Result<(&'static str, Spread, Spread, Spread), Box<dyn Error>> {
-    let path = Path::chosen()?;
+    let path = KernelPath::chosen()?;
     let input = Input::Image { height: 32, width: 32, channels: 3 };
     let net = Net::new(&named(network, input, 10).ok_or("no such network")?, path)?;
     let n_batches = 20;
     // From all over the set, as shuffled clients ask for them.
     let order: Vec<u32> = (0..n_batches * BATCH).map(|at| at * 7919 % samples.len() as u32).collect();
-    let held = Held { samples: Arc::clone(samples), by_client: vec![order.clone()] };
-    let test = Held { samples: Arc::clone(samples), by_client: Vec::new() };
-    let task = Labelled::new(net, 1, held, test, None);
+    let held = Partition { samples: Arc::clone(samples), by_client: vec![order.clone()] };
+    let test = Partition { samples: Arc::clone(samples), by_client: Vec::new() };
+    let task = LabelledTask::new(net, 1, held, test, None);
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(BATCH) };
     let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), learning_rate: 0.001, work };
     let mut room = vec![0.0; BATCH as usize * samples.width()];

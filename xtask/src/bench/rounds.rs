@@ -16,7 +16,7 @@ use ebb_round::{
 use ebb_settings::{Facts, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
-use ebb_train::{Stub, Task, Unjudged};
+use ebb_train::{NoEvaluation, StubTask, Task};
 use serde_json::{Value, json};
 
 use super::{Judge, Spread, grouped};
@@ -173,7 +173,7 @@ fn timed_run(
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;
     let facts = Facts { seed: SEED, n_clients: n_enrolled, n_rounds };
     let tree = Tree::parse(&text, "bench")?;
-    let task = Arc::new(Stub::sized(n_enrolled, N_PARAMS));
+    let task = Arc::new(StubTask::sized(n_enrolled, N_PARAMS));
     let world = World::build(&tree.table("world", facts), task.as_ref())?;
     let mut roles = Registry::standard().build(&tree, facts)?;
     roles.server.start_from(task.initial());
@@ -206,7 +206,7 @@ fn timed_run(
             began = Instant::now();
         }
         let round_began = Instant::now();
-        let outcome = engine.round(&mut fleet, &mut Unjudged)?;
+        let outcome = engine.round(&mut fleet, &mut NoEvaluation)?;
         n_asked += outcome.cohort.selected.len();
         clock.time(Part::Record, || {
             let row = Row::new(engine.census(), &outcome, None);

@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use ebb_round::{Amount, ClientId, Job, LocalRule, LocalRun, Parcel, StepRule, Stream, Work};
 use ebb_train::backend::{Backend, Threads, TrainingJob};
-use ebb_train::data::{Held, Labelled, Samples};
+use ebb_train::data::{LabelledTask, Partition, Samples};
 use ebb_train::net::{Input, Layer, Net, Spec, named};
-use ebb_train::{Path, Task, read};
+use ebb_train::{KernelPath, Task, read};
 use serde_json::{Value, json};
 
 use super::{Judge, Spread};
@@ -229,7 +229,7 @@ struct Bench {
     repeats: usize,
     threads: NonZeroUsize,
     /// The path that is used, and AVX2 where that is another and peers are there to compare with.
-    paths: Vec<Path>,
+    paths: Vec<KernelPath>,
     /// Of matrix products on all threads, in GFLOP/s.
     peak: f64,
     peers: Option<Peers>,
@@ -248,7 +248,7 @@ pub(super) struct Figures {
 
 /// What we reached on one path.
 struct Ours {
-    path: Path,
+    path: KernelPath,
     per_second: Spread,
     /// Of the first rounds.
     losses: Vec<f64>,
@@ -263,7 +263,7 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Figures>
             format!("no workload {name}; there are {}", known().collect::<Vec<_>>().join(", ")).into()
         );
     }
-    let path = Path::chosen()?;
+    let path = KernelPath::chosen()?;
     let images =
         if read::data_folder(None).is_ok() { "MNIST" } else { "noise, for EBBFLOW_DATA names no folder" };
     println!(
@@ -273,7 +273,9 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Figures>
     let mut paths = vec![path];
     let mut installed = None;
     if args.peers {
-        paths.extend([Path::Avx2].into_iter().filter(|avx2| path == Path::Avx512 && path != *avx2));
+        paths.extend(
+            [KernelPath::Avx2].into_iter().filter(|avx2| path == KernelPath::Avx512 && path != *avx2),
+        );
         match Peers::install(args.venv.as_deref()) {
             Ok(peers) => installed = Some(peers),
             Err(error) => println!("no peer is measured: {error}"),
@@ -341,7 +343,7 @@ impl Workload {
     /// Rounds a second in each repeat, and the losses of the first two rounds.
     fn train(
         &self,
-        task: &Labelled,
+        task: &LabelledTask,
         cohorts: &[Vec<usize>],
         threads: NonZeroUsize,
         repeats: usize,
@@ -414,11 +416,11 @@ impl Workload {
         (0..COHORTS).map(drawn).collect()
     }
 
-    fn task(&self, path: Path, samples: Arc<Samples>) -> Result<Labelled, Box<dyn Error>> {
+    fn task(&self, path: KernelPath, samples: Arc<Samples>) -> Result<LabelledTask, Box<dyn Error>> {
         let held = |client: usize| (client * self.samples) as u32..((client + 1) * self.samples) as u32;
         let by_client = (0..self.clients).map(|client| held(client).collect()).collect();
-        let test = Held { samples: Arc::clone(&samples), by_client: Vec::new() };
-        Ok(Labelled::new(Net::new(&self.spec()?, path)?, 1, Held { samples, by_client }, test, None))
+        let test = Partition { samples: Arc::clone(&samples), by_client: Vec::new() };
+        Ok(LabelledTask::new(Net::new(&self.spec()?, path)?, 1, Partition { samples, by_client }, test, None))
     }
 
     /// MNIST where the network is for it and it is there, and noise otherwise: zeros and ties in real images
@@ -507,7 +509,7 @@ impl Figures {
     }
 
     fn aim_of(&self, ours: &Ours) -> f64 {
-        if ours.path == Path::Avx2 { AVX2_PART * self.aim } else { self.aim }
+        if ours.path == KernelPath::Avx2 { AVX2_PART * self.aim } else { self.aim }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -568,7 +570,7 @@ fn described(layer: &Layer, input: Input) -> Value {
         }),
         Layer::MaxPool { size } | Layer::AvgPool { size } => json!({ "kind": kind, "size": size }),
         Layer::Dense { units } => json!({ "kind": kind, "units": units }),
-        Layer::Dropout { chance } | Layer::ChannelDropout { chance } => {
+        Layer::Dropout { probability: chance } | Layer::ChannelDropout { probability: chance } => {
             json!({ "kind": kind, "chance": chance })
         }
         Layer::Embedding { width } => {
@@ -641,7 +643,7 @@ mod tests {
             about: String::new(),
             gflop: 1.0,
             aim: 6.0,
-            ours: vec![ours(Path::Avx512, 10.0), ours(Path::Avx2, 7.0)],
+            ours: vec![ours(KernelPath::Avx512, 10.0), ours(KernelPath::Avx2, 7.0)],
             outcomes: vec![Outcome { peer: "JAX", tried: vec![], reached }],
         }
     }
@@ -693,7 +695,7 @@ mod tests {
     #[test]
     fn every_workload_has_a_network_that_takes_its_samples() {
         for workload in WORKLOADS {
-            let net = Net::new(&workload.spec().unwrap(), Path::Portable).unwrap();
+            let net = Net::new(&workload.spec().unwrap(), KernelPath::Portable).unwrap();
             assert_eq!(net.input_len(), shape(workload.input).iter().product::<usize>(), "{}", workload.name);
         }
     }

@@ -9,7 +9,7 @@ use ebb_settings::{Facts, Tree};
 use ebb_sim::{Roll, World};
 use serde_json::{Value, json};
 
-use ebb_train::Stub;
+use ebb_train::StubTask;
 
 use super::machine::memory_bytes;
 use super::{Judge, Spread, grouped};
@@ -71,7 +71,7 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Figures>, Box<dyn Error>> {
 fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, Box<dyn Error>> {
     let (mut round_ms, mut bytes_per_client) = (Vec::new(), None);
     for n_clients in SIZES {
-        let task = Arc::new(Stub::sized(n_clients, 1));
+        let task = Arc::new(StubTask::sized(n_clients, 1));
         let facts = Facts { seed: 1, n_clients, n_rounds: n_rounds as u32 };
         let tree = Tree::parse(text, "bench")?;
         let before = memory_bytes("VmRSS");

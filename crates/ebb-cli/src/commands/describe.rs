@@ -1,7 +1,7 @@
 //! `ebbflow describe`: what a recipe or method does, and its settings.
 
 use ebb_methods::registry::ROLES;
-use ebb_methods::{Recipe, Registry, particulars};
+use ebb_methods::{Recipe, Registry, method_cards};
 use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
@@ -48,8 +48,8 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 }
             }
             Some(table) => {
-                let own = |own: &&particulars::MethodCard| own.table == table && own.name == named.name;
-                if let Some(own) = particulars::STANDARD.iter().find(own) {
+                let own = |own: &&method_cards::MethodCard| own.table == table && own.name == named.name;
+                if let Some(own) = method_cards::STANDARD.iter().find(own) {
                     tell([own.paper, own.assumes, own.keeps, own.costs, own.defaults])?;
                 }
                 say(&format!("answers: {} In a configuration:", capital(named.question)))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ebb_exec::{External, TIMEOUT};
+use ebb_exec::{DEFAULT_TIMEOUT, ExternalTask};
 use ebb_methods::Registry;
 use ebb_net::client::{self, Invitation, JoinError, Joining, Left, Limits, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
@@ -43,7 +43,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.place.data.clone());
-    let timeout = args.worker_timeout.unwrap_or(TIMEOUT);
+    let timeout = args.worker_timeout.unwrap_or(DEFAULT_TIMEOUT);
     // Whether what is wrong with making the trainer stays wrong.
     let stays_wrong = Arc::new(AtomicBool::new(false));
     let wrong = Arc::clone(&stays_wrong);
@@ -105,7 +105,7 @@ fn with_worker(
     slice: Option<u32>,
 ) -> Result<Box<dyn Trainer>, CliError> {
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
-    let task = External::of_one(slice, invitation.layout.clone(), command.to_vec(), timeout)
+    let task = ExternalTask::for_client(slice, invitation.layout.clone(), command.to_vec(), timeout)
         .map_err(CliError::Unavailable)?;
     let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
     let roles = registry.build(&given(invitation)?, facts)?;

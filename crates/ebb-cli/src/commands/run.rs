@@ -48,7 +48,7 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
 pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Result<(), CliError> {
     let folder = writer.folder().to_owned();
     if !how.json && !how.quiet {
-        run.task.notes().iter().for_each(|line| note(&format!("data: {line}")));
+        run.task.remarks().iter().for_each(|line| note(&format!("data: {line}")));
         run.fleet.world().notes().iter().for_each(|line| note(&format!("world: {line}")));
         run.notes.iter().for_each(|line| note(line));
     }

@@ -4,11 +4,11 @@ use std::io::{BufRead, StdinLock, Write};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use ebb_exec::protocol::{Ask, Reply, Rule};
+use ebb_exec::protocol::{Reply, Request, StepSettings};
 use ebb_exec::{read_vector, write_vector};
 use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, StepFeature, StepRule, Work};
 use ebb_settings::Facts;
-use ebb_train::{Task, Trainee};
+use ebb_train::{LocalTrainer, Task};
 
 use crate::CliError;
 use crate::args::Worker;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
     let mut next = hear(&mut lines)?;
     while let Some(ask) = next {
         next = match ask {
-            Ask::Begin { .. } => one_run(task.as_ref(), ask, &mut lines)?,
+            Request::Begin { .. } => one_run(task.as_ref(), ask, &mut lines)?,
             ask => {
                 say(&alone(task.as_ref(), &ask).unwrap_or_else(wrong))?;
                 hear(&mut lines)?
@@ -36,8 +36,8 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
 }
 
 /// Does one run; returns the first thing that is asked after it.
-fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Option<Ask>, CliError> {
-    let Ask::Begin { client, round, seed, model, batch, steps } = begin else {
+fn one_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
+    let Request::Begin { client, round, seed, model, batch, steps } = begin else {
         unreachable!("only a beginning begins")
     };
     let limit = NonZeroU32::new(steps).unwrap_or(NonZeroU32::MIN);
@@ -58,12 +58,15 @@ fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Opt
     say(&Reply::default())?;
     while let Some(ask) = hear(lines)? {
         let reply = match &ask {
-            Ask::Steps { count, rule } => train_on(task, trainee.as_mut(), *count, rule),
-            Ask::Update { file } => update(task, trainee.as_ref(), file),
-            Ask::Gradient { file } => {
+            Request::Steps { count, rule } => train_on(task, trainee.as_mut(), *count, rule),
+            Request::Update { file } => update(task, trainee.as_ref(), file),
+            Request::Gradient { file } => {
                 write_vector(file, task.layout(), &trainee.full_gradient()).map(|()| Reply::default())
             }
-            Ask::Describe { .. } | Ask::Begin { .. } | Ask::Loss { .. } | Ask::Evaluate { .. } => {
+            Request::Describe { .. }
+            | Request::Begin { .. }
+            | Request::Loss { .. }
+            | Request::Evaluate { .. } => {
                 return Ok(Some(ask));
             }
         };
@@ -72,10 +75,15 @@ fn one_run(task: &dyn Task, begin: Ask, lines: &mut StdinLock<'_>) -> Result<Opt
     Ok(None)
 }
 
-fn train_on(task: &dyn Task, trainee: &mut dyn LocalRun, count: u32, rule: &Rule) -> Result<Reply, String> {
+fn train_on(
+    task: &dyn Task,
+    trainee: &mut dyn LocalRun,
+    count: u32,
+    rule: &StepSettings,
+) -> Result<Reply, String> {
     let push = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
     let adam = rule.adam.map(|[beta1, beta2, epsilon]| Adam { beta1, beta2, epsilon });
-    let &Rule { rate, momentum, nesterov, weight_decay, pull, clip, .. } = rule;
+    let &StepSettings { rate, momentum, nesterov, weight_decay, pull, clip, .. } = rule;
     let rule = StepRule {
         learning_rate: rate,
         momentum,
@@ -89,9 +97,9 @@ fn train_on(task: &dyn Task, trainee: &mut dyn LocalRun, count: u32, rule: &Rule
     Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
 }
 
-fn update(task: &dyn Task, trainee: &dyn Trainee, file: &std::path::Path) -> Result<Reply, String> {
+fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
     write_vector(file, task.layout(), &trainee.delta())?;
-    let done = trainee.so_far();
+    let done = trainee.result_so_far();
     Ok(Reply {
         steps: Some(done.as_ref().map_or(0, |done| done.steps.get())),
         loss: done.as_ref().map(|done| f64::from(done.loss)),
@@ -102,13 +110,13 @@ fn update(task: &dyn Task, trainee: &dyn Trainee, file: &std::path::Path) -> Res
 }
 
 /// What is asked outside of a run.
-fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
+fn alone(task: &dyn Task, ask: &Request) -> Result<Reply, String> {
     let client_of = |client: u32| match client as usize {
         idx if idx < task.n_clients() => Ok(ClientId::new(idx)),
         _ => Err(format!("there is no client {client}")),
     };
     match ask {
-        Ask::Describe { client } => {
+        Request::Describe { client } => {
             let client = client_of(*client)?;
             Ok(Reply {
                 samples: Some(f64::from(task.samples(client))),
@@ -118,21 +126,21 @@ fn alone(task: &dyn Task, ask: &Ask) -> Result<Reply, String> {
                 ..Reply::default()
             })
         }
-        Ask::Loss { client, model, .. } => {
+        Request::Loss { client, model, .. } => {
             let model = read_vector(model, task.layout())?;
             Ok(Reply { loss: Some(f64::from(task.loss(client_of(*client)?, &model))), ..Reply::default() })
         }
-        Ask::Evaluate { client, model } => {
+        Request::Evaluate { client, model } => {
             let model = read_vector(model, task.layout())?;
             let tally = match client {
                 Some(client) => {
-                    task.test_client(client_of(*client)?, &model).ok_or("this client keeps no samples")?
+                    task.evaluate_client(client_of(*client)?, &model).ok_or("this client keeps no samples")?
                 }
-                None => (0..task.n_test_pieces())
-                    .map(|piece| task.test_piece(piece, &model))
+                None => (0..task.n_test_batches())
+                    .map(|piece| task.evaluate_batch(piece, &model))
                     .fold(ebb_train::Tally::default(), |sum, tally| sum + tally),
             };
-            let (samples, loss) = (Some(tally.weight), Some(tally.loss));
+            let (samples, loss) = (Some(tally.n_samples), Some(tally.loss));
             Ok(Reply { samples, loss, hits: tally.hits, ..Reply::default() })
         }
         _ => Err("no run was begun".to_owned()),
@@ -144,7 +152,7 @@ fn wrong(error: String) -> Reply {
 }
 
 /// What is asked next; nothing once nobody asks any more.
-fn hear(lines: &mut StdinLock<'_>) -> Result<Option<Ask>, CliError> {
+fn hear(lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
     let mut line = String::new();
     let failed = |error| CliError::file("reading", std::path::Path::new("standard input"), error);
     if lines.read_line(&mut line).map_err(failed)? == 0 {

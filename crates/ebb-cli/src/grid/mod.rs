@@ -248,7 +248,7 @@ impl Grid {
             // Seeds change nothing about what is valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
                 let run = Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
-                let data = run.task.notes().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
+                let data = run.task.remarks().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
                 // What is noted of a recording is so with any seed.
                 let world = run.fleet.world().notes().iter().map(|note| format!("world: {note}"));
                 let methods = run.notes.iter().map(|note| format!("{}: {note}", cell.method));

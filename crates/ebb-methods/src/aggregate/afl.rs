@@ -14,9 +14,9 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::remembered::StoredUpdates;
-use crate::answers::add;
+use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
+use crate::own_updates::add;
 
 /// The registry's line for what came in.
 pub const CD: Entry<dyn Aggregator> = Entry {

@@ -17,7 +17,7 @@ use ebb_round::{
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use crate::answers::add;
+use crate::own_updates::add;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

@@ -9,7 +9,7 @@ use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use crate::local::reach::EffectiveSteps;
+use crate::local::effective_steps::EffectiveSteps;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

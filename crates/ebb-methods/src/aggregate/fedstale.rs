@@ -13,10 +13,10 @@ use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::chances::{ParticipationProbabilities, ProbabilitySource};
-use super::remembered::StoredUpdates;
-use crate::answers::{add, no_stand_ins, own};
+use super::probabilities::{ParticipationProbabilities, ProbabilitySource};
+use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
+use crate::own_updates::{add, no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

@@ -13,7 +13,7 @@ use ebb_round::{Aggregate, Aggregator, Contribution, Metrics, Retention, Round, 
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use crate::answers::{add, no_stand_ins};
+use crate::own_updates::{add, no_stand_ins};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

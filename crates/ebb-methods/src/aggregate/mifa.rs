@@ -15,9 +15,9 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
-use super::remembered::StoredUpdates;
-use crate::answers::{no_stand_ins, own};
+use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
+use crate::own_updates::{no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

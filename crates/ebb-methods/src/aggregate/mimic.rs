@@ -12,9 +12,9 @@ use ebb_round::{
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::remembered::StoredUpdates;
-use crate::answers::{add, no_stand_ins, own};
+use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
+use crate::own_updates::{add, no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {

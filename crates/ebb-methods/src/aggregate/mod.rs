@@ -1,21 +1,21 @@
 //! With what weight does each contribution count?
 
 pub mod afl;
-mod chances;
 mod columns;
 pub mod fedbuff;
 pub mod fednova;
 pub mod fedstale;
 pub mod fedvarp;
-pub mod inverse;
+pub mod inverse_probability;
 pub mod krum;
 pub mod mean;
 pub mod median;
 pub mod mifa;
 pub mod mimic;
-mod remembered;
+mod probabilities;
 pub mod schemes;
 pub mod share;
+mod stored_updates;
 pub mod trimmed_mean;
 
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! What does a client do with the job?
 
 pub mod amplified_scaffold;
+pub(crate) mod effective_steps;
 pub mod fedprox;
 pub mod focus;
 pub mod plan;
-pub(crate) mod reach;
 pub mod scaffold;
 pub mod sgd;
 

@@ -3,7 +3,7 @@
 use ebb_round::{ClientId, Stream};
 
 use super::draw::{InclusionProbabilities, Sampler, cap_probabilities};
-use super::urn::WeightTree;
+use super::weight_tree::WeightTree;
 
 /// `count` of the clients in proportion to their weights, as far as nobody can be drawn with more than chance 1: all of them if there are no more.
 /// By `multinomial-nr` one after another, each time in proportion to the weights of those that are left. Whoever has no weight is drawn

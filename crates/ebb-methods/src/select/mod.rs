@@ -18,7 +18,7 @@ pub mod pow_d;
 pub mod round_robin;
 pub mod rpow_d;
 pub mod uniform;
-pub mod urn;
+pub mod weight_tree;
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -7,7 +7,7 @@ use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{DrawnCohort, InclusionProbabilities, Sampler};
-use super::urn::WeightTree;
+use super::weight_tree::WeightTree;
 use super::{Among, check_cohort};
 
 /// The registry's line.

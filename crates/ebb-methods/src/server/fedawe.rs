@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::one;
 use super::own_models::OwnModels;
-use crate::answers::{add, no_aggregator, no_stand_ins, own};
+use crate::own_updates::{add, no_aggregator, no_stand_ins, own};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {

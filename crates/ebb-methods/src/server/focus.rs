@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::{moved_model, one};
 use crate::aggregate::EmptyRounds;
-use crate::answers::{no_aggregator, no_stand_ins};
 use crate::local::focus::GRADIENT;
+use crate::own_updates::{no_aggregator, no_stand_ins};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {

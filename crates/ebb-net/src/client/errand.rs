@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use ebb_round::{Job, Parcel, RoundNo};
 use ebb_train::Tally;
-use ebb_train::backend::Trained;
+use ebb_train::backend::TrainedUpdate;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -152,7 +152,7 @@ pub(super) struct Errand {
 #[derive(Debug)]
 pub(super) enum Came {
     /// An update, and how long a step took in seconds; nothing, if not one step was done.
-    Trained(Option<(Trained, f64)>),
+    Trained(Option<(TrainedUpdate, f64)>),
     Loss(f32, u32),
     Judged(Tally),
 }

@@ -219,7 +219,7 @@ pub(crate) fn whole_files() -> [Vec<u8>; 2] {
     home.secret = [7; 32];
     home.enrolled = Some((7, vec![1; 16]));
     home.keep_identity().unwrap();
-    home.memory.note(3, Parcel::of(vec![1.0, 2.0]));
+    home.memory.stage(3, Parcel::of(vec![1.0, 2.0]));
     home.residue = Parcel::of(vec![0.5, 0.25]);
     home.next_residue = Some((4, Parcel::of(vec![0.125, 0.0])));
     let answer = wire::Answer { round: 4, ticket: vec![5; 16].into(), steps: 2, ..wire::Answer::default() };
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(home.secret, secret);
         home.enrolled = Some((7, vec![1; 16]));
         home.keep_identity().unwrap();
-        home.memory.note(3, Parcel::of(vec![1.0]));
+        home.memory.stage(3, Parcel::of(vec![1.0]));
         home.next_residue = Some((3, Parcel::of(vec![0.5])));
         home.settled(2, true).unwrap();
         assert_eq!(home.residue, Parcel::default());
@@ -261,7 +261,7 @@ mod tests {
             (again.enrolled.clone(), again.residue.clone()),
             (Some((7, vec![1; 16])), Parcel::of(vec![0.5]))
         );
-        assert_eq!(again.memory.recall(4, Some(3)).model, [1.0]);
+        assert_eq!(again.memory.commit_until(4, Some(3)).model, [1.0]);
     }
 
     #[cfg(unix)]

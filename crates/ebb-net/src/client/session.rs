@@ -485,7 +485,7 @@ impl Member {
             Wanted::Job(job) => job.heard,
             Wanted::Probe(_) | Wanted::Evaluate(_) | Wanted::Settling(..) => None,
         };
-        let memory = self.home.memory.recall(errand.wanted.round(), heard);
+        let memory = self.home.memory.commit_until(errand.wanted.round(), heard);
         if matches!(errand.wanted, Wanted::Job(_)) {
             self.home.heard(heard);
         }
@@ -544,7 +544,7 @@ impl Member {
                 }
                 let remembers = trained.memory.is_some();
                 if let Some(memory) = trained.memory {
-                    self.home.memory.note(round, memory);
+                    self.home.memory.stage(round, memory);
                 }
                 // On the disk before it is sent: whoever is heard must remember.
                 if (remembers || rounds)
@@ -563,7 +563,7 @@ impl Member {
             }
             Ok(Came::Judged(tally)) => {
                 self.errand = None;
-                let (samples, loss, hits) = (tally.weight, tally.loss, tally.hits);
+                let (samples, loss, hits) = (tally.n_samples, tally.loss, tally.hits);
                 say(to, Say::Evaluated(wire::Evaluated { round, samples, loss, hits })).await?;
             }
         }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{ClientId, Job, LocalRule, Parcel, StepFeature, Stream};
-use ebb_train::backend::{Trained, TrainingJob, train_while};
+use ebb_train::backend::{TrainedUpdate, TrainingJob, train_while};
 use ebb_train::{Tally, Task};
 
 use super::{AtWork, Interrupter, Trainer};
@@ -33,7 +33,7 @@ impl Trainer for TaskTrainer {
 
     fn abilities(&self) -> Abilities {
         let evaluate = self.task.held_out(self.slice) > 0;
-        let probe = self.task.can(StepFeature::Loss);
+        let probe = self.task.supports(StepFeature::Loss);
         Abilities { partial: true, sides: true, own_start: true, probe, evaluate }
     }
 
@@ -42,7 +42,7 @@ impl Trainer for TaskTrainer {
         job: &Job,
         memory: &Arc<Parcel>,
         at_work: &AtWork,
-    ) -> Result<Option<Trained>, String> {
+    ) -> Result<Option<TrainedUpdate>, String> {
         let assignment = TrainingJob {
             client: self.slice,
             job: Arc::new(job.clone()),
@@ -54,7 +54,7 @@ impl Trainer for TaskTrainer {
             !at_work.is_stopped()
         };
         let trained = train_while(self.task.as_ref(), self.rule.as_ref(), self.seed, &assignment, &go_on);
-        self.task.failed().map_or(Ok(trained), Err)
+        self.task.take_failure().map_or(Ok(trained), Err)
     }
 
     fn loss(&mut self, job: &Job, samples: Option<NonZeroU32>) -> Result<f32, String> {
@@ -65,19 +65,19 @@ impl Trainer for TaskTrainer {
                 self.task.batch_loss(self.slice, &job.global.model, samples, &mut stream)
             }
         };
-        self.task.failed().map_or(Ok(loss), Err)
+        self.task.take_failure().map_or(Ok(loss), Err)
     }
 
     fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
         let judged = self
             .task
-            .test_client(self.slice, model)
+            .evaluate_client(self.slice, model)
             .ok_or_else(|| "this client keeps no samples to judge models".to_owned());
-        self.task.failed().map_or(judged, Err)
+        self.task.take_failure().map_or(judged, Err)
     }
 
     fn interrupter(&self) -> Option<Interrupter> {
         let task = Arc::clone(&self.task);
-        self.task.is_outside().then(|| Arc::new(move || task.interrupt()) as Interrupter)
+        self.task.is_external().then(|| Arc::new(move || task.interrupt()) as Interrupter)
     }
 }

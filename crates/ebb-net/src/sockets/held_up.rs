@@ -157,7 +157,7 @@ impl Trainer for Any {
         Abilities::default()
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
         Ok(Some(added(job, 1.0)))
     }
 }
@@ -191,7 +191,7 @@ impl Trainer for CutOff {
         Abilities { partial: true, ..Abilities::default() }
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
         if self.began.send(job.round).is_ok() {
             self.way.send_replace(false);
             // That its time is over it does not hear.
@@ -248,7 +248,7 @@ impl Trainer for Gated {
         Abilities::default()
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
         drop(self.0.read());
         Ok(Some(added(job, 1.0)))
     }

@@ -120,7 +120,7 @@ fn model(numbers: usize) -> Bytes {
 }
 
 /// What a trainer makes of a job.
-type Trains = fn(&Job, &AtWork) -> Result<Option<Trained>, String>;
+type Trains = fn(&Job, &AtWork) -> Result<Option<TrainedUpdate>, String>;
 
 struct Trial(Trains);
 
@@ -133,37 +133,42 @@ impl Trainer for Trial {
         Abilities { partial: true, ..Abilities::default() }
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(
+        &mut self,
+        job: &Job,
+        _: &Arc<Parcel>,
+        at_work: &AtWork,
+    ) -> Result<Option<TrainedUpdate>, String> {
         (self.0)(job, at_work)
     }
 }
 
 /// Trains in no time, as long as it was asked.
-fn at_once(job: &Job, _: &AtWork) -> Result<Option<Trained>, String> {
+fn at_once(job: &Job, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
     let steps = job.work.steps(10);
     Ok(Some(of_steps(job, steps)))
 }
 
 /// Trains until it is told to end, and has done one step by then.
-fn half_done(job: &Job, at_work: &AtWork) -> Result<Option<Trained>, String> {
+fn half_done(job: &Job, at_work: &AtWork) -> Result<Option<TrainedUpdate>, String> {
     at_work.wait(Duration::from_secs(60));
     Ok(Some(of_steps(job, NonZeroU32::MIN)))
 }
 
 /// The same, with nothing to show for it.
-fn nothing_done(_: &Job, at_work: &AtWork) -> Result<Option<Trained>, String> {
+fn nothing_done(_: &Job, at_work: &AtWork) -> Result<Option<TrainedUpdate>, String> {
     at_work.wait(Duration::from_secs(60));
     Ok(None)
 }
 
-fn of_steps(job: &Job, steps: NonZeroU32) -> Trained {
+fn of_steps(job: &Job, steps: NonZeroU32) -> TrainedUpdate {
     let mut trained = added(job, 0.0);
     trained.update.delta = Parcel::of(vec![0.0; NUMBERS]);
     (trained.update.steps, trained.update.steps_requested) = (steps, job.work.steps(10));
     trained
 }
 
-fn must_not_train(_: &Job, _: &AtWork) -> Result<Option<Trained>, String> {
+fn must_not_train(_: &Job, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
     panic!("it should not have come to this");
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use ebb_round::{Bits, ClientId, Job, Layout, Loader, RoundNo, Saver};
 use ebb_settings::{Entry, Facts, SettingsError, Tree};
-use ebb_train::{Tally, Task, Trainee};
+use ebb_train::{LocalTrainer, Tally, Task};
 
 use super::{ALL, Availability};
 
@@ -37,7 +37,7 @@ impl Task for Holdings {
     fn initial(&self) -> Vec<f32> {
         Vec::new()
     }
-    fn begin<'t>(&'t self, _: ClientId, _: &'t Job, _: u64, _: NonZeroU32) -> Box<dyn Trainee + 't> {
+    fn begin<'t>(&'t self, _: ClientId, _: &'t Job, _: u64, _: NonZeroU32) -> Box<dyn LocalTrainer + 't> {
         unreachable!("nobody trains here")
     }
     fn loss(&self, _client: ClientId, _model: &[f32]) -> f32 {
@@ -46,13 +46,13 @@ impl Task for Holdings {
     fn has_accuracy(&self) -> bool {
         false
     }
-    fn n_test_pieces(&self) -> usize {
+    fn n_test_batches(&self) -> usize {
         0
     }
-    fn test_piece(&self, _piece: usize, _model: &[f32]) -> Tally {
+    fn evaluate_batch(&self, _piece: usize, _model: &[f32]) -> Tally {
         Tally::default()
     }
-    fn test_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {
+    fn evaluate_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {
         None
     }
 }

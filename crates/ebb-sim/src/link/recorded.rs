@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
-use ebb_train::read::{Column, Meant, Place, Table as Rows, TableForm, find_file, table};
+use ebb_train::read::{Column, ColumnRole, RowLocation, Table as Rows, TableForm, find_file, table};
 use serde::{Deserialize, Serialize};
 
 use super::{Link, seconds};
@@ -92,7 +92,7 @@ fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], Str
 /// The names in a column, which must be there, row by row.
 fn names<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
     match column(rows, name) {
-        Some(Column::Categories { places, names }) => {
+        Some(Column::Categories { codes: places, names }) => {
             Ok(places.iter().map(|&place| names[place as usize].trim()).collect())
         }
         _ => Err(missing(file, name)),
@@ -110,7 +110,7 @@ fn missing(file: &Path, name: &str) -> String {
 /// Reads these columns: devices have names, all else is numbers.
 fn read(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
     let meant = |name: &str| {
-        let meant = if name == "device" { Meant::Class } else { Meant::Number };
+        let meant = if name == "device" { ColumnRole::Class } else { ColumnRole::Number };
         wanted.contains(&name).then_some(meant)
     };
     table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, wanted))
@@ -121,7 +121,7 @@ fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -
     match numbers.iter().enumerate().find(|(_, number)| !right(**number)) {
         None => Ok(()),
         Some((row, found)) => {
-            let (place, file) = (Place::of(file, TableForm::default(), row), file.display());
+            let (place, file) = (RowLocation::of(file, TableForm::default(), row), file.display());
             Err(format!("{file}: expected {expected} in {place}, found {found}; correct it"))
         }
     }
@@ -133,7 +133,7 @@ fn check_speeds(file: &Path, speeds: &[f64], bits_per_s: f64) -> Result<(), Stri
     let Some(row) = speeds.iter().position(|speed| seconds(1, speed * bits_per_s) > MOST_S) else {
         return Ok(());
     };
-    let (place, file) = (Place::of(file, TableForm::default(), row), file.display());
+    let (place, file) = (RowLocation::of(file, TableForm::default(), row), file.display());
     let expected = format!("a speed at which a byte takes at most {MOST_S} seconds");
     let found = format!("{:e}", speeds[row]);
     Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give more to kbit_s"))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ebb_train::read::{Place, ReadError};
+use ebb_train::read::{ReadError, RowLocation};
 
 /// A trace that cannot be used.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub enum TraceError {
         /// Which file.
         file: PathBuf,
         /// Where in it.
-        place: Place,
+        place: RowLocation,
         /// The client, as the file calls it.
         client: String,
         /// What is wrong with the row.
@@ -78,7 +78,7 @@ pub enum Wrong {
         /// The end of the one before.
         before_to_s: f64,
         /// Where the one before stands.
-        before: Place,
+        before: RowLocation,
     },
     /// It reaches out of the time in which the client was watched.
     Outside {
@@ -99,7 +99,7 @@ pub enum Wrong {
         /// What the other says.
         other_s: (f64, f64),
         /// Where the other stands.
-        other: Place,
+        other: RowLocation,
     },
     /// A time beyond a hundred years.
     TooLate {

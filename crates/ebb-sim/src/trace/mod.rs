@@ -32,7 +32,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-pub use ebb_train::read::Place;
+pub use ebb_train::read::RowLocation;
 pub use error::{TraceError, Wrong};
 pub use playback::{After, Beyond, ENTRY, Playback, Rules};
 pub use read::{HUNDRED_YEARS_S, Numbering, Reading};

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::path::Path;
 
-use ebb_train::read::{Column, Meant, Place, ReadError, Table, TableForm, table, table_names};
+use ebb_train::read::{Column, ColumnRole, ReadError, RowLocation, Table, TableForm, table, table_names};
 
 use super::spans::Spans;
 use super::{DAY_S, Repairs, Trace, TraceError, Wrong};
@@ -167,22 +167,22 @@ enum Times {
 impl<'f> Rows<'f> {
     fn read(file: &'f Path, form: Form) -> Result<Rows<'f>, TraceError> {
         let columns = form.columns();
-        let read = |times: Meant| {
+        let read = |times: ColumnRole| {
             table(file, TableForm::default(), |name| {
                 let at = columns.iter().position(|&column| column == Some(name))?;
-                Some(if at == 0 { Meant::Category } else { times })
+                Some(if at == 0 { ColumnRole::Category } else { times })
             })
         };
         // Numbers take a tenth of the memory of texts. But texts may be empty, and can be told where they are wrong.
-        let Table { n_rows, columns: mut read } = read(Meant::Number)
-            .or_else(|_| read(Meant::Category))
+        let Table { n_rows, columns: mut read } = read(ColumnRole::Number)
+            .or_else(|_| read(ColumnRole::Category))
             .map_err(|error| unreadable(file, error))?;
         let mut take = |name: &str| {
             let at =
                 read.iter().position(|(known, _)| known == name).expect("every column that was asked for");
             read.swap_remove(at).1
         };
-        let Some(Column::Categories { places, names }) = columns[0].map(&mut take) else {
+        let Some(Column::Categories { codes: places, names }) = columns[0].map(&mut take) else {
             unreachable!("clients were read as categories");
         };
         let times = columns[1..].iter().flatten().map(|name| Times::new(take(name))).collect();
@@ -237,8 +237,8 @@ impl<'f> Rows<'f> {
         TraceError::Row { file: self.file.to_owned(), place, client, wrong }
     }
 
-    fn place(&self, row: usize) -> Place {
-        Place::of(self.file, TableForm::default(), row)
+    fn place(&self, row: usize) -> RowLocation {
+        RowLocation::of(self.file, TableForm::default(), row)
     }
 }
 
@@ -246,7 +246,7 @@ impl Times {
     fn new(column: Column) -> Times {
         match column {
             Column::Numbers(numbers) => Times::Numbers(numbers),
-            Column::Categories { places, names: texts } => {
+            Column::Categories { codes: places, names: texts } => {
                 let finite = |text: &String| text.parse().ok().filter(|value: &f64| value.is_finite());
                 let values = texts.iter().map(finite).collect();
                 Times::Texts { places, texts, values }

@@ -25,7 +25,7 @@ pub struct TrainingJob {
 
 /// What came of an assignment.
 #[derive(Clone, Debug)]
-pub struct Trained {
+pub struct TrainedUpdate {
     /// The update.
     pub update: Update,
     /// What the client remembers from now on, once told that it was heard; `None`: as before.
@@ -41,13 +41,13 @@ pub trait Backend: Send {
         task: &dyn Task,
         rule: &dyn LocalRule,
         seed: u64,
-        assignments: &[TrainingJob],
-        deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
+        jobs: &[TrainingJob],
+        deliver: &mut dyn FnMut(usize, Option<TrainedUpdate>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError>;
 
     /// A figure of each of so many clients, in order, as `figure` says of each by its place.
-    fn figures(&self, count: usize, figure: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
-        (0..count).map(figure).collect()
+    fn map_clients(&self, count: usize, compute: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
+        (0..count).map(compute).collect()
     }
 }
 
@@ -56,9 +56,9 @@ pub(crate) fn train_one(
     task: &dyn Task,
     rule: &dyn LocalRule,
     seed: u64,
-    one: &TrainingJob,
-) -> Option<Trained> {
-    train_directed(task, seed, one, |run| rule.run(&one.job, &one.memory, run))
+    training: &TrainingJob,
+) -> Option<TrainedUpdate> {
+    train_directed(task, seed, training, |run| rule.run(&training.job, &training.memory, run))
 }
 
 /// Trains one client, and asks after every few steps whether it should go on; if not, it is cut off there.
@@ -66,37 +66,37 @@ pub fn train_while(
     task: &dyn Task,
     rule: &dyn LocalRule,
     seed: u64,
-    one: &TrainingJob,
-    go_on: &dyn Fn(u32) -> bool,
-) -> Option<Trained> {
-    train_directed(task, seed, one, |run| {
-        rule.run(&one.job, &one.memory, &mut Watched { run, go_on, done: 0 })
+    training: &TrainingJob,
+    should_continue: &dyn Fn(u32) -> bool,
+) -> Option<TrainedUpdate> {
+    train_directed(task, seed, training, |run| {
+        rule.run(&training.job, &training.memory, &mut StoppableRun { run, should_continue, done: 0 })
     })
 }
 
 /// Somebody looks on after so many steps.
-const LOOK_EVERY: u32 = 4;
+const STEPS_PER_CHECK: u32 = 4;
 
 /// A client whose steps are watched.
-struct Watched<'w> {
+struct StoppableRun<'w> {
     run: &'w mut dyn LocalRun,
-    go_on: &'w dyn Fn(u32) -> bool,
+    should_continue: &'w dyn Fn(u32) -> bool,
     done: u32,
 }
 
-impl LocalRun for Watched<'_> {
+impl LocalRun for StoppableRun<'_> {
     fn steps_requested(&self) -> u32 {
         self.run.steps_requested()
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let mut left = count;
-        while left > 0 && (self.go_on)(self.done) {
-            let wanted = left.min(LOOK_EVERY);
-            let done = self.run.steps(wanted, rule);
+        while left > 0 && (self.should_continue)(self.done) {
+            let n_steps = left.min(STEPS_PER_CHECK);
+            let done = self.run.steps(n_steps, rule);
             self.done += done;
             left -= done;
-            if done < wanted {
+            if done < n_steps {
                 break;
             }
         }
@@ -115,32 +115,32 @@ impl LocalRun for Watched<'_> {
 fn train_directed(
     task: &dyn Task,
     seed: u64,
-    one: &TrainingJob,
+    training: &TrainingJob,
     direct: impl FnOnce(&mut dyn LocalRun) -> Option<Parcel>,
-) -> Option<Trained> {
-    let mut trainee = task.begin(one.client, &one.job, seed, one.limit);
-    let asked = NonZeroU32::new(trainee.steps_requested()).expect("work is at least one step");
-    let memory = direct(trainee.as_mut());
-    let done = trainee.so_far()?;
-    let mut delta = Parcel::of(done.delta);
-    delta.side_vectors = memory.iter().flat_map(|new| changes(&one.memory, new)).collect();
+) -> Option<TrainedUpdate> {
+    let mut trainer = task.begin(training.client, &training.job, seed, training.limit);
+    let steps_asked = NonZeroU32::new(trainer.steps_requested()).expect("work is at least one step");
+    let memory = direct(trainer.as_mut());
+    let result = trainer.result_so_far()?;
+    let mut delta = Parcel::of(result.delta);
+    delta.side_vectors = memory.iter().flat_map(|new| side_vector_changes(&training.memory, new)).collect();
     let update = Update {
         delta,
-        base_round: one.job.round,
-        learning_rate: one.job.learning_rate,
-        steps: done.steps,
-        steps_requested: asked,
-        samples: task.samples(one.client),
-        loss: done.loss,
-        loss_fall: done.loss_fall,
-        accuracy: done.accuracy,
+        base_round: training.job.round,
+        learning_rate: training.job.learning_rate,
+        steps: result.steps,
+        steps_requested: steps_asked,
+        samples: task.samples(training.client),
+        loss: result.loss,
+        loss_fall: result.loss_fall,
+        accuracy: result.accuracy,
     };
-    Some(Trained { update, memory })
+    Some(TrainedUpdate { update, memory })
 }
 
 /// What travels beside the model is what the client's memory changed by, for the same reason that the model
 /// does: the server adds it to a sum over all clients.
-fn changes(old: &Parcel, new: &Parcel) -> Vec<(SideName, Vec<f32>)> {
+fn side_vector_changes(old: &Parcel, new: &Parcel) -> Vec<(SideName, Vec<f32>)> {
     let change = |(name, new): (&SideName, &Vec<f32>)| {
         let change = match old.side_vectors.get(name) {
             Some(old) => new.iter().zip(old).map(|(new, old)| new - old).collect(),

@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use ebb_round::{FleetError, LocalRule};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::{Backend, Trained, TrainingJob, train_one};
+use super::{Backend, TrainedUpdate, TrainingJob, train_one};
 use crate::Task;
 
 /// As many clients at once as there are threads. They live as long as this does: a round of small models would
@@ -43,12 +43,12 @@ impl Backend for Threads {
         task: &dyn Task,
         rule: &dyn LocalRule,
         seed: u64,
-        assignments: &[TrainingJob],
-        deliver: &mut dyn FnMut(usize, Option<Trained>) -> Result<(), FleetError>,
+        jobs: &[TrainingJob],
+        deliver: &mut dyn FnMut(usize, Option<TrainedUpdate>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError> {
-        let threads = self.count.get().min(assignments.len());
+        let threads = self.count.get().min(jobs.len());
         let Some(pool) = self.others.as_ref().filter(|_| threads > 1) else {
-            return assignments
+            return jobs
                 .iter()
                 .enumerate()
                 .try_for_each(|(at, one)| deliver(at, train_one(task, rule, seed, one)));
@@ -63,7 +63,7 @@ impl Backend for Threads {
                     let _open = OpenOnPanic(gate);
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(one) = assignments.get(at) else { break };
+                        let Some(one) = jobs.get(at) else { break };
                         if !gate.wait_for(at) || results.send((at, train_one(task, rule, seed, one))).is_err()
                         {
                             break;
@@ -74,22 +74,22 @@ impl Backend for Threads {
             drop(results);
             let _open = OpenOnPanic(&gate);
             let mut early = BTreeMap::new();
-            let mut due = 0;
-            while due < assignments.len() {
+            let mut next_due = 0;
+            while next_due < jobs.len() {
                 early.extend(inbox.try_iter());
-                while let Some(trained) = early.remove(&due) {
-                    if let Err(error) = deliver(due, trained) {
+                while let Some(trained) = early.remove(&next_due) {
+                    if let Err(error) = deliver(next_due, trained) {
                         gate.close();
                         return Err(error);
                     }
-                    due += 1;
-                    gate.delivered(due);
+                    next_due += 1;
+                    gate.advance(next_due);
                 }
-                let near = next.load(Ordering::Relaxed) < assignments.len().min(due + gate.window);
+                let near = next.load(Ordering::Relaxed) < jobs.len().min(next_due + gate.window);
                 let own = near.then(|| next.fetch_add(1, Ordering::Relaxed));
-                if let Some((at, one)) = own.and_then(|at| Some((at, assignments.get(at)?))) {
+                if let Some((at, one)) = own.and_then(|at| Some((at, jobs.get(at)?))) {
                     early.insert(at, train_one(task, rule, seed, one));
-                } else if due < assignments.len() {
+                } else if next_due < jobs.len() {
                     // A thread that panicked sends nothing more; the scope then panics as well.
                     let Ok((at, trained)) = inbox.recv() else { break };
                     early.insert(at, trained);
@@ -99,37 +99,37 @@ impl Backend for Threads {
         })
     }
 
-    fn figures(&self, count: usize, figure: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
+    fn map_clients(&self, count: usize, compute: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
         let threads = self.count.get().min(count);
         let Some(pool) = self.others.as_ref().filter(|_| threads > 1) else {
-            return (0..count).map(figure).collect();
+            return (0..count).map(compute).collect();
         };
         let next = AtomicUsize::new(0);
-        let figures: Vec<_> = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let slots: Vec<_> = (0..count).map(|_| AtomicU32::new(0)).collect();
         let work = || {
             while let at = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(slot) = figures.get(at)
+                && let Some(slot) = slots.get(at)
             {
-                slot.store(figure(at).to_bits(), Ordering::Relaxed);
+                slot.store(compute(at).to_bits(), Ordering::Relaxed);
             }
         };
         pool.in_place_scope(|scope| {
             (1..threads).for_each(|_| scope.spawn(|_| work()));
             work();
         });
-        figures.into_iter().map(|slot| f32::from_bits(slot.into_inner())).collect()
+        slots.into_iter().map(|slot| f32::from_bits(slot.into_inner())).collect()
     }
 }
 
 /// Lets clients be trained only a bounded distance ahead of what was delivered.
 struct Gate {
     window: usize,
-    stand: Mutex<Stand>,
-    moved: Condvar,
+    state: Mutex<GateState>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Stand {
+struct GateState {
     delivered: usize,
     waiting: usize,
     /// The work was called off; nothing opens the gate again.
@@ -138,35 +138,35 @@ struct Stand {
 
 impl Gate {
     fn new(window: usize) -> Self {
-        Gate { window, stand: Mutex::default(), moved: Condvar::new() }
+        Gate { window, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Waits until `at` is near enough; false when the work was called off.
     fn wait_for(&self, at: usize) -> bool {
-        let mut stand = self.stand();
-        while !stand.closed && at >= stand.delivered + self.window {
-            stand.waiting += 1;
-            stand = self.moved.wait(stand).unwrap_or_else(PoisonError::into_inner);
-            stand.waiting -= 1;
+        let mut state = self.lock();
+        while !state.closed && at >= state.delivered + self.window {
+            state.waiting += 1;
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
-        !stand.closed
+        !state.closed
     }
 
-    fn delivered(&self, count: usize) {
-        let mut stand = self.stand();
-        stand.delivered = count;
-        if stand.waiting > 0 {
-            self.moved.notify_all();
+    fn advance(&self, count: usize) {
+        let mut state = self.lock();
+        state.delivered = count;
+        if state.waiting > 0 {
+            self.changed.notify_all();
         }
     }
 
     fn close(&self) {
-        self.stand().closed = true;
-        self.moved.notify_all();
+        self.lock().closed = true;
+        self.changed.notify_all();
     }
 
-    fn stand(&self) -> MutexGuard<'_, Stand> {
-        self.stand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -191,17 +191,17 @@ mod tests {
         assert!(gate.wait_for(1));
         gate.close();
         // A result that was on its way when the work was called off.
-        gate.delivered(1);
+        gate.advance(1);
         assert!(!gate.wait_for(2) && !gate.wait_for(100));
     }
 
     #[test]
-    fn figures_come_in_order_whatever_the_number_of_threads() {
+    fn results_come_in_order_whatever_the_number_of_threads() {
         for threads in [1, 2, 5] {
             let threads = Threads::new(NonZeroUsize::new(threads).unwrap());
             for count in [0, 1, 3, 1000] {
                 let expected: Vec<_> = (0..count).map(|at| at as f32 - 0.5).collect();
-                assert_eq!(threads.figures(count, &|at| at as f32 - 0.5), expected);
+                assert_eq!(threads.map_clients(count, &|at| at as f32 - 0.5), expected);
             }
         }
     }
@@ -247,9 +247,9 @@ mod tests {
         let gate = Gate::new(2);
         std::thread::scope(|scope| {
             let far = scope.spawn(|| gate.wait_for(3));
-            gate.delivered(1);
+            gate.advance(1);
             assert!(gate.wait_for(2));
-            gate.delivered(2);
+            gate.advance(2);
             assert!(far.join().expect("waiting does not panic"));
         });
     }

@@ -11,43 +11,46 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::read::{Column, Place, Table, TableForm};
+use crate::read::{Column, RowLocation, Table, TableForm};
 
 /// `[data.encoding]`: how rows become numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Said {
+pub(super) struct EncodingTable {
     /// The classes, by their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) classes: Vec<String>,
     /// The columns that go in, in the order in which they do.
-    pub(super) columns: Vec<SaidColumn>,
+    pub(super) columns: Vec<ColumnEncoding>,
 }
 
 /// A column of numbers has a mean and a deviation, one of names has categories.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SaidColumn {
+pub(super) struct ColumnEncoding {
     pub(super) name: String,
     mean: Option<f64>,
     deviation: Option<f64>,
     categories: Option<Vec<String>>,
 }
 
-impl Said {
+impl EncodingTable {
     /// What is wrong with it, and the key below `columns` at which; `is_categorical` says which columns have names.
     pub(super) fn check(&self, is_categorical: impl Fn(&str) -> bool) -> Result<(), (usize, String)> {
         let mut seen = BTreeSet::new();
-        for (at, SaidColumn { name, mean, deviation, categories }) in self.columns.iter().enumerate() {
-            let twice = categories.as_deref().and_then(first_twice);
-            let message = match (mean, deviation, categories) {
+        for (at, ColumnEncoding { name, mean, deviation: std, categories }) in self.columns.iter().enumerate()
+        {
+            let duplicate = categories.as_deref().and_then(first_duplicate);
+            let message = match (mean, std, categories) {
                 _ if !seen.insert(name) => format!("column \"{name}\" is there twice; leave out one of them"),
-                (None, None, Some(_)) if is_categorical(name) => match twice {
-                    Some(twice) => format!("category \"{twice}\" is there twice; leave out one of them"),
+                (None, None, Some(_)) if is_categorical(name) => match duplicate {
+                    Some(duplicate) => {
+                        format!("category \"{duplicate}\" is there twice; leave out one of them")
+                    }
                     None => continue,
                 },
-                (Some(mean), Some(deviation), None) if !is_categorical(name) => {
-                    if mean.is_finite() && deviation.is_normal() && *deviation > 0.0 {
+                (Some(mean), Some(std), None) if !is_categorical(name) => {
+                    if mean.is_finite() && std.is_normal() && *std > 0.0 {
                         continue;
                     }
                     format!(
@@ -70,13 +73,13 @@ impl Said {
 }
 
 /// The first that is there for the second time.
-pub(super) fn first_twice(names: &[String]) -> Option<&String> {
+pub(super) fn first_duplicate(names: &[String]) -> Option<&String> {
     let mut seen = BTreeSet::new();
     names.iter().find(|name| !seen.insert(name.as_str()))
 }
 
 /// Rows that are trained on or judged on.
-pub(super) struct Part<'t> {
+pub(super) struct TablePart<'t> {
     pub(super) table: &'t Table,
     /// The file it was read from, and how.
     pub(super) file: (&'t Path, TableForm<'t>),
@@ -85,41 +88,41 @@ pub(super) struct Part<'t> {
     pub(super) key: &'static str,
 }
 
-impl Part<'_> {
+impl TablePart<'_> {
     /// Where a row of the table stands.
-    pub(super) fn place(&self, row: u32) -> Place {
-        Place::of(self.file.0, self.file.1, row as usize)
+    pub(super) fn location(&self, row: u32) -> RowLocation {
+        RowLocation::of(self.file.0, self.file.1, row as usize)
     }
 }
 
 /// How columns become numbers.
 pub(super) struct Encoding {
-    columns: Vec<(String, Code)>,
+    columns: Vec<(String, ColumnCode)>,
     pub(super) width: usize,
 }
 
 /// What is done about a name that no number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+pub(super) enum UnknownCategory {
     /// All numbers of its column are 0.
     Zero,
     /// It is an error.
     Refused,
 }
 
-enum Code {
+enum ColumnCode {
     Scaled {
         mean: f64,
-        deviation: f64,
+        std: f64,
     },
     /// The place of each name's number.
     OneHot(BTreeMap<String, usize>),
 }
 
 /// To mean 0 and deviation 1. A column that never changes, or by less than can be told, says nothing: it becomes 0.
-fn scaled(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Code {
+fn standardization(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> ColumnCode {
     let first = numbers.clone().next().unwrap_or(0.0);
-    let unchanging = Code::Scaled { mean: first, deviation: 1.0 };
+    let unchanging = ColumnCode::Scaled { mean: first, std: 1.0 };
     if numbers.clone().all(|number| number == first) {
         return unchanging;
     }
@@ -132,26 +135,26 @@ fn scaled(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Code {
         return unchanging;
     }
     let variance = numbers.map(|number| ((number - mean) / unit).powi(2) / count).sum::<f64>();
-    let deviation = variance.sqrt() * unit;
-    if deviation.is_normal() { Code::Scaled { mean, deviation } } else { unchanging }
+    let std = variance.sqrt() * unit;
+    if std.is_normal() { ColumnCode::Scaled { mean, std } } else { unchanging }
 }
 
 impl Encoding {
     /// As the rows of this part have it.
-    pub(super) fn fit(part: &Part<'_>, goes_in: impl Fn(&str) -> bool) -> Encoding {
+    pub(super) fn fit(part: &TablePart<'_>, goes_in: impl Fn(&str) -> bool) -> Encoding {
         let (mut columns, mut width) = (Vec::new(), 0);
         for (name, column) in part.table.columns.iter().filter(|(name, _)| goes_in(name)) {
             let code = match column {
                 Column::Numbers(numbers) => {
                     width += 1;
-                    scaled(part.rows.iter().map(|&row| numbers[row as usize]))
+                    standardization(part.rows.iter().map(|&row| numbers[row as usize]))
                 }
-                Column::Categories { places, names } => {
+                Column::Categories { codes: places, names } => {
                     let used: BTreeSet<_> = part.rows.iter().map(|&row| places[row as usize]).collect();
                     let used: BTreeSet<_> =
                         used.into_iter().map(|place| names[place as usize].clone()).collect();
                     width += used.len();
-                    Code::OneHot(used.into_iter().enumerate().map(|(at, name)| (name, at)).collect())
+                    ColumnCode::OneHot(used.into_iter().enumerate().map(|(at, name)| (name, at)).collect())
                 }
             };
             columns.push((name.clone(), code));
@@ -160,67 +163,68 @@ impl Encoding {
     }
 
     /// As it is said.
-    pub(super) fn of(said: &Said) -> Encoding {
-        let code = |column: &SaidColumn| match &column.categories {
-            Some(names) => Code::OneHot(names.iter().cloned().zip(0..).collect()),
-            None => Code::Scaled {
+    pub(super) fn from_table(table: &EncodingTable) -> Encoding {
+        let code = |column: &ColumnEncoding| match &column.categories {
+            Some(names) => ColumnCode::OneHot(names.iter().cloned().zip(0..).collect()),
+            None => ColumnCode::Scaled {
                 mean: column.mean.expect("it was checked"),
-                deviation: column.deviation.expect("it was checked"),
+                std: column.deviation.expect("it was checked"),
             },
         };
-        let columns: Vec<_> = said.columns.iter().map(|column| (column.name.clone(), code(column))).collect();
+        let columns: Vec<_> =
+            table.columns.iter().map(|column| (column.name.clone(), code(column))).collect();
         let width = columns.iter().map(|(_, code)| code.width()).sum();
         Encoding { columns, width }
     }
 
     /// How it is said, with these classes.
-    pub(super) fn said(&self, classes: Vec<String>) -> Said {
-        let column = |(name, code): &(String, Code)| {
-            let (mean, deviation, categories) = match code {
-                &Code::Scaled { mean, deviation } => (Some(mean), Some(deviation), None),
-                Code::OneHot(places) => {
+    pub(super) fn to_table(&self, classes: Vec<String>) -> EncodingTable {
+        let column = |(name, code): &(String, ColumnCode)| {
+            let (mean, std, categories) = match code {
+                &ColumnCode::Scaled { mean, std } => (Some(mean), Some(std), None),
+                ColumnCode::OneHot(places) => {
                     let mut names: Vec<_> = places.iter().collect();
                     names.sort_by_key(|(_, place)| **place);
                     (None, None, Some(names.into_iter().map(|(name, _)| name.clone()).collect()))
                 }
             };
-            SaidColumn { name: name.clone(), mean, deviation, categories }
+            ColumnEncoding { name: name.clone(), mean, deviation: std, categories }
         };
-        Said { classes, columns: self.columns.iter().map(column).collect() }
+        EncodingTable { classes, columns: self.columns.iter().map(column).collect() }
     }
 
     /// The rows of a part as numbers, or what is wrong with one.
-    pub(super) fn write(&self, part: &Part<'_>, unknown: Unknown) -> Result<Vec<f32>, String> {
+    pub(super) fn encode(&self, part: &TablePart<'_>, unknown: UnknownCategory) -> Result<Vec<f32>, String> {
         let mut all = vec![0.0; part.rows.len() * self.width];
         let mut first = 0;
         for (name, code) in &self.columns {
             let cells = part.rows.iter().zip(all.chunks_exact_mut(self.width));
             match (code, column(part.table, name)) {
-                (Code::Scaled { mean, deviation }, Column::Numbers(numbers)) => {
+                (ColumnCode::Scaled { mean, std }, Column::Numbers(numbers)) => {
                     for (&row, to) in cells {
                         let number = numbers[row as usize];
-                        to[first] = ((number - mean) / deviation) as f32;
+                        to[first] = ((number - mean) / std) as f32;
                         if !to[first].is_finite() {
-                            let place = part.place(row);
-                            let found = format!("{place}, column \"{name}\": found {number:e}");
-                            let expected = format!("too far from {mean:e} by a deviation of {deviation:e}");
+                            let location = part.location(row);
+                            let found = format!("{location}, column \"{name}\": found {number:e}");
+                            let expected = format!("too far from {mean:e} by a deviation of {std:e}");
                             return Err(format!("{found}, {expected}; correct it, or leave out the column"));
                         }
                     }
                     first += 1;
                 }
-                (Code::OneHot(known), Column::Categories { places, names }) => {
+                (ColumnCode::OneHot(known), Column::Categories { codes: places, names }) => {
                     let known_places: Vec<_> = names.iter().map(|name| known.get(name)).collect();
                     for (&row, to) in cells {
                         let place = places[row as usize] as usize;
                         match known_places[place] {
                             Some(at) => to[first + at] = 1.0,
-                            None if unknown == Unknown::Zero => {}
+                            None if unknown == UnknownCategory::Zero => {}
                             None => {
-                                let (row, found) = (part.place(row), &names[place]);
-                                let expected = some_of(known.keys().map(String::as_str));
+                                let (row, found) = (part.location(row), &names[place]);
+                                let expected = short_list(known.keys().map(String::as_str));
                                 return Err(format!(
-                                    "{row}, column \"{name}\": expected one of {expected}, found \"{found}\"; {NOT_SAID}"
+                                    "{row}, column \"{name}\": expected one of {expected}, found \"{found}\"; {UNKNOWN_CATEGORY_REMEDY}"
                                 ));
                             }
                         }
@@ -234,27 +238,27 @@ impl Encoding {
     }
 }
 
-impl Code {
+impl ColumnCode {
     fn width(&self) -> usize {
         match self {
-            Code::Scaled { .. } => 1,
-            Code::OneHot(places) => places.len(),
+            ColumnCode::Scaled { .. } => 1,
+            ColumnCode::OneHot(places) => places.len(),
         }
     }
 }
 
 /// What to do about a name that data.encoding does not have.
-pub(super) const NOT_SAID: &str =
+pub(super) const UNKNOWN_CATEGORY_REMEDY: &str =
     "correct it, take out the row, or have data.encoding name it, which over a network the server says";
 
 /// The first of some names, for an error.
-pub(super) fn some_of<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
-    let more = if names.len() > MOST_SHOWN { ", …" } else { "" };
-    names.take(MOST_SHOWN).collect::<Vec<_>>().join(", ") + more
+pub(super) fn short_list<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = if names.len() > MAX_SHOWN { ", …" } else { "" };
+    names.take(MAX_SHOWN).collect::<Vec<_>>().join(", ") + more
 }
 
 /// Names that an error shows.
-const MOST_SHOWN: usize = 8;
+const MAX_SHOWN: usize = 8;
 
 fn column<'t>(table: &'t Table, name: &str) -> &'t Column {
     let found = table.columns.iter().find(|(known, _)| known == name);
@@ -269,8 +273,8 @@ pub(super) fn numbers<'t>(table: &'t Table, name: &str) -> &'t [f64] {
 }
 
 /// The names in a column, row by row, without the full stop that ends the labels of Adult's test file.
-pub(super) fn names<'t>(part: &'t Part<'_>, name: &str) -> impl Iterator<Item = &'t str> {
-    let Column::Categories { places, names } = column(part.table, name) else {
+pub(super) fn names<'t>(part: &'t TablePart<'_>, name: &str) -> impl Iterator<Item = &'t str> {
+    let Column::Categories { codes: places, names } = column(part.table, name) else {
         unreachable!("labels and categorical columns are read as names")
     };
     part.rows.iter().map(|&row| names[places[row as usize] as usize].trim_end_matches('.'))
@@ -286,21 +290,21 @@ mod tests {
         Table { n_rows: columns[0].1.len(), columns: columns.iter().map(column).collect() }
     }
 
-    fn all(table: &Table) -> Part<'_> {
+    fn all(table: &Table) -> TablePart<'_> {
         let file = (Path::new(""), TableForm::default());
-        Part { table, file, rows: (0..table.n_rows as u32).collect(), key: "file" }
+        TablePart { table, file, rows: (0..table.n_rows as u32).collect(), key: "file" }
     }
 
     /// What a column becomes that is scaled by itself.
-    fn alone(numbers: &[f64]) -> Vec<f32> {
+    fn encode_column(numbers: &[f64]) -> Vec<f32> {
         let table = table(&[("size", numbers)]);
-        Encoding::fit(&all(&table), |_| true).write(&all(&table), Unknown::Zero).unwrap()
+        Encoding::fit(&all(&table), |_| true).encode(&all(&table), UnknownCategory::Zero).unwrap()
     }
 
     #[test]
     fn a_column_that_never_changes_becomes_0() {
         let table = table(&[("same", &[0.1; 7]), ("other", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]);
-        let rows = Encoding::fit(&all(&table), |_| true).write(&all(&table), Unknown::Zero).unwrap();
+        let rows = Encoding::fit(&all(&table), |_| true).encode(&all(&table), UnknownCategory::Zero).unwrap();
         assert!(
             rows.chunks_exact(2).zip(0_u8..).all(|(row, at)| row == [0.0, (f32::from(at) - 3.0) / 2.0]),
             "{rows:?}"
@@ -308,22 +312,23 @@ mod tests {
     }
 
     #[test]
-    fn small_differences_count_and_those_that_cannot_be_told_do_not() {
+    fn small_differences_count_unless_they_vanish_in_rounding() {
         let steps: Vec<f64> = (0..7).map(f64::from).collect();
         for factor in [1e-20, 1e-171, 1e-300, 1e30] {
-            let found = alone(&steps.iter().map(|step| step * factor).collect::<Vec<_>>());
+            let found = encode_column(&steps.iter().map(|step| step * factor).collect::<Vec<_>>());
             let expected = steps.iter().map(|step| (step - 3.0) as f32 / 2.0);
             assert!(found.iter().zip(expected).all(|(found, step)| (found - step).abs() < 1e-6), "{found:?}");
         }
-        assert_eq!(alone(&[0.0, 5e-324, 1e-320, 0.0]), [0.0; 4]);
+        assert_eq!(encode_column(&[0.0, 5e-324, 1e-320, 0.0]), [0.0; 4]);
         let largest = f64::from(f32::MAX);
-        assert_eq!(alone(&[-largest, largest]), [-1.0, 1.0]);
+        assert_eq!(encode_column(&[-largest, largest]), [-1.0, 1.0]);
     }
 
     #[test]
     fn what_is_beyond_all_numbers_is_named() {
         let (train, test) = (table(&[("size", &[0.0, 1e-30])]), table(&[("size", &[0.0, 1e10])]));
-        let error = Encoding::fit(&all(&train), |_| true).write(&all(&test), Unknown::Zero).unwrap_err();
+        let error =
+            Encoding::fit(&all(&train), |_| true).encode(&all(&test), UnknownCategory::Zero).unwrap_err();
         let expected = "row 2, column \"size\": found 1e10, too far from 5e-31 by a deviation of 5e-31; \
                         correct it, or leave out the column";
         assert_eq!(error, expected);

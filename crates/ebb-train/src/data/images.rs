@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
+use super::partition::{PartitionSettings, ReadBySplit, TestOn, TrainAndTest};
 use super::{Samples, digits};
 use crate::Task;
 use crate::net::Input;
@@ -26,7 +26,7 @@ pub struct ImageSet {
     pub read: fn(&Path, Part) -> Result<Images, ReadError>,
     default_model: &'static str,
     /// Mean and deviation of each channel.
-    scaling: &'static [(f32, f32)],
+    mean_and_std: &'static [(f32, f32)],
 }
 
 /// The sets there are.
@@ -44,9 +44,9 @@ static DIGITS_SET: ImageSet = ImageSet {
     name: "digits",
     classes: DIGITS,
     from_files: false,
-    read: |_, part| Ok(digits::usual(part)),
+    read: |_, part| Ok(digits::default_images(part)),
     default_model: "mnist-cnn",
-    scaling: &[digits::SCALING],
+    mean_and_std: &[digits::MEAN_AND_STD],
 };
 
 static MNIST_SET: ImageSet = ImageSet {
@@ -55,7 +55,7 @@ static MNIST_SET: ImageSet = ImageSet {
     from_files: true,
     read: read::mnist,
     default_model: "mnist-cnn",
-    scaling: &[(0.1307, 0.3081)],
+    mean_and_std: &[(0.1307, 0.3081)],
 };
 
 static FASHION_MNIST_SET: ImageSet = ImageSet {
@@ -75,7 +75,7 @@ static FASHION_MNIST_SET: ImageSet = ImageSet {
     from_files: true,
     read: read::fashion_mnist,
     default_model: "fast-fashion-cnn",
-    scaling: &[(0.5, 0.5)],
+    mean_and_std: &[(0.5, 0.5)],
 };
 
 static CIFAR_10_SET: ImageSet = ImageSet {
@@ -84,7 +84,7 @@ static CIFAR_10_SET: ImageSet = ImageSet {
     from_files: true,
     read: read::cifar10,
     default_model: "lenet",
-    scaling: &[(0.5, 0.5); 3],
+    mean_and_std: &[(0.5, 0.5); 3],
 };
 
 static EMNIST_LETTERS_SET: ImageSet = ImageSet {
@@ -93,7 +93,7 @@ static EMNIST_LETTERS_SET: ImageSet = ImageSet {
     from_files: true,
     read: read::emnist_letters,
     default_model: "e3cs-emnist-cnn",
-    scaling: LETTERS_SCALING,
+    mean_and_std: LETTERS_SCALING,
 };
 
 static EMNIST_LETTERS_10K_SET: ImageSet = ImageSet {
@@ -102,7 +102,7 @@ static EMNIST_LETTERS_10K_SET: ImageSet = ImageSet {
     from_files: true,
     read: read::emnist_letters_10k,
     default_model: "e3cs-emnist-cnn",
-    scaling: LETTERS_SCALING,
+    mean_and_std: LETTERS_SCALING,
 };
 
 const DIGITS: &[&str] = &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
@@ -165,12 +165,12 @@ const EXAMPLE: &str = "clients = 20
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Dealt {
+struct ImageTable {
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
     test_samples: Option<NonZeroU32>,
-    #[serde(default, skip_serializing_if = "JudgeOn::is_default")]
-    judge_on: JudgeOn,
+    #[serde(default, skip_serializing_if = "TestOn::is_default")]
+    judge_on: TestOn,
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -181,18 +181,18 @@ struct Dealt {
 }
 
 fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task>, SettingsError> {
-    let Dealt { clients, samples, test_samples, judge_on, seed, .. } = settings.parse()?;
-    let wrong = |error: ReadError| settings.error("kind", error.told_of(set.name));
+    let ImageTable { clients, samples, test_samples, judge_on: test_on, seed, .. } = settings.parse()?;
+    let wrong = |error: ReadError| settings.error("kind", error.message_for_set(set.name));
     let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
     let train = load(set, &folder, Part::Train).map_err(wrong)?;
     // The test set need not be there where it is not asked for.
-    let test = match judge_on {
-        JudgeOn::TestSet => load(set, &folder, Part::Test).map_err(wrong)?,
-        JudgeOn::HeldOut => train.clone(),
+    let test = match test_on {
+        TestOn::TestSet => load(set, &folder, Part::Test).map_err(wrong)?,
+        TestOn::HeldOut => train.clone(),
     };
     let pools = pools(train, test, set.default_model);
-    let dealing = Dealing { clients, samples, test_samples, judge_on, seed };
-    Ok(Box::new(dealing.task(settings, pools)?))
+    let dealing = PartitionSettings { clients, samples, test_samples, test_on, seed };
+    Ok(Box::new(dealing.build_task(settings, pools)?))
 }
 
 /// Images in memory, and what is to be known of them.
@@ -216,15 +216,15 @@ impl Loaded {
     }
 }
 
-pub(super) fn pools(train: Loaded, test: Loaded, default_model: &'static str) -> Pools {
+pub(super) fn pools(train: Loaded, test: Loaded, default_model: &'static str) -> TrainAndTest {
     let Loaded { samples, input, n_classes } = train;
-    Pools { train: samples, test: test.samples, n_classes, input, default_model }
+    TrainAndTest { train: samples, test: test.samples, n_classes, input, default_model }
 }
 
 /// What was read last: the runs of a grid follow each other on the same data.
-static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
+static CACHE: Mutex<Vec<CachedImages>> = Mutex::new(Vec::new());
 
-struct Kept {
+struct CachedImages {
     set: &'static str,
     folder: PathBuf,
     part: Part,
@@ -232,21 +232,21 @@ struct Kept {
 }
 
 /// As many parts as two sets have.
-const MOST_KEPT: usize = 4;
+const CACHE_CAPACITY: usize = 4;
 
 /// A part of a set, read unless it was among the last.
 fn load(set: &'static ImageSet, folder: &Path, part: Part) -> Result<Loaded, ReadError> {
     // Whoever asks for the same meanwhile waits for it.
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    let same = |one: &Kept| one.set == set.name && one.folder == folder && one.part == part;
-    if let Some(one) = kept.iter().find(|one| same(one)) {
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |one: &CachedImages| one.set == set.name && one.folder == folder && one.part == part;
+    if let Some(one) = cache.iter().find(|one| same(one)) {
         return Ok(one.loaded.clone());
     }
-    let loaded = Loaded::new((set.read)(folder, part)?, set.scaling);
-    if kept.len() == MOST_KEPT {
-        kept.remove(0);
+    let loaded = Loaded::new((set.read)(folder, part)?, set.mean_and_std);
+    if cache.len() == CACHE_CAPACITY {
+        cache.remove(0);
     }
-    kept.push(Kept { set: set.name, folder: folder.to_owned(), part, loaded: loaded.clone() });
+    cache.push(CachedImages { set: set.name, folder: folder.to_owned(), part, loaded: loaded.clone() });
     Ok(loaded)
 }
 
@@ -256,7 +256,7 @@ mod tests {
     use crate::read::tests::real;
 
     #[test]
-    fn real_letters_have_mean_0_and_deviation_1() {
+    fn real_letters_have_mean_0_and_std_1() {
         let Some(data) = real("emnist") else { return };
         let images = read::emnist_letters_10k(&data, Part::Train).unwrap();
         let count = images.pixels.len() as f64;

@@ -6,56 +6,56 @@ use std::sync::Arc;
 use ebb_round::{ClientId, Job, Layout, Stream};
 
 use super::Samples;
+use crate::mini_batch::{MiniBatchTrainer, WorkspacePool, evaluate, evaluate_with_scores};
 use crate::net::{Input, Net};
-use crate::run::{MiniBatches, Pool, judge, look};
-use crate::task::{Tally, Task, Trainee};
+use crate::task::{LocalTrainer, Tally, Task};
 
 /// Test samples judged together; a piece is the same whatever the number of threads.
-const PIECE: usize = 128;
+const TEST_BATCH: usize = 128;
 
 /// A network, and who holds which samples.
-pub struct Labelled {
+pub struct LabelledTask {
     net: Net,
-    pool: Pool,
+    pool: WorkspacePool,
     seed: u64,
-    train: Held,
-    test: Held,
+    train: Partition,
+    test: Partition,
     /// What models are judged on, whoever holds it.
-    pooled: Pooled,
+    test_set: TestSet,
     clusters: Option<Vec<u32>>,
-    notes: Vec<String>,
+    remarks: Vec<String>,
 }
 
-struct Pooled {
+struct TestSet {
     samples: Arc<Samples>,
     indices: Vec<u32>,
 }
 
 /// Samples, and the list each client holds of them.
-pub struct Held {
+pub struct Partition {
     /// The samples.
     pub samples: Arc<Samples>,
     /// The indices of each client's.
     pub by_client: Vec<Vec<u32>>,
 }
 
-impl Held {
-    fn of(&self, client: ClientId) -> &[u32] {
+impl Partition {
+    fn indices_of(&self, client: ClientId) -> &[u32] {
         self.by_client.get(client.idx()).map_or(&[], Vec::as_slice)
     }
 }
 
-impl Labelled {
+impl LabelledTask {
     /// The task of training a network, drawn from `seed`, on what clients hold. All test samples are pooled;
     /// those that a client holds are its own test data.
     ///
     /// # Panics
     /// When the samples are not what the network takes.
-    pub fn new(net: Net, seed: u64, train: Held, test: Held, clusters: Option<Vec<u32>>) -> Self {
+    pub fn new(net: Net, seed: u64, train: Partition, test: Partition, clusters: Option<Vec<u32>>) -> Self {
         let indices = (0..test.samples.len() as u32).collect();
-        let pooled = Pooled { samples: Arc::clone(&test.samples), indices };
-        let pool = Pool::default();
-        let task = Labelled { net, pool, seed, train, test, pooled, clusters, notes: Vec::new() };
+        let test_set = TestSet { samples: Arc::clone(&test.samples), indices };
+        let pool = WorkspacePool::default();
+        let task = LabelledTask { net, pool, seed, train, test, test_set, clusters, remarks: Vec::new() };
         task.check(&task.train.samples);
         task.check(&task.test.samples);
         task
@@ -65,15 +65,15 @@ impl Labelled {
     ///
     /// # Panics
     /// When the samples are not what the network takes.
-    pub fn judged_on(mut self, samples: Arc<Samples>, indices: Vec<u32>) -> Self {
+    pub fn with_test_set(mut self, samples: Arc<Samples>, indices: Vec<u32>) -> Self {
         self.check(&samples);
-        self.pooled = Pooled { samples, indices };
+        self.test_set = TestSet { samples, indices };
         self
     }
 
     /// Says what the user should know of how the data was split.
-    pub fn with_notes(mut self, notes: Vec<String>) -> Self {
-        self.notes = notes;
+    pub fn with_remarks(mut self, remarks: Vec<String>) -> Self {
+        self.remarks = remarks;
         self
     }
 
@@ -84,8 +84,8 @@ impl Labelled {
             samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
             "a label is beyond the classes"
         );
-        assert!(samples.n_aims() == 0 || samples.n_aims() == net.n_classes(), "values a sample");
-        assert!(samples.n_aims() == 0 || net.meets_values(), "values need the squared error");
+        assert!(samples.n_targets() == 0 || samples.n_targets() == net.n_classes(), "values a sample");
+        assert!(samples.n_targets() == 0 || net.is_regression(), "values need the squared error");
         if let Input::Sequence { symbols, .. } = net.input() {
             let below = |largest: f32| (largest as usize) < symbols;
             assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");
@@ -94,7 +94,7 @@ impl Labelled {
 
     /// Whether there is anything to judge a model on.
     pub fn has_test_data(&self) -> bool {
-        !self.pooled.indices.is_empty()
+        !self.test_set.indices.is_empty()
     }
 
     /// The network.
@@ -103,35 +103,35 @@ impl Labelled {
     }
 
     /// The samples that clients train on, and who holds which.
-    pub fn train(&self) -> &Held {
+    pub fn train(&self) -> &Partition {
         &self.train
     }
 
     /// The samples that models are judged on, and who holds which.
-    pub fn test(&self) -> &Held {
+    pub fn test(&self) -> &Partition {
         &self.test
     }
 
     /// The mean loss of a model over these training samples; 0 if there are none.
     fn mean_loss(&self, idxs: &[u32], model: &[f32]) -> f32 {
-        let tally = judge(&self.net, &self.pool, model, &self.train.samples, idxs, PIECE);
-        (tally.loss / tally.weight.max(1.0)) as f32
+        let tally = evaluate(&self.net, &self.pool, model, &self.train.samples, idxs, TEST_BATCH);
+        (tally.loss / tally.n_samples.max(1.0)) as f32
     }
 
     /// The test samples of one piece.
-    fn piece(&self, piece: usize) -> &[u32] {
-        let end = ((piece + 1) * PIECE).min(self.pooled.indices.len());
-        &self.pooled.indices[piece * PIECE..end]
+    fn test_batch_indices(&self, batch: usize) -> &[u32] {
+        let end = ((batch + 1) * TEST_BATCH).min(self.test_set.indices.len());
+        &self.test_set.indices[batch * TEST_BATCH..end]
     }
 }
 
-impl Task for Labelled {
+impl Task for LabelledTask {
     fn n_clients(&self) -> usize {
         self.train.by_client.len()
     }
 
     fn samples(&self, client: ClientId) -> u32 {
-        self.train.of(client).len() as u32
+        self.train.indices_of(client).len() as u32
     }
 
     fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
@@ -140,18 +140,18 @@ impl Task for Labelled {
 
     fn class_counts(&self, client: ClientId) -> Option<Vec<u32>> {
         let mut counts = vec![0; self.n_classes()?];
-        for &sample in self.train.of(client) {
+        for &sample in self.train.indices_of(client) {
             counts[self.train.samples.label(sample) as usize] += 1;
         }
         Some(counts)
     }
 
     fn held_out(&self, client: ClientId) -> u32 {
-        self.test.of(client).len() as u32
+        self.test.indices_of(client).len() as u32
     }
 
-    fn notes(&self) -> &[String] {
-        &self.notes
+    fn remarks(&self) -> &[String] {
+        &self.remarks
     }
 
     fn layout(&self) -> &Layout {
@@ -168,45 +168,74 @@ impl Task for Labelled {
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
-    ) -> Box<dyn Trainee + 't> {
-        let held = self.train.of(client);
-        Box::new(MiniBatches::new(&self.net, &self.pool, &self.train.samples, held, client, job, seed, limit))
+    ) -> Box<dyn LocalTrainer + 't> {
+        let indices = self.train.indices_of(client);
+        Box::new(MiniBatchTrainer::new(
+            &self.net,
+            &self.pool,
+            &self.train.samples,
+            indices,
+            client,
+            job,
+            seed,
+            limit,
+        ))
     }
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
-        self.mean_loss(self.train.of(client), model)
+        self.mean_loss(self.train.indices_of(client), model)
     }
 
     fn batch_loss(&self, client: ClientId, model: &[f32], samples: NonZeroU32, stream: &mut Stream) -> f32 {
-        let held = self.train.of(client);
-        let places = stream.distinct(held.len(), samples.get() as usize);
-        let drawn: Vec<_> = places.into_iter().map(|place| held[place]).collect();
+        let indices = self.train.indices_of(client);
+        let drawn_places = stream.distinct(indices.len(), samples.get() as usize);
+        let drawn: Vec<_> = drawn_places.into_iter().map(|place| indices[place]).collect();
         self.mean_loss(&drawn, model)
     }
 
     fn has_accuracy(&self) -> bool {
-        self.train.samples.n_aims() == 0
+        self.train.samples.n_targets() == 0
     }
 
     fn n_classes(&self) -> Option<usize> {
         self.has_accuracy().then(|| self.net.n_classes())
     }
 
-    fn n_test_pieces(&self) -> usize {
-        self.pooled.indices.len().div_ceil(PIECE)
+    fn n_test_batches(&self) -> usize {
+        self.test_set.indices.len().div_ceil(TEST_BATCH)
     }
 
-    fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
-        judge(&self.net, &self.pool, model, &self.pooled.samples, self.piece(piece), PIECE)
+    fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally {
+        evaluate(
+            &self.net,
+            &self.pool,
+            model,
+            &self.test_set.samples,
+            self.test_batch_indices(batch),
+            TEST_BATCH,
+        )
     }
 
-    fn look_at_piece(&self, piece: usize, model: &[f32], shown: &mut dyn FnMut(&[f32], u32)) -> Tally {
-        look(&self.net, &self.pool, model, &self.pooled.samples, self.piece(piece), PIECE, shown)
+    fn evaluate_batch_with_scores(
+        &self,
+        batch: usize,
+        model: &[f32],
+        visit: &mut dyn FnMut(&[f32], u32),
+    ) -> Tally {
+        evaluate_with_scores(
+            &self.net,
+            &self.pool,
+            model,
+            &self.test_set.samples,
+            self.test_batch_indices(batch),
+            TEST_BATCH,
+            visit,
+        )
     }
 
-    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
-        let own = self.test.of(client);
-        (!own.is_empty()).then(|| judge(&self.net, &self.pool, model, &self.test.samples, own, PIECE))
+    fn evaluate_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
+        let own = self.test.indices_of(client);
+        (!own.is_empty()).then(|| evaluate(&self.net, &self.pool, model, &self.test.samples, own, TEST_BATCH))
     }
 }
 

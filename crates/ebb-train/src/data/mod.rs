@@ -1,17 +1,17 @@
 //! Data sets: what `[data]` can name.
 
-mod dealt;
 pub mod digits;
 mod encode;
 pub mod images;
 mod labelled;
 pub mod npz;
-mod own;
+mod partition;
 pub mod quadratic;
 mod samples;
 pub mod shakespeare;
 pub mod synthetic;
 pub mod table;
+mod user_files;
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use ebb_settings::{Entry, Settings, SettingsError};
 
 use crate::Task;
 use crate::read::Roles;
-pub use labelled::{Held, Labelled};
+pub use labelled::{LabelledTask, Partition};
 pub use samples::Samples;
 
 /// Everything that `[data]` can name.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ebb_settings::{Entry, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, hold_out, one_test};
-use super::{Labelled, Samples};
+use super::partition::{PartitionSettings, ReadBySplit, TestOn, TrainAndTest};
+use super::user_files::{DEFAULT_MODEL, MAX_CLASSES, check_regression_model, check_test_source, hold_out};
+use super::{LabelledTask, Samples};
 use crate::Task;
 use crate::net::Input;
 use crate::read::{self, Array, Arrays, Values};
@@ -26,12 +26,12 @@ clients = 20
 # seed = 1                  # fixes who holds what when the run's seed varies
 # [data.split]              # who holds which samples: ebbflow list splits
 # [data.sizes]              # how many a client holds: ebbflow list sizes",
-    build: |settings| Ok(Box::new(settings.parse::<Archived>()?.build(settings)?)),
+    build: |settings| Ok(Box::new(settings.parse::<ArchiveTable>()?.build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Archived {
+struct ArchiveTable {
     file: String,
     test_file: Option<String>,
     test_share: Option<Share>,
@@ -48,20 +48,20 @@ struct Archived {
     sizes: ReadBySplit,
 }
 
-impl Archived {
-    fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
+impl ArchiveTable {
+    fn build(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let (train, test) = self.parts(settings, seed)?;
+        let (train, test) = self.train_and_test(settings, seed)?;
         let input = match train.x.shape[1..] {
             [width] => Input::Flat(width),
             [height, width] => Input::Image { height, width, channels: 1 },
             [height, width, channels] => Input::Image { height, width, channels },
             _ => unreachable!("the reader takes 2 to 4 dimensions"),
         };
-        let (n_classes, train, test) = if holds_values(&train.y) {
-            let n_values = train.y.shape[1..].iter().product();
-            check_meets(settings, input, n_values)?;
-            (n_values, with_values(train, input.len()), with_values(test, input.len()))
+        let (n_classes, train, test) = if has_float_targets(&train.y) {
+            let n_targets = train.y.shape[1..].iter().product();
+            check_regression_model(settings, input, n_targets)?;
+            (n_targets, with_targets(train, input.len()), with_targets(test, input.len()))
         } else {
             let (train_labels, test_labels) = (labels(&train.y), labels(&test.y));
             let largest = train_labels.iter().chain(&test_labels).max().map_or(0, |&label| label as usize);
@@ -73,36 +73,37 @@ impl Archived {
             let samples = |arrays, labels| with_labels(arrays, labels, input.len());
             (n_classes, samples(train, train_labels), samples(test, test_labels))
         };
-        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
+        let (clients, samples, test_on) = (self.clients, self.samples, TestOn::TestSet);
         let (train, test) = (Arc::new(train), Arc::new(test));
-        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
-        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
+        let pools = TrainAndTest { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        PartitionSettings { clients, samples, test_samples: None, test_on, seed: self.seed }
+            .build_task(settings, pools)
     }
 
     /// What is trained on and what is judged on; both hold values, or both hold labels that are classes.
-    fn parts(&self, settings: &Settings<'_>, seed: u64) -> Result<(Arrays, Arrays), SettingsError> {
+    fn train_and_test(&self, settings: &Settings<'_>, seed: u64) -> Result<(Arrays, Arrays), SettingsError> {
         let read = |key: &str, file: &str| {
             let path = read::find_file(settings, key, file)?;
             read::npz(&path).map_err(|error| settings.error(key, error.to_string()))
         };
         let all = read("file", &self.file)?;
-        one_test(settings, self.test_file.as_ref(), self.test_share)?;
+        check_test_source(settings, self.test_file.as_ref(), self.test_share)?;
         self.check_labels(settings, "file", &all.y)?;
         let Some(test_file) = &self.test_file else {
             let (rows, held_out) = hold_out(settings, all.x.shape[0], self.test_share, seed)?;
             return Ok((of_rows(&all, &rows), of_rows(&all, &held_out)));
         };
         let test = read("test_file", test_file)?;
-        let alike = |one: &Array, other: &Array| {
+        let is_same_kind = |one: &Array, other: &Array| {
             std::mem::discriminant(&one.values) == std::mem::discriminant(&other.values)
                 && one.shape[1..] == other.shape[1..]
         };
-        if !alike(&all.x, &test.x) || all.y.shape[1..] != test.y.shape[1..] {
+        if !is_same_kind(&all.x, &test.x) || all.y.shape[1..] != test.y.shape[1..] {
             let message =
                 format!("expected arrays like {all:?}, found {test:?}; give files of the same kind");
             return Err(settings.error("test_file", message));
         }
-        let message = match (holds_values(&all.y), holds_values(&test.y)) {
+        let message = match (has_float_targets(&all.y), has_float_targets(&test.y)) {
             (false, true) => {
                 "expected labels in `y` as in file, found float32; convert it with astype(\"int64\")"
             }
@@ -120,12 +121,12 @@ impl Archived {
 
     /// Whether there is a label for each sample, each below the number of classes, unless there are values.
     fn check_labels(&self, settings: &Settings<'_>, key: &str, y: &Array) -> Result<(), SettingsError> {
-        let n_classes = self.classes.map_or(MOST_CLASSES, |classes| classes.get() as usize);
-        if n_classes > MOST_CLASSES {
-            let message = format!("more than there can be; give at most {MOST_CLASSES}");
+        let n_classes = self.classes.map_or(MAX_CLASSES, |classes| classes.get() as usize);
+        if n_classes > MAX_CLASSES {
+            let message = format!("more than there can be; give at most {MAX_CLASSES}");
             return Err(settings.error("classes", message));
         }
-        if holds_values(y) {
+        if has_float_targets(y) {
             let message = "`y` of float32 holds values to be met, not classes; leave it out, or convert `y` with \
                            astype(\"int64\")";
             return self.classes.map_or(Ok(()), |_| Err(settings.error("classes", message)));
@@ -150,7 +151,7 @@ impl Archived {
     }
 }
 
-fn holds_values(y: &Array) -> bool {
+fn has_float_targets(y: &Array) -> bool {
     matches!(y.values, Values::Floats(_))
 }
 
@@ -190,8 +191,8 @@ fn with_labels(arrays: Arrays, labels: Vec<u32>, width: usize) -> Samples {
     }
 }
 
-fn with_values(arrays: Arrays, width: usize) -> Samples {
-    Samples::from_values(floats(arrays.x.values), floats(arrays.y.values), width)
+fn with_targets(arrays: Arrays, width: usize) -> Samples {
+    Samples::from_targets(floats(arrays.x.values), floats(arrays.y.values), width)
 }
 
 fn floats(values: Values) -> Vec<f32> {
@@ -228,14 +229,14 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    fn build(train: &[u8], test: &[u8], text: &str) -> Result<Labelled, String> {
+    fn build(train: &[u8], test: &[u8], text: &str) -> Result<LabelledTask, String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.npz"), train).unwrap();
         fs::write(folder.path().join("test.npz"), test).unwrap();
         let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
         tree.find_data_in(Some(folder.path()));
         let settings = tree.table("data", Facts::default());
-        let archived = settings.parse::<Archived>().map_err(|error| error.to_string())?;
+        let archived = settings.parse::<ArchiveTable>().map_err(|error| error.to_string())?;
         archived.build(&settings).map_err(|error| error.to_string())
     }
 
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_whose_samples_lack_the_last_classes_hear_of_them() {
+    fn clients_whose_samples_lack_the_last_classes_learn_their_number() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.npz"), images(&[0, 3, 1, 1])).unwrap();
         fs::write(folder.path().join("test.npz"), images(&[2])).unwrap();
@@ -290,16 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_values_to_be_met() {
+    fn floats_are_regression_targets() {
         let archive = archive(
             npy("<f4", "2, 3", &values(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
             npy("<f4", "2, 2", &values(&[-1.0, 1.0, -2.0, 2.0])),
         );
         let text = format!("{SETTINGS}[model]\nloss = \"squared-error\"");
         let data = build(&archive, &archive, &text).unwrap();
-        let mut aims = Vec::new();
-        data.test().samples.fill_aims(1..2, &mut aims);
-        assert_eq!((aims, data.net().n_classes()), (vec![-2.0, 2.0], 2));
+        let mut targets = Vec::new();
+        data.test().samples.fill_targets(1..2, &mut targets);
+        assert_eq!((targets, data.net().n_classes()), (vec![-2.0, 2.0], 2));
         assert_eq!(data.train().samples.row(1), [4.0, 5.0, 6.0]);
         let error = build(&archive, &archive, SETTINGS).err().unwrap();
         assert!(

@@ -10,7 +10,7 @@ use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use crate::losses::Losses;
-use crate::task::{Done, Tally, Task, Trainee};
+use crate::task::{LocalResult, LocalTrainer, Tally, Task};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -31,7 +31,7 @@ noise = 0.0                          # standard deviation of the gradient's erro
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Shape {
+struct QuadraticTable {
     /// One centre a client; or drawn at random, with `clients`, `dimension` and `spread`.
     centres: Option<Vec<Vec<f64>>>,
     curvatures: Option<Vec<Vec<f64>>>,
@@ -65,7 +65,7 @@ struct Quadratic {
 
 impl Quadratic {
     fn build(settings: &Settings<'_>) -> Result<Quadratic, SettingsError> {
-        let shape = settings.parse::<Shape>()?;
+        let shape = settings.parse::<QuadraticTable>()?;
         let drawn = [("clients", shape.clients.is_some()), ("dimension", shape.dimension.is_some())];
         let centres = match &shape.centres {
             Some(centres) => {
@@ -95,7 +95,7 @@ impl Quadratic {
                 let centre = |idx: usize| match shape.clusters {
                     None => drawn("quadratic centres", idx, spread),
                     Some(n_clusters) => {
-                        let cluster = block(idx, clients as usize, n_clusters.get() as usize);
+                        let cluster = block_of(idx, clients as usize, n_clusters.get() as usize);
                         let own = drawn("quadratic centres", idx, within);
                         let common = drawn("quadratic clusters", cluster, spread);
                         own.into_iter().zip(common).map(|(own, common)| own + common).collect()
@@ -149,7 +149,7 @@ impl Quadratic {
                 );
             }
         };
-        let piece = Tensor { name: "weights".into(), shape: vec![width], is_trained: true };
+        let tensor = Tensor { name: "weights".into(), shape: vec![width], is_trained: true };
         Ok(Quadratic {
             centres,
             curvatures,
@@ -157,18 +157,18 @@ impl Quadratic {
             noise: shape.noise.get(),
             n_clusters: shape.clusters.map(|n_clusters| n_clusters.get() as usize),
             start: start.iter().map(|&value| value as f32).collect(),
-            layout: Layout::new(vec![piece]),
+            layout: Layout::new(vec![tensor]),
         })
     }
 
-    fn loss_at(&self, client: ClientId, weights: impl Iterator<Item = f64>) -> f64 {
+    fn client_loss(&self, client: ClientId, weights: impl Iterator<Item = f64>) -> f64 {
         let (centre, curvature) = (&self.centres[client.idx()], &self.curvatures[client.idx()]);
         weights.zip(centre).zip(curvature).map(|((w, c), a)| a * (w - c) * (w - c) / 2.0).sum()
     }
 }
 
 /// The block of neighbours that a client is in.
-fn block(idx: usize, n_clients: usize, n_blocks: usize) -> usize {
+fn block_of(idx: usize, n_clients: usize, n_blocks: usize) -> usize {
     idx * n_blocks / n_clients
 }
 
@@ -182,7 +182,7 @@ impl Task for Quadratic {
     }
 
     fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
-        let cluster = block(client.idx(), self.n_clients(), self.n_clusters?);
+        let cluster = block_of(client.idx(), self.n_clients(), self.n_clusters?);
         Some(u32::try_from(cluster).expect("no more clusters than clients"))
     }
 
@@ -200,17 +200,17 @@ impl Task for Quadratic {
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
-    ) -> Box<dyn Trainee + 't> {
+    ) -> Box<dyn LocalTrainer + 't> {
         let start: Vec<f64> = job.global.model.iter().copied().map(f64::from).collect();
-        Box::new(Descent {
+        Box::new(QuadraticRun {
             task: self,
             client,
             weights: start.clone(),
             velocity: vec![0.0; start.len()],
-            squares: vec![0.0; start.len()],
+            squared_gradients: vec![0.0; start.len()],
             start,
             stream: Stream::of_client_round(seed, "gradient noise", job.round, client),
-            asked: job.work.steps(self.samples(client)),
+            steps_asked: job.work.steps(self.samples(client)),
             limit: limit.get(),
             done: 0,
             losses: Losses::for_steps(limit.get()),
@@ -218,46 +218,46 @@ impl Task for Quadratic {
     }
 
     fn loss(&self, client: ClientId, model: &[f32]) -> f32 {
-        self.loss_at(client, model.iter().copied().map(f64::from)) as f32
+        self.client_loss(client, model.iter().copied().map(f64::from)) as f32
     }
 
     fn has_accuracy(&self) -> bool {
         false
     }
 
-    fn n_test_pieces(&self) -> usize {
+    fn n_test_batches(&self) -> usize {
         self.n_clients()
     }
 
     /// The objective itself is the test: one piece a client, by its samples.
-    fn test_piece(&self, piece: usize, model: &[f32]) -> Tally {
-        let client = ClientId::new(piece);
+    fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally {
+        let client = ClientId::new(batch);
         let weight = f64::from(self.samples(client));
-        let loss = self.loss_at(client, model.iter().copied().map(f64::from));
-        Tally { weight, loss: weight * loss, hits: None }
+        let loss = self.client_loss(client, model.iter().copied().map(f64::from));
+        Tally { n_samples: weight, loss: weight * loss, hits: None }
     }
 
-    fn test_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
-        Some(self.test_piece(client.idx(), model))
+    fn evaluate_client(&self, client: ClientId, model: &[f32]) -> Option<Tally> {
+        Some(self.evaluate_batch(client.idx(), model))
     }
 }
 
 /// A client descending its quadratic.
-struct Descent<'t> {
+struct QuadraticRun<'t> {
     task: &'t Quadratic,
     client: ClientId,
     start: Vec<f64>,
     weights: Vec<f64>,
     velocity: Vec<f64>,
-    squares: Vec<f64>,
+    squared_gradients: Vec<f64>,
     stream: Stream,
-    asked: NonZeroU32,
+    steps_asked: NonZeroU32,
     limit: u32,
     done: u32,
     losses: Losses,
 }
 
-impl Descent<'_> {
+impl QuadraticRun<'_> {
     fn exact_gradient(&self) -> impl Iterator<Item = f64> + '_ {
         let (centre, curvature) =
             (&self.task.centres[self.client.idx()], &self.task.curvatures[self.client.idx()]);
@@ -265,46 +265,47 @@ impl Descent<'_> {
     }
 }
 
-impl Descent<'_> {
+impl QuadraticRun<'_> {
     /// Where a slope leads, given what is remembered of earlier ones.
-    fn direction(&mut self, at: usize, slope: f64, rule: &StepRule<'_>) -> f64 {
-        let (velocity, square) = (&mut self.velocity[at], &mut self.squares[at]);
+    fn direction(&mut self, at: usize, gradient: f64, rule: &StepRule<'_>) -> f64 {
+        let (velocity, square) = (&mut self.velocity[at], &mut self.squared_gradients[at]);
         if let Some(adam) = rule.adam {
             let (beta1, beta2) = (f64::from(adam.beta1), f64::from(adam.beta2));
-            *velocity = beta1 * *velocity + (1.0 - beta1) * slope;
-            *square = beta2 * *square + (1.0 - beta2) * slope * slope;
+            *velocity = beta1 * *velocity + (1.0 - beta1) * gradient;
+            *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
             let n_steps = self.done as i32 + 1;
             let (first, second) =
                 (*velocity / (1.0 - beta1.powi(n_steps)), *square / (1.0 - beta2.powi(n_steps)));
             return first / (second.sqrt() + f64::from(adam.epsilon));
         }
         let momentum = f64::from(rule.momentum);
-        *velocity = momentum * *velocity + slope;
-        if rule.nesterov { slope + momentum * *velocity } else { *velocity }
+        *velocity = momentum * *velocity + gradient;
+        if rule.nesterov { gradient + momentum * *velocity } else { *velocity }
     }
 }
 
-impl LocalRun for Descent<'_> {
+impl LocalRun for QuadraticRun<'_> {
     fn steps_requested(&self) -> u32 {
-        self.asked.get()
+        self.steps_asked.get()
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
         let count = count.min(self.limit - self.done);
         for _ in 0..count {
-            self.losses.add(self.task.loss_at(self.client, self.weights.iter().copied()));
-            let mut slopes: Vec<f64> = self.exact_gradient().collect();
-            for (at, slope) in slopes.iter_mut().enumerate() {
+            self.losses.add(self.task.client_loss(self.client, self.weights.iter().copied()));
+            let mut gradient: Vec<f64> = self.exact_gradient().collect();
+            for (at, component) in gradient.iter_mut().enumerate() {
                 let noise = if self.task.noise > 0.0 { self.task.noise * self.stream.normal() } else { 0.0 };
-                *slope += noise
+                *component += noise
                     + f64::from(rule.proximal) * (self.weights[at] - self.start[at])
-                    + rule.correction.map_or(0.0, |push| f64::from(push[at]));
+                    + rule.correction.map_or(0.0, |correction| f64::from(correction[at]));
             }
-            let norm = slopes.iter().map(|slope| slope * slope).sum::<f64>().sqrt();
-            let scale = rule.max_grad_norm.map_or(1.0, |clip| (f64::from(clip) / (norm + 1e-6)).min(1.0));
-            for (at, slope) in slopes.into_iter().enumerate() {
-                let slope = scale * slope + f64::from(rule.weight_decay) * self.weights[at];
-                self.weights[at] -= f64::from(rule.learning_rate) * self.direction(at, slope, rule);
+            let norm = gradient.iter().map(|component| component * component).sum::<f64>().sqrt();
+            let scale =
+                rule.max_grad_norm.map_or(1.0, |max_norm| (f64::from(max_norm) / (norm + 1e-6)).min(1.0));
+            for (at, component) in gradient.into_iter().enumerate() {
+                let component = scale * component + f64::from(rule.weight_decay) * self.weights[at];
+                self.weights[at] -= f64::from(rule.learning_rate) * self.direction(at, component, rule);
             }
             self.done += 1;
         }
@@ -312,7 +313,7 @@ impl LocalRun for Descent<'_> {
     }
 
     fn full_gradient(&mut self) -> Vec<f32> {
-        self.exact_gradient().map(|slope| slope as f32).collect()
+        self.exact_gradient().map(|component| component as f32).collect()
     }
 
     fn delta(&self) -> Vec<f32> {
@@ -320,11 +321,11 @@ impl LocalRun for Descent<'_> {
     }
 }
 
-impl Trainee for Descent<'_> {
-    fn so_far(&self) -> Option<Done> {
+impl LocalTrainer for QuadraticRun<'_> {
+    fn result_so_far(&self) -> Option<LocalResult> {
         let steps = NonZeroU32::new(self.done)?;
         let delta = self.delta();
         let loss = (self.losses.sum() / f64::from(self.done)) as f32;
-        Some(Done { delta, steps, loss, loss_fall: self.losses.fall(), accuracy: None })
+        Some(LocalResult { delta, steps, loss, loss_fall: self.losses.fall(), accuracy: None })
     }
 }

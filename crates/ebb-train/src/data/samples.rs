@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::kernels::{Path, bytes};
+use crate::kernels::{KernelPath, bytes};
 
 /// Labelled samples.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub struct Samples {
     /// One a sample; none where the inputs are a text, which goes on with the labels.
     labels: Vec<u32>,
     /// Where samples have values instead of labels: one row of them a sample.
-    aims: Vec<f32>,
+    targets: Vec<f32>,
     width: usize,
 }
 
@@ -20,31 +20,31 @@ enum Inputs {
     /// Row after row.
     Floats(Vec<f32>),
     /// Pixels stay bytes in memory; each channel has a scale and an offset.
-    Bytes { pixels: Vec<u8>, meaning: Meaning },
+    Bytes { pixels: Vec<u8>, scaling: Scaling },
     /// Sequences that share a text, and where in it each of them begins.
-    Text { symbols: Arc<[u8]>, starts: Vec<u32>, meaning: Meaning },
+    Text { symbols: Arc<[u8]>, starts: Vec<u32>, scaling: Scaling },
 }
 
 /// Pixels scaled together: as many times the channels, so that the compiler makes vectors of them.
-const PIXELS: usize = 16;
+const PIXELS_PER_PERIOD: usize = 16;
 
 /// What bytes mean: `byte * scale + offset`, for each channel of some pixels.
 #[derive(Debug)]
-struct Meaning {
+struct Scaling {
     scales: Vec<f32>,
     offsets: Vec<f32>,
 }
 
-impl Meaning {
-    fn new(channels: &[(f32, f32)]) -> Meaning {
-        let n_pixels = if channels.len() == 1 { 1 } else { PIXELS };
+impl Scaling {
+    fn new(channels: &[(f32, f32)]) -> Scaling {
+        let n_pixels = if channels.len() == 1 { 1 } else { PIXELS_PER_PERIOD };
         let repeated = |part: fn(&(f32, f32)) -> f32| {
             channels.iter().cycle().take(n_pixels * channels.len()).map(part).collect()
         };
-        Meaning { scales: repeated(|one| one.0), offsets: repeated(|one| one.1) }
+        Scaling { scales: repeated(|one| one.0), offsets: repeated(|one| one.1) }
     }
 
-    fn write(&self, path: Path, bytes: &[u8], to: &mut [f32]) {
+    fn apply(&self, path: KernelPath, bytes: &[u8], to: &mut [f32]) {
         bytes::scale(path, bytes, &self.scales, &self.offsets, to);
     }
 }
@@ -56,18 +56,18 @@ impl Samples {
     /// When there are not as many rows as labels.
     pub fn from_floats(rows: Vec<f32>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(rows.len(), labels.len() * width, "one row a label");
-        Samples { inputs: Inputs::Floats(rows), labels, aims: Vec::new(), width }
+        Samples { inputs: Inputs::Floats(rows), labels, targets: Vec::new(), width }
     }
 
     /// Rows of `width` numbers with values to be met instead of labels, as many for each row.
     ///
     /// # Panics
     /// When there are not as many values for each row.
-    pub fn from_values(rows: Vec<f32>, values: Vec<f32>, width: usize) -> Self {
+    pub fn from_targets(rows: Vec<f32>, targets: Vec<f32>, width: usize) -> Self {
         let count = rows.len() / width.max(1);
         assert!(rows.len() == count * width && count > 0, "rows");
-        assert!(!values.is_empty() && values.len().is_multiple_of(count), "values");
-        Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], aims: values, width }
+        assert!(!targets.is_empty() && targets.len().is_multiple_of(count), "values");
+        Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], targets, width }
     }
 
     /// Sequences of `width` symbols.
@@ -76,8 +76,8 @@ impl Samples {
     /// When there are not as many sequences as labels.
     pub fn from_symbols(symbols: Vec<u8>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(symbols.len(), labels.len() * width, "one sequence a label");
-        let meaning = Meaning::new(&[(1.0, 0.0)]);
-        Samples { inputs: Inputs::Bytes { pixels: symbols, meaning }, labels, aims: Vec::new(), width }
+        let scaling = Scaling::new(&[(1.0, 0.0)]);
+        Samples { inputs: Inputs::Bytes { pixels: symbols, scaling }, labels, targets: Vec::new(), width }
     }
 
     /// Sequences of `width` symbols that share a text, each with the symbol behind it as its label.
@@ -87,8 +87,8 @@ impl Samples {
     pub fn from_text(symbols: Arc<[u8]>, starts: Vec<u32>, width: usize) -> Self {
         let within = |&start: &u32| start as usize + width < symbols.len();
         assert!(starts.iter().all(within), "a sequence is beyond the text");
-        let inputs = Inputs::Text { symbols, starts, meaning: Meaning::new(&[(1.0, 0.0)]) };
-        Samples { inputs, labels: Vec::new(), aims: Vec::new(), width }
+        let inputs = Inputs::Text { symbols, starts, scaling: Scaling::new(&[(1.0, 0.0)]) };
+        Samples { inputs, labels: Vec::new(), targets: Vec::new(), width }
     }
 
     /// Images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) / deviation`.
@@ -98,9 +98,9 @@ impl Samples {
     pub fn from_bytes(pixels: Vec<u8>, labels: Vec<u32>, width: usize, scaling: &[(f32, f32)]) -> Self {
         assert_eq!(pixels.len(), labels.len() * width, "one image a label");
         assert!(!scaling.is_empty() && width.is_multiple_of(scaling.len()), "one scaling a channel");
-        let line = |&(mean, deviation): &(f32, f32)| (1.0 / (255.0 * deviation), -mean / deviation);
-        let meaning = Meaning::new(&scaling.iter().map(line).collect::<Vec<_>>());
-        Samples { inputs: Inputs::Bytes { pixels, meaning }, labels, aims: Vec::new(), width }
+        let line = |&(mean, std): &(f32, f32)| (1.0 / (255.0 * std), -mean / std);
+        let scaling = Scaling::new(&scaling.iter().map(line).collect::<Vec<_>>());
+        Samples { inputs: Inputs::Bytes { pixels, scaling }, labels, targets: Vec::new(), width }
     }
 
     /// How many there are.
@@ -135,10 +135,10 @@ impl Samples {
     pub fn max_input(&self) -> Option<f32> {
         match &self.inputs {
             Inputs::Floats(rows) => rows.iter().copied().reduce(f32::max),
-            Inputs::Bytes { pixels, meaning } => {
-                let period = meaning.scales.len();
+            Inputs::Bytes { pixels, scaling } => {
+                let period = scaling.scales.len();
                 let value = |(at, &byte): (usize, &u8)| {
-                    f32::from(byte) * meaning.scales[at % period] + meaning.offsets[at % period]
+                    f32::from(byte) * scaling.scales[at % period] + scaling.offsets[at % period]
                 };
                 pixels.iter().enumerate().map(value).reduce(f32::max)
             }
@@ -148,15 +148,15 @@ impl Samples {
     }
 
     /// How many values each sample should meet; none where it has a label.
-    pub fn n_aims(&self) -> usize {
-        self.aims.len() / self.len().max(1)
+    pub fn n_targets(&self) -> usize {
+        self.targets.len() / self.len().max(1)
     }
 
     /// Adds the values that samples should meet, where there are any.
-    pub fn fill_aims(&self, idxs: impl Iterator<Item = u32>, to: &mut Vec<f32>) {
-        let n_aims = self.n_aims();
-        if n_aims > 0 {
-            idxs.for_each(|idx| to.extend_from_slice(&self.aims[idx as usize * n_aims..][..n_aims]));
+    pub fn fill_targets(&self, idxs: impl Iterator<Item = u32>, to: &mut Vec<f32>) {
+        let n_targets = self.n_targets();
+        if n_targets > 0 {
+            idxs.for_each(|idx| to.extend_from_slice(&self.targets[idx as usize * n_targets..][..n_targets]));
         }
     }
 
@@ -171,7 +171,7 @@ impl Samples {
     /// When there is no room for them.
     pub fn fill(
         &self,
-        path: Path,
+        path: KernelPath,
         idxs: impl ExactSizeIterator<Item = u32>,
         to: &mut [f32],
         labels: &mut Vec<u32>,
@@ -182,11 +182,11 @@ impl Samples {
             let (at, width) = (idx as usize, self.width);
             match &self.inputs {
                 Inputs::Floats(rows) => to.copy_from_slice(&rows[at * width..][..width]),
-                Inputs::Bytes { pixels, meaning } => {
-                    meaning.write(path, &pixels[at * width..][..width], to);
+                Inputs::Bytes { pixels, scaling } => {
+                    scaling.apply(path, &pixels[at * width..][..width], to);
                 }
-                Inputs::Text { symbols, starts, meaning } => {
-                    meaning.write(path, &symbols[starts[at] as usize..][..width], to);
+                Inputs::Text { symbols, starts, scaling } => {
+                    scaling.apply(path, &symbols[starts[at] as usize..][..width], to);
                 }
             }
         }
@@ -195,7 +195,7 @@ impl Samples {
     /// One sample as numbers.
     pub fn row(&self, idx: u32) -> Vec<f32> {
         let mut row = vec![0.0; self.width];
-        self.fill(Path::Portable, std::iter::once(idx), &mut row, &mut Vec::new());
+        self.fill(KernelPath::Portable, std::iter::once(idx), &mut row, &mut Vec::new());
         row
     }
 }
@@ -216,8 +216,8 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * 37).collect();
         let samples = Samples::from_bytes(bytes, vec![0], 3 * 37, &[(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)]);
         for (at, value) in samples.row(0).into_iter().enumerate() {
-            let (mean, deviation) = [(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)][at % 3];
-            assert!((value - (at as f32 / 255.0 - mean) / deviation).abs() < 1e-6);
+            let (mean, std) = [(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)][at % 3];
+            assert!((value - (at as f32 / 255.0 - mean) / std).abs() < 1e-6);
         }
         let symbols = Samples::from_symbols(vec![3, 79, 0, 255], vec![5, 6], 2);
         assert_eq!((symbols.row(0), symbols.max_input()), (vec![3.0, 79.0], Some(255.0)));
@@ -227,10 +227,10 @@ mod tests {
     fn sequences_share_a_text() {
         let text: Arc<[u8]> = vec![3, 79, 0, 5, 9].into();
         let samples = Samples::from_text(text.clone(), vec![2, 0, 1], 2);
-        assert_eq!((samples.len(), samples.is_empty(), samples.n_aims()), (3, false, 0));
+        assert_eq!((samples.len(), samples.is_empty(), samples.n_targets()), (3, false, 0));
         assert_eq!((samples.max_label(), samples.max_input()), (Some(9), Some(79.0)));
         let (mut rows, mut labels) = (vec![0.0; 6], Vec::new());
-        samples.fill(Path::Portable, [0, 1, 2].into_iter(), &mut rows, &mut labels);
+        samples.fill(KernelPath::Portable, [0, 1, 2].into_iter(), &mut rows, &mut labels);
         assert_eq!((rows, labels), (vec![0.0, 5.0, 3.0, 79.0, 79.0, 0.0], vec![9, 0, 5]));
         assert_eq!((samples.row(1), samples.label(1)), (vec![3.0, 79.0], 0));
         assert!(Samples::from_text(text, Vec::new(), 2).is_empty());

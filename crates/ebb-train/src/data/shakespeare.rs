@@ -12,7 +12,7 @@ use ebb_round::Stream;
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
-use super::{Held, Labelled, Samples};
+use super::{LabelledTask, Partition, Samples};
 use crate::Task;
 use crate::net::{self, Input};
 use crate::read::{self, ReadError, Roles};
@@ -27,27 +27,27 @@ test_share = 0.2           # what each role says last, but for 79 sequences in b
 # test_samples = 2000      # drawn from all roles' test sequences; without it, all of them
 # seed = 1                 # fixes what is drawn when the run's seed varies",
     build: |settings| {
-        let by_role = settings.parse::<ByRole>()?;
+        let by_role = settings.parse::<RoleTable>()?;
         let folder = read::data_folder(settings.data_folder());
         let roles = folder
             .and_then(|folder| read::shakespeare(&folder))
-            .map_err(|error: ReadError| settings.error("kind", error.told_of("shakespeare")))?;
+            .map_err(|error: ReadError| settings.error("kind", error.message_for_set("shakespeare")))?;
         let seed = by_role.seed.unwrap_or(settings.facts().seed);
-        let (train, test, notes) =
+        let (train, test, remarks) =
             by_role.split(roles, seed).map_err(|(key, message)| settings.error(key, message))?;
         let symbols = Roles::SYMBOLS.len();
         let input = Input::Sequence { steps: Roles::STEPS, symbols };
         let net = net::build(&settings.elsewhere("model"), input, symbols, "char-lstm")?;
-        Ok(Box::new(Labelled::new(net, settings.facts().seed, train, test, None).with_notes(notes)))
+        Ok(Box::new(LabelledTask::new(net, settings.facts().seed, train, test, None).with_remarks(remarks)))
     },
 };
 
 /// What is trained on, what is judged, and what there is to say of it.
-type Parts = (Held, Held, Vec<String>);
+type Parts = (Partition, Partition, Vec<String>);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ByRole {
+struct RoleTable {
     clients: Option<NonZeroU32>,
     #[serde(default = "one")]
     samples_min: NonZeroU32,
@@ -65,27 +65,27 @@ fn fifth() -> Chance {
     Chance::new(0.2).expect("a fifth is a chance")
 }
 
-impl ByRole {
+impl RoleTable {
     /// What is trained on and what is judged, by role, and what is in neither; or the key that makes it impossible,
     /// and why.
     fn split(&self, roles: Roles, seed: u64) -> Result<Parts, (&'static str, String)> {
-        let fewest = self.samples_min.get();
+        let min_samples = self.samples_min.get();
         let (n_known, n_sequences) =
             (roles.roles.len(), roles.roles.iter().map(|role| role.starts.len()).sum::<usize>());
         let starts: Vec<_> = roles
             .roles
             .iter()
             .map(|role| role.starts.as_slice())
-            .filter(|starts| starts.len() >= fewest as usize)
+            .filter(|starts| starts.len() >= min_samples as usize)
             .filter_map(|starts| {
-                let (n_train, n_skipped) = self.parts(starts.len())?;
+                let (n_train, n_skipped) = self.part_sizes(starts.len())?;
                 Some((&starts[..n_train], &starts[n_skipped..]))
             })
             .collect();
         let n_roles = starts.len();
         if n_roles == 0 {
             let message = format!(
-                "no role of {fewest} sequences or more has both training and test sequences; \
+                "no role of {min_samples} sequences or more has both training and test sequences; \
                  give another share or a lower samples_min"
             );
             return Err(("test_share", message));
@@ -93,34 +93,34 @@ impl ByRole {
         let n_clients = self.clients.map_or(n_roles, |clients| clients.get() as usize);
         if n_clients > n_roles {
             let message = format!(
-                "only {n_roles} roles have {fewest} sequences or more, and some to be judged on; \
+                "only {n_roles} roles have {min_samples} sequences or more, and some to be judged on; \
                  give at most {n_roles}, or another samples_min or test_share"
             );
             return Err(("clients", message));
         }
-        let (mut train, mut test) = (Part::default(), Part::default());
+        let (mut train, mut test) = (SequencePart::default(), SequencePart::default());
         for idx in Stream::of_run(seed, "roles").distinct(n_roles, n_clients) {
             train.add_client(starts[idx].0);
             test.add_client(starts[idx].1);
         }
-        if let Some(most) = self.test_samples {
-            test.thin_out(most.get() as usize, seed);
+        if let Some(max_samples) = self.test_samples {
+            test.subsample(max_samples.get() as usize, seed);
         }
-        let mut notes = Vec::new();
+        let mut remarks = Vec::new();
         if n_clients < n_known {
-            notes.push(format!("{} of {n_known} roles are no clients", n_known - n_clients));
+            remarks.push(format!("{} of {n_known} roles are no clients", n_known - n_clients));
         }
         let unused = n_sequences - train.starts.len() - test.starts.len();
         if unused > 0 {
-            notes.push(format!("{unused} of {n_sequences} sequences are held by nobody"));
+            remarks.push(format!("{unused} of {n_sequences} sequences are held by nobody"));
         }
         let text = Arc::from(roles.text);
-        Ok((train.held(&text), test.held(&text), notes))
+        Ok((train.into_partition(&text), test.into_partition(&text), remarks))
     }
 
     /// How many of a role's sequences are trained on, and how many come before those it is judged on; `None`
     /// where one of them would have nothing.
-    fn parts(&self, n_samples: usize) -> Option<(usize, usize)> {
+    fn part_sizes(&self, n_samples: usize) -> Option<(usize, usize)> {
         // A tenth of 1000 is 100, whatever its last binary digit.
         let n_train = ((n_samples as f64 * (1.0 - self.test_share.get()) + 1e-6) as usize).max(1);
         let n_skipped = n_train + Roles::STEPS - 1;
@@ -130,12 +130,12 @@ impl ByRole {
 
 /// Sequences, client by client.
 #[derive(Default)]
-struct Part {
+struct SequencePart {
     starts: Vec<u32>,
     by_client: Vec<Vec<u32>>,
 }
 
-impl Part {
+impl SequencePart {
     fn add_client(&mut self, starts: &[u32]) {
         let first = self.starts.len() as u32;
         self.starts.extend_from_slice(starts);
@@ -143,10 +143,10 @@ impl Part {
     }
 
     /// Leaves this many, drawn from all.
-    fn thin_out(&mut self, n_samples: usize, seed: u64) {
+    fn subsample(&mut self, n_samples: usize, seed: u64) {
         let kept = Stream::of_run(seed, "test sequences").distinct(self.starts.len(), n_samples);
         let mut kept = kept.into_iter().peekable();
-        let mut thin = Part::default();
+        let mut thin = SequencePart::default();
         for held in &self.by_client {
             let mut starts = Vec::new();
             for &idx in held {
@@ -159,9 +159,9 @@ impl Part {
         *self = thin;
     }
 
-    fn held(self, text: &Arc<[u8]>) -> Held {
+    fn into_partition(self, text: &Arc<[u8]>) -> Partition {
         let samples = Samples::from_text(text.clone(), self.starts, Roles::STEPS);
-        Held { samples: Arc::new(samples), by_client: self.by_client }
+        Partition { samples: Arc::new(samples), by_client: self.by_client }
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::read::Role;
 
-    fn by_role(text: &str) -> ByRole {
+    fn by_role(text: &str) -> RoleTable {
         let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
         tree.table("data", Facts::default()).parse().unwrap()
     }
@@ -189,16 +189,16 @@ mod tests {
         all
     }
 
-    fn sizes(held: &Held) -> Vec<usize> {
+    fn sizes(held: &Partition) -> Vec<usize> {
         held.by_client.iter().map(Vec::len).collect()
     }
 
     #[test]
-    fn a_role_is_judged_on_what_it_says_last() {
+    fn the_last_sequences_of_a_role_are_its_test_data() {
         let (train, test, _) = by_role("").split(roles(&[500, 1000]), 1).unwrap();
         assert_eq!((sizes(&train), sizes(&test)), (vec![400, 800], vec![500 - 479, 1000 - 879]));
         // The text counts up modulo 80, and the second role's begins with its character 580.
-        let first = |held: &Held, client: usize| {
+        let first = |held: &Partition, client: usize| {
             let idx = held.by_client[client][0];
             (held.samples.row(idx)[0] as u32, held.samples.label(idx))
         };
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn roles_without_both_parts_or_with_too_little_are_left_out() {
         // 395 sequences leave 79 beyond the 316 of training, all of them in between; 396 leave one more.
-        let (train, test, notes) = by_role("").split(roles(&[395, 396, 1, 2, 3000]), 1).unwrap();
+        let (train, test, remarks) = by_role("").split(roles(&[395, 396, 1, 2, 3000]), 1).unwrap();
         // 79 sequences of each of two roles, and all of the three that are too short.
-        assert_eq!(notes, ["3 of 5 roles are no clients", "556 of 3794 sequences are held by nobody"]);
+        assert_eq!(remarks, ["3 of 5 roles are no clients", "556 of 3794 sequences are held by nobody"]);
         assert_eq!((sizes(&train), sizes(&test)), (vec![316, 2400], vec![1, 3000 - 2479]));
         let (train, ..) = by_role("samples_min = 396").split(roles(&[396, 397]), 1).unwrap();
         assert_eq!(sizes(&train), [316, 317]);

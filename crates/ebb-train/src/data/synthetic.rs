@@ -11,7 +11,7 @@ use ebb_round::{ClientId, Stream};
 use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::{Held, Labelled, Samples};
+use super::{LabelledTask, Partition, Samples};
 use crate::Task;
 use crate::net::{self, Input, Net};
 use crate::split::sizes;
@@ -33,7 +33,7 @@ samples_min = 50           # beside a log-normal number of samples
 test_share = 0.1
 # seed = 1                 # fixes the data when the run's seed varies",
     build: |settings| {
-        let synthetic = settings.parse_without::<Synthetic>(&["kind", "sizes"])?;
+        let synthetic = settings.parse_without::<SyntheticTable>(&["kind", "sizes"])?;
         if synthetic.iid && synthetic.clusters.is_some() {
             return Err(
                 settings.error("clusters", "iid = true has one labelling for all; leave out one of them")
@@ -42,20 +42,20 @@ test_share = 0.1
         if synthetic.clusters.is_some_and(|clusters| clusters > synthetic.clients) {
             return Err(settings.error("clusters", format!("more than the {} clients", synthetic.clients)));
         }
-        if synthetic.samples_max.is_some_and(|most| most < synthetic.least()) {
-            let least = synthetic.least();
-            return Err(settings.error("samples_max", format!("below samples_min = {least}")));
+        if synthetic.samples_max.is_some_and(|max| max < synthetic.min_samples()) {
+            let min_samples = synthetic.min_samples();
+            return Err(settings.error("samples_max", format!("below samples_min = {min_samples}")));
         }
         if synthetic.test_share.get() == 1.0 {
             return Err(settings.error("test_share", "leaves nothing to train on; give a share below 1"));
         }
         let gigabytes = synthetic.expected_bytes() / 1e9;
-        if gigabytes > MOST_GIGABYTES {
-            let message = format!("about {gigabytes:.0} GB of data; keep it under {MOST_GIGABYTES} GB");
+        if gigabytes > MAX_GIGABYTES {
+            let message = format!("about {gigabytes:.0} GB of data; keep it under {MAX_GIGABYTES} GB");
             return Err(settings.error("clients", message));
         }
         let (width, n_classes) = (synthetic.features.get() as usize, synthetic.classes.get() as usize);
-        let sizes = synthetic.sizes(settings)?;
+        let sizes = synthetic.drawn_sizes(settings)?;
         let net = net::build(&settings.elsewhere("model"), Input::Flat(width), n_classes, "logistic")?;
         let data_seed = synthetic.seed.unwrap_or(settings.facts().seed);
         let data = synthetic.generate(data_seed, net, settings.facts().seed, sizes.as_deref());
@@ -69,12 +69,12 @@ test_share = 0.1
 };
 
 /// More than this is a slip of the keyboard.
-const MOST_GIGABYTES: f64 = 64.0;
+const MAX_GIGABYTES: f64 = 64.0;
 
 /// Settings of the generator.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Synthetic {
+struct SyntheticTable {
     #[serde(default = "thirty")]
     clients: NonZeroU32,
     #[serde(default = "zero")]
@@ -122,13 +122,13 @@ fn tenth() -> Chance {
 
 /// Samples as they are drawn, client by client.
 #[derive(Default)]
-struct Part {
+struct SyntheticPart {
     rows: Vec<f32>,
     labels: Vec<u32>,
     by_client: Vec<Vec<u32>>,
 }
 
-impl Part {
+impl SyntheticPart {
     /// Adds what the next client holds.
     fn add_client<'r>(&mut self, rows: impl Iterator<Item = (&'r [f32], u32)>) {
         let start = self.labels.len() as u32;
@@ -139,8 +139,8 @@ impl Part {
         self.by_client.push((start..self.labels.len() as u32).collect());
     }
 
-    fn held(self, width: usize) -> Held {
-        Held {
+    fn into_partition(self, width: usize) -> Partition {
+        Partition {
             samples: Arc::new(Samples::from_floats(self.rows, self.labels, width)),
             by_client: self.by_client,
         }
@@ -153,9 +153,9 @@ struct Labelling {
     bias: Vec<f64>,
 }
 
-impl Synthetic {
+impl SyntheticTable {
     /// The sizes that a table of their own says, client by client.
-    fn sizes(&self, settings: &Settings<'_>) -> Result<Option<Vec<usize>>, SettingsError> {
+    fn drawn_sizes(&self, settings: &Settings<'_>) -> Result<Option<Vec<usize>>, SettingsError> {
         if !settings.inner("sizes").written() {
             return Ok(None);
         }
@@ -169,28 +169,28 @@ impl Synthetic {
         sizes.list(n_clients).map(Some).ok_or_else(|| settings.inner("sizes").error("kind", message))
     }
 
-    fn generate(&self, seed: u64, net: Net, net_seed: u64, sizes: Option<&[usize]>) -> Labelled {
+    fn generate(&self, seed: u64, net: Net, net_seed: u64, sizes: Option<&[usize]>) -> LabelledTask {
         let width = self.features.get() as usize;
         let n_clients = self.clients.get() as usize;
         let clusters: Option<Vec<u32>> = self.clusters.map(|clusters| {
             (0..n_clients).map(|idx| (idx * clusters.get() as usize / n_clients) as u32).collect()
         });
-        let deviations: Vec<f64> = (1..=width).map(|j| libm::pow(j as f64, -0.6)).collect();
-        let (mut train, mut test) = (Part::default(), Part::default());
+        let stds: Vec<f64> = (1..=width).map(|j| libm::pow(j as f64, -0.6)).collect();
+        let (mut train, mut test) = (SyntheticPart::default(), SyntheticPart::default());
         let mut row = vec![0.0_f32; width];
         for idx in 0..n_clients {
             let client = ClientId::new(idx);
             // Clients of a cluster draw their labelling from the cluster's stream, the others from their own.
             let group = clusters.as_ref().map_or(client, |clusters| ClientId::new(clusters[idx] as usize));
-            let labelling = self.labelling(seed, group);
+            let labelling = self.draw_labelling(seed, group);
             let means = self.feature_means(seed, client);
             let mut stream = Stream::of_client(seed, "synthetic samples", client);
             let n_samples = sizes.map_or_else(|| self.n_samples(&mut stream), |sizes| sizes[idx]);
             let mut rows = Vec::with_capacity(n_samples * width);
             let mut labels = Vec::with_capacity(n_samples);
             for _ in 0..n_samples {
-                for ((value, mean), deviation) in row.iter_mut().zip(&means).zip(&deviations) {
-                    *value = (mean + deviation * stream.normal()) as f32;
+                for ((value, mean), std) in row.iter_mut().zip(&means).zip(&stds) {
+                    *value = (mean + std * stream.normal()) as f32;
                 }
                 labels.push(labelling.label(&row));
                 rows.extend_from_slice(&row);
@@ -203,13 +203,13 @@ impl Synthetic {
             train.add_client(for_training.iter().map(pick));
             test.add_client(for_test.iter().map(pick));
         }
-        Labelled::new(net, net_seed, train.held(width), test.held(width), clusters)
+        LabelledTask::new(net, net_seed, train.into_partition(width), test.into_partition(width), clusters)
     }
 
     /// What the samples and one labelling a client take in memory, on average.
     fn expected_bytes(&self) -> f64 {
         // The mean of LogNormal(4, 2) is e^6.
-        let drawn = f64::from(self.least().get()) + 403.0;
+        let drawn = f64::from(self.min_samples().get()) + 403.0;
         let most = self.samples_max.map_or(f64::INFINITY, |most| f64::from(most.get()));
         let per_client = self.samples.map_or(drawn.min(most), |samples| f64::from(samples.get()));
         let width = f64::from(self.features.get());
@@ -217,7 +217,7 @@ impl Synthetic {
         f64::from(self.clients.get()) * per_client * 4.0 * (width + 1.0) + labelling
     }
 
-    fn labelling(&self, seed: u64, group: ClientId) -> Labelling {
+    fn draw_labelling(&self, seed: u64, group: ClientId) -> Labelling {
         let (mut stream, centre) = if self.iid {
             (Stream::of_run(seed, "synthetic labelling"), 0.0)
         } else {
@@ -241,7 +241,7 @@ impl Synthetic {
         (0..width).map(|_| centre + stream.normal()).collect()
     }
 
-    fn least(&self) -> NonZeroU32 {
+    fn min_samples(&self) -> NonZeroU32 {
         self.samples_min.unwrap_or(fifty())
     }
 
@@ -250,7 +250,7 @@ impl Synthetic {
             return samples.get() as usize;
         }
         let log_normal = libm::exp(4.0 + 2.0 * stream.normal());
-        let drawn = log_normal.floor().min(f64::from(u32::MAX / 2)) as u32 + self.least().get();
+        let drawn = log_normal.floor().min(f64::from(u32::MAX / 2)) as u32 + self.min_samples().get();
         drawn.min(self.samples_max.map_or(u32::MAX, NonZeroU32::get)) as usize
     }
 }
@@ -278,29 +278,29 @@ mod tests {
     use ebb_settings::{Facts, Tree};
 
     use super::*;
-    use crate::Path;
+    use crate::KernelPath;
     use crate::net::named;
 
     /// The data of a seed, with any network.
-    fn generate(synthetic: &Synthetic, seed: u64) -> Labelled {
+    fn generate(synthetic: &SyntheticTable, seed: u64) -> LabelledTask {
         let spec = named("logistic", Input::Flat(synthetic.features.get() as usize), 10).unwrap();
-        synthetic.generate(seed, Net::new(&spec, Path::Portable).unwrap(), seed, None)
+        synthetic.generate(seed, Net::new(&spec, KernelPath::Portable).unwrap(), seed, None)
     }
 
-    fn synthetic(text: &str) -> Synthetic {
+    fn synthetic(text: &str) -> SyntheticTable {
         let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
         tree.table("data", Facts::default()).parse().unwrap()
     }
 
     /// Mean over the clients' own features, feature by feature.
-    fn feature_mean(data: &Labelled, client: usize, feature: usize) -> f64 {
+    fn feature_mean(data: &LabelledTask, client: usize, feature: usize) -> f64 {
         let train = data.train();
         let held = &train.by_client[client];
         held.iter().map(|&idx| f64::from(train.samples.row(idx)[feature])).sum::<f64>() / held.len() as f64
     }
 
     #[test]
-    fn sizes_follow_the_papers_law_and_a_tenth_is_held_out() {
+    fn sizes_follow_the_papers_distribution_and_a_tenth_is_held_out() {
         let data = generate(&synthetic("clients = 2000\nfeatures = 1\nclasses = 2\nsamples_max = 4000"), 3);
         let sizes: Vec<_> = (0..2000)
             .map(|idx| (data.train().by_client[idx].len(), data.test().by_client[idx].len()))
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn features_have_the_deviations_of_the_paper() {
+    fn features_have_the_standard_deviations_of_the_paper() {
         let data = generate(&synthetic("clients = 1\nsamples = 40000"), 5);
         let samples = &data.train().samples;
         for feature in [0, 9, 59] {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn iid_clients_share_one_law_and_others_do_not() {
+    fn iid_clients_share_one_distribution_and_others_do_not() {
         let spread = |text: &str| {
             let data = generate(&synthetic(text), 1);
             let means: Vec<_> = (0..20).map(|client| feature_mean(&data, client, 0)).collect();
@@ -386,12 +386,12 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_a_cluster_label_alike() {
+    fn clients_of_a_cluster_share_a_labelling() {
         let same = |clusters: &str, one: usize, two: usize| {
             let synthetic = synthetic(&format!("clients = 20\nsamples = 50\n{clusters}"));
             let data = generate(&synthetic, 1);
             let group = |idx| data.oracle_cluster(ClientId::new(idx)).map_or(idx, |cluster| cluster as usize);
-            let labelling = |idx| synthetic.labelling(1, ClientId::new(group(idx))).matrix;
+            let labelling = |idx| synthetic.draw_labelling(1, ClientId::new(group(idx))).matrix;
             labelling(one) == labelling(two)
         };
         assert!(same("clusters = 5", 0, 3) && !same("clusters = 5", 3, 4));

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use ebb_settings::{Entry, Settings, SettingsError, Share, nearest};
 use serde::{Deserialize, Serialize};
 
-use super::dealt::{Dealing, JudgeOn, Pools, ReadBySplit};
-use super::encode::{Encoding, NOT_SAID, Part, Said, Unknown, first_twice, names, numbers, some_of};
-use super::own::{DEFAULT_MODEL, MOST_CLASSES, check_meets, hold_out, one_test};
-use super::{Labelled, Samples};
+use super::encode::{
+    Encoding, EncodingTable, TablePart, UNKNOWN_CATEGORY_REMEDY, UnknownCategory, first_duplicate, names,
+    numbers, short_list,
+};
+use super::partition::{PartitionSettings, ReadBySplit, TestOn, TrainAndTest};
+use super::user_files::{DEFAULT_MODEL, MAX_CLASSES, check_regression_model, check_test_source, hold_out};
+use super::{LabelledTask, Samples};
 use crate::Task;
 use crate::net::Input;
-use crate::read::{self, Meant, ReadError, Table, TableForm};
+use crate::read::{self, ColumnRole, ReadError, Table, TableForm};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -36,18 +39,18 @@ clients = 20
 # seed = 1                            # fixes who holds what when the run's seed varies
 # [data.split]                        # who holds which samples: ebbflow list splits
 # [data.sizes]                        # how many a client holds: ebbflow list sizes",
-    build: |settings| Ok(Box::new(settings.parse::<Rows>()?.build(settings)?)),
+    build: |settings| Ok(Box::new(settings.parse::<TableData>()?.build(settings)?)),
 };
 
 /// Rows that stand in for those of a client.
-const BLANK: usize = 10;
+const PLACEHOLDER_SAMPLES: usize = 10;
 
 /// The most that the numbers of all rows may take.
-const MOST_BYTES: u128 = 1 << 32;
+const MAX_BYTES: u128 = 1 << 32;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rows {
+struct TableData {
     /// Where the rows are; only a server whose clients have them can do without.
     file: Option<String>,
     test_file: Option<String>,
@@ -62,7 +65,7 @@ struct Rows {
     comment: Option<char>,
     separator: Option<char>,
     /// How rows become numbers, where the file does not say it.
-    encoding: Option<Said>,
+    encoding: Option<EncodingTable>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
     /// Fixes who holds what when the run's seed varies.
@@ -75,21 +78,21 @@ struct Rows {
     sizes: ReadBySplit,
 }
 
-impl Rows {
-    fn build(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
+impl TableData {
+    fn build(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
         let seed = self.seed.unwrap_or(settings.facts().seed);
-        let form = self.form(settings)?;
-        one_test(settings, self.test_file.as_ref(), self.test_share)?;
-        let Some(file) = &self.file else { return self.elsewhere(settings) };
+        let form = self.table_form(settings)?;
+        check_test_source(settings, self.test_file.as_ref(), self.test_share)?;
+        let Some(file) = &self.file else { return self.without_rows(settings) };
         let (table, file) = self.read(settings, form, "file", file)?;
         let test_table =
             self.test_file.as_ref().map(|file| self.read(settings, form, "test_file", file)).transpose()?;
         let all = |table: &Table| (0..table.n_rows as u32).collect::<Vec<_>>();
-        let part = |rows| Part { table: &table, file: (&file, form), rows, key: "file" };
+        let part = |rows| TablePart { table: &table, file: (&file, form), rows, key: "file" };
         let (train, test) = match &test_table {
             Some((test, file)) => {
                 same_columns(settings, &table, test)?;
-                let test = Part { table: test, file: (file, form), rows: all(test), key: "test_file" };
+                let test = TablePart { table: test, file: (file, form), rows: all(test), key: "test_file" };
                 (part(all(&table)), test)
             }
             None => {
@@ -99,65 +102,67 @@ impl Rows {
         };
 
         let encoding = match &self.encoding {
-            Some(said) => {
-                self.check_said(settings, said, &table)?;
-                Encoding::of(said)
+            Some(given) => {
+                self.check_encoding_columns(settings, given, &table)?;
+                Encoding::from_table(given)
             }
-            None => Encoding::fit(&train, |name| !self.aimed_at(name)),
+            None => Encoding::fit(&train, |name| !self.is_target(name)),
         };
         let n_bytes = (train.rows.len().max(test.rows.len()) * 4) as u128 * encoding.width as u128;
-        if encoding.width == 0 || n_bytes > MOST_BYTES {
+        if encoding.width == 0 || n_bytes > MAX_BYTES {
             let message = format!("{} numbers a row, {n_bytes} bytes in all", encoding.width);
             let remedy =
-                format!("leave some columns, but none with a name for each row; {MOST_BYTES} bytes at most");
+                format!("leave some columns, but none with a name for each row; {MAX_BYTES} bytes at most");
             return Err(settings.error("file", format!("{message}; {remedy}")));
         }
         // What the file itself says, it says of all that is trained on.
-        let unknown = if self.encoding.is_some() { Unknown::Refused } else { Unknown::Zero };
+        let unknown = if self.encoding.is_some() { UnknownCategory::Refused } else { UnknownCategory::Zero };
         let (n_classes, train, test) = match &self.label {
             Some(label) => {
                 // A class all of whose rows are held out is one nevertheless.
                 let classes = match &self.encoding {
-                    Some(said) => said.classes.clone(),
+                    Some(given) => given.classes.clone(),
                     None => classes(settings, &part(all(&table)), label)?,
                 };
                 let samples = |part, unknown| {
-                    let rows =
-                        encoding.write(part, unknown).map_err(|message| settings.error(part.key, message))?;
+                    let rows = encoding
+                        .encode(part, unknown)
+                        .map_err(|message| settings.error(part.key, message))?;
                     with_classes(settings, label, &classes, rows, &encoding, part)
                 };
-                let samples = (samples(&train, unknown)?, samples(&test, Unknown::Zero)?);
-                self.say(settings, &encoding, &classes);
+                let samples = (samples(&train, unknown)?, samples(&test, UnknownCategory::Zero)?);
+                self.resolve_encoding(settings, &encoding, &classes);
                 (classes.len(), samples.0, samples.1)
             }
             None => {
-                self.say(settings, &encoding, &[]);
-                self.with_values(settings, &encoding, &train, &test, unknown)?
+                self.resolve_encoding(settings, &encoding, &[]);
+                self.with_targets(settings, &encoding, &train, &test, unknown)?
             }
         };
-        self.dealt(settings, train, test, n_classes)
+        self.partitioned(settings, train, test, n_classes)
     }
 
-    fn dealt(
+    fn partitioned(
         &self,
         settings: &Settings<'_>,
         train: Samples,
         test: Samples,
         n_classes: usize,
-    ) -> Result<Labelled, SettingsError> {
+    ) -> Result<LabelledTask, SettingsError> {
         let input = Input::Flat(train.width());
         let (train, test) = (Arc::new(train), Arc::new(test));
-        let pools = Pools { train, test, n_classes, input, default_model: DEFAULT_MODEL };
-        let (clients, samples, judge_on) = (self.clients, self.samples, JudgeOn::TestSet);
-        Dealing { clients, samples, test_samples: None, judge_on, seed: self.seed }.task(settings, pools)
+        let pools = TrainAndTest { train, test, n_classes, input, default_model: DEFAULT_MODEL };
+        let (clients, samples, test_on) = (self.clients, self.samples, TestOn::TestSet);
+        PartitionSettings { clients, samples, test_samples: None, test_on, seed: self.seed }
+            .build_task(settings, pools)
     }
 
     /// What a server needs whose clients have all the rows: the model, and how its clients read and split theirs.
-    fn elsewhere(&self, settings: &Settings<'_>) -> Result<Labelled, SettingsError> {
+    fn without_rows(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
         if !settings.is_served() {
             return Err(settings.error("file", "missing; it has no default"));
         }
-        let Some(said) = &self.encoding else {
+        let Some(given) = &self.encoding else {
             let message = "missing; a server without rows says in data.encoding how those of its clients become numbers: classes, and \
                            columns with name, and mean and deviation or categories. Or give a file of such rows";
             return Err(settings.error("file", message));
@@ -165,17 +170,17 @@ impl Rows {
         if self.test_file.is_some() {
             return Err(settings.error("test_file", "there is no file to go with it; give both or neither"));
         }
-        self.check_sense(settings, said)?;
-        let width = Encoding::of(said).width;
-        let n_values = self.values.as_ref().map_or(0, Vec::len);
-        let n_classes = if self.label.is_some() { said.classes.len() } else { n_values };
+        self.check_encoding_table(settings, given)?;
+        let width = Encoding::from_table(given).width;
+        let n_targets = self.values.as_ref().map_or(0, Vec::len);
+        let n_classes = if self.label.is_some() { given.classes.len() } else { n_targets };
         if width == 0 || n_classes == 0 {
             return Err(
                 settings.error("encoding.columns", "there is nothing to learn, or nothing to learn it from")
             );
         }
         if self.label.is_none() {
-            check_meets(settings, Input::Flat(width), n_values)?;
+            check_regression_model(settings, Input::Flat(width), n_targets)?;
         }
         // Rows of nothing stand in for those that are elsewhere, so that the split can be tried. Nobody trains on them.
         let blank = |n_rows: usize| {
@@ -186,59 +191,69 @@ impl Rows {
                     (0..n_rows).map(|row| (row % n_classes) as u32).collect(),
                     width,
                 ),
-                None => Samples::from_values(rows, vec![0.0; n_rows * n_values], width),
+                None => Samples::from_targets(rows, vec![0.0; n_rows * n_targets], width),
             }
         };
-        let a_client = self.samples.map_or(BLANK, |samples| samples.get() as usize);
+        let a_client = self.samples.map_or(PLACEHOLDER_SAMPLES, |samples| samples.get() as usize);
         let n_rows = n_classes.max(self.clients.get() as usize) * a_client;
-        let task = self.dealt(settings, blank(n_rows), blank(1), n_classes)?;
-        Ok(task.judged_on(Arc::new(blank(0)), Vec::new()))
+        let task = self.partitioned(settings, blank(n_rows), blank(1), n_classes)?;
+        Ok(task.with_test_set(Arc::new(blank(0)), Vec::new()))
     }
 
     /// Whether a column is what the model should tell.
-    fn aimed_at(&self, name: &str) -> bool {
+    fn is_target(&self, name: &str) -> bool {
         self.label.as_deref() == Some(name) || self.values.iter().flatten().any(|value| value == name)
     }
 
     /// Says how rows become numbers here to clients who have other rows.
-    fn say(&self, settings: &Settings<'_>, encoding: &Encoding, classes: &[String]) {
+    fn resolve_encoding(&self, settings: &Settings<'_>, encoding: &Encoding, classes: &[String]) {
         if settings.is_served() && self.encoding.is_none() {
-            settings.resolve_as("encoding", &encoding.said(classes.to_vec()));
+            settings.resolve_as("encoding", &encoding.to_table(classes.to_vec()));
         }
     }
 
     /// Whether what is said of rows makes sense.
-    fn check_sense(&self, settings: &Settings<'_>, said: &Said) -> Result<(), SettingsError> {
+    fn check_encoding_table(
+        &self,
+        settings: &Settings<'_>,
+        given: &EncodingTable,
+    ) -> Result<(), SettingsError> {
         let is_categorical = |name: &str| self.categorical.iter().any(|known| known == name);
-        said.check(is_categorical)
+        given
+            .check(is_categorical)
             .map_err(|(at, message)| settings.error(&format!("encoding.columns[{at}]"), message))?;
         let wrong = |message: String| Err(settings.error("encoding.classes", message));
-        match (&self.label, said.classes.len()) {
-            (None, 0) | (Some(_), 2..=MOST_CLASSES) => {}
+        match (&self.label, given.classes.len()) {
+            (None, 0) | (Some(_), 2..=MAX_CLASSES) => {}
             (None, _) => {
                 return wrong("there is no label, so there are no classes; leave them out".to_owned());
             }
             (Some(_), count) => {
                 return wrong(format!(
-                    "expected 2 to {MOST_CLASSES} classes, found {count}; list all, by their numbers"
+                    "expected 2 to {MAX_CLASSES} classes, found {count}; list all, by their numbers"
                 ));
             }
         }
-        if let Some(twice) = first_twice(&said.classes) {
-            return wrong(format!("\"{twice}\" is there twice; leave out one of them"));
+        if let Some(duplicate) = first_duplicate(&given.classes) {
+            return wrong(format!("\"{duplicate}\" is there twice; leave out one of them"));
         }
         Ok(())
     }
 
     /// Whether it can be done as it is said, with the columns that the file has.
-    fn check_said(&self, settings: &Settings<'_>, said: &Said, table: &Table) -> Result<(), SettingsError> {
-        self.check_sense(settings, said)?;
-        let there: BTreeSet<_> =
-            table.columns.iter().map(|(name, _)| name).filter(|name| !self.aimed_at(name)).collect();
-        let named: BTreeSet<_> = said.columns.iter().map(|column| &column.name).collect();
-        let message = match there.symmetric_difference(&named).next() {
+    fn check_encoding_columns(
+        &self,
+        settings: &Settings<'_>,
+        given: &EncodingTable,
+        table: &Table,
+    ) -> Result<(), SettingsError> {
+        self.check_encoding_table(settings, given)?;
+        let in_table: BTreeSet<_> =
+            table.columns.iter().map(|(name, _)| name).filter(|name| !self.is_target(name)).collect();
+        let named: BTreeSet<_> = given.columns.iter().map(|column| &column.name).collect();
+        let message = match in_table.symmetric_difference(&named).next() {
             None => return Ok(()),
-            Some(name) if there.contains(*name) => {
+            Some(name) if in_table.contains(*name) => {
                 format!(
                     "column \"{name}\" is not in data.encoding; list it in leave_out, or take another file"
                 )
@@ -251,7 +266,7 @@ impl Rows {
     }
 
     /// How CSV files are laid out.
-    fn form(&self, settings: &Settings<'_>) -> Result<TableForm<'_>, SettingsError> {
+    fn table_form(&self, settings: &Settings<'_>) -> Result<TableForm<'_>, SettingsError> {
         let byte = |key: &str, given: char| {
             u8::try_from(given)
                 .ok()
@@ -276,18 +291,18 @@ impl Rows {
         if key == "file" {
             self.check_names(settings, &names)?;
         }
-        let meant = |name: &str| {
+        let role_of = |name: &str| {
             if self.leave_out.iter().any(|left_out| left_out == name) {
                 None
             } else if self.label.as_deref() == Some(name) {
-                Some(Meant::Class)
+                Some(ColumnRole::Class)
             } else if self.categorical.iter().any(|known| known == name) {
-                Some(Meant::Category)
+                Some(ColumnRole::Category)
             } else {
-                Some(Meant::Number)
+                Some(ColumnRole::Number)
             }
         };
-        Ok((read::table(&path, form, meant).map_err(wrong)?, path))
+        Ok((read::table(&path, form, role_of).map_err(wrong)?, path))
     }
 
     /// Whether the columns that the settings name are there, and each is named for one purpose.
@@ -332,26 +347,26 @@ impl Rows {
         Ok(())
     }
 
-    fn with_values(
+    fn with_targets(
         &self,
         settings: &Settings<'_>,
         encoding: &Encoding,
-        train: &Part<'_>,
-        test: &Part<'_>,
-        unknown: Unknown,
+        train: &TablePart<'_>,
+        test: &TablePart<'_>,
+        unknown: UnknownCategory,
     ) -> Result<(usize, Samples, Samples), SettingsError> {
-        let values = self.values.as_deref().unwrap_or_default();
-        let samples = |part: &Part<'_>, unknown| -> Result<Samples, SettingsError> {
-            let columns: Vec<_> = values.iter().map(|name| numbers(part.table, name)).collect();
-            let aims = part
+        let target_columns = self.values.as_deref().unwrap_or_default();
+        let samples = |part: &TablePart<'_>, unknown| -> Result<Samples, SettingsError> {
+            let columns: Vec<_> = target_columns.iter().map(|name| numbers(part.table, name)).collect();
+            let targets = part
                 .rows
                 .iter()
                 .flat_map(|&row| columns.iter().map(move |column| column[row as usize] as f32));
-            let rows = encoding.write(part, unknown).map_err(|message| settings.error(part.key, message))?;
-            Ok(Samples::from_values(rows, aims.collect(), encoding.width))
+            let rows = encoding.encode(part, unknown).map_err(|message| settings.error(part.key, message))?;
+            Ok(Samples::from_targets(rows, targets.collect(), encoding.width))
         };
-        check_meets(settings, Input::Flat(encoding.width), values.len())?;
-        Ok((values.len(), samples(train, unknown)?, samples(test, Unknown::Zero)?))
+        check_regression_model(settings, Input::Flat(encoding.width), target_columns.len())?;
+        Ok((target_columns.len(), samples(train, unknown)?, samples(test, UnknownCategory::Zero)?))
     }
 }
 
@@ -371,10 +386,10 @@ fn same_columns(settings: &Settings<'_>, table: &Table, test: &Table) -> Result<
 }
 
 /// The classes that occur: whole numbers by size, anything else by spelling.
-fn classes(settings: &Settings<'_>, part: &Part<'_>, label: &str) -> Result<Vec<String>, SettingsError> {
+fn classes(settings: &Settings<'_>, part: &TablePart<'_>, label: &str) -> Result<Vec<String>, SettingsError> {
     let names: BTreeSet<_> = names(part, label).collect();
-    if !(2..=MOST_CLASSES).contains(&names.len()) {
-        let message = format!("expected 2 to {MOST_CLASSES} classes, found {}", names.len());
+    if !(2..=MAX_CLASSES).contains(&names.len()) {
+        let message = format!("expected 2 to {MAX_CLASSES} classes, found {}", names.len());
         return Err(settings.error("label", message + "; name another column, or meet its numbers as values"));
     }
     let mut classes: Vec<_> = names.into_iter().map(str::to_owned).collect();
@@ -391,15 +406,15 @@ fn with_classes(
     classes: &[String],
     rows: Vec<f32>,
     encoding: &Encoding,
-    part: &Part<'_>,
+    part: &TablePart<'_>,
 ) -> Result<Samples, SettingsError> {
     let places: BTreeMap<_, _> = classes.iter().map(String::as_str).zip(0..).collect();
     let mut labels = Vec::with_capacity(part.rows.len());
     for (&row, name) in part.rows.iter().zip(names(part, label)) {
         let Some(&class) = places.get(name) else {
-            let (place, expected) = (part.place(row), some_of(classes.iter().map(String::as_str)));
+            let (place, expected) = (part.location(row), short_list(classes.iter().map(String::as_str)));
             let message = format!(
-                "{place}, column \"{label}\": expected one of {expected}, found \"{name}\"; {NOT_SAID}"
+                "{place}, column \"{label}\": expected one of {expected}, found \"{name}\"; {UNKNOWN_CATEGORY_REMEDY}"
             );
             return Err(settings.error(part.key, message));
         };
@@ -423,16 +438,16 @@ mod tests {
     const SETTINGS: &str = "clients = 2\nfile = \"train.csv\"\ntest_file = \"test.csv\"\nlabel = \"kind\"\n\
                             categorical = [\"colour\"]\nleave_out = [\"id\"]\n";
 
-    fn in_folder(folder: &Path, text: &str) -> Result<Labelled, String> {
+    fn in_folder(folder: &Path, text: &str) -> Result<LabelledTask, String> {
         let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
         tree.find_data_in(Some(folder));
         let settings = tree.table("data", Facts::default());
-        let rows = settings.parse::<Rows>().map_err(|error| error.to_string())?;
+        let rows = settings.parse::<TableData>().map_err(|error| error.to_string())?;
         let built = rows.build(&settings);
         built.map_err(|error| error.to_string().replace(folder.to_str().unwrap(), "at"))
     }
 
-    fn build(train: &str, test: &str, text: &str) -> Result<Labelled, String> {
+    fn build(train: &str, test: &str, text: &str) -> Result<LabelledTask, String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.csv"), train).unwrap();
         fs::write(folder.path().join("test.csv"), test).unwrap();
@@ -508,7 +523,7 @@ mod tests {
         };
         let expected = format!(
             "a.toml:4:1: data.test_file = \"test.csv\": line 2, column \"kind\": \
-             expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found \"9\"; {NOT_SAID}"
+             expected one of 0, 1, 2, 3, 4, 5, 6, 7, …, found \"9\"; {UNKNOWN_CATEGORY_REMEDY}"
         );
         check_refused(&table(9), TEST, SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 65537; \
@@ -526,14 +541,14 @@ mod tests {
     }
 
     #[test]
-    fn values_are_met_by_squared_error() {
+    fn regression_targets_need_the_squared_error() {
         let text = SETTINGS.replace("label = \"kind\"", "values = [\"size\", \"kind\"]");
         let linear = format!("{text}[model]\nloss = \"squared-error\"");
         let data = build(TRAIN, TEST, &linear).unwrap();
-        let mut aims = Vec::new();
-        data.train().samples.fill_aims(0..2, &mut aims);
+        let mut targets = Vec::new();
+        data.train().samples.fill_targets(0..2, &mut targets);
         assert_eq!(
-            (aims, data.has_accuracy(), data.net().n_classes()),
+            (targets, data.has_accuracy(), data.net().n_classes()),
             (vec![1.0, 10.0, 3.0, 9.0], false, 2)
         );
         assert_eq!(data.train().samples.width(), 2, "the two colours");
@@ -591,7 +606,7 @@ mod tests {
                         give files of the same columns";
         check_refused(TRAIN, &TEST.replace("size", "length"), SETTINGS, expected);
         let expected = format!(
-            "a.toml:4:1: data.test_file = \"test.csv\": line 3, column \"kind\": expected one of 9, 10, found \"11\"; {NOT_SAID}"
+            "a.toml:4:1: data.test_file = \"test.csv\": line 3, column \"kind\": expected one of 9, 10, found \"11\"; {UNKNOWN_CATEGORY_REMEDY}"
         );
         check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 1; name another column, \
@@ -606,7 +621,7 @@ mod tests {
     }
 
     /// What a server with these rows says of them.
-    fn said(train: &str, text: &str) -> String {
+    fn resolved_data_table(train: &str, text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.csv"), train).unwrap();
         fs::write(folder.path().join("test.csv"), TEST).unwrap();
@@ -620,7 +635,8 @@ mod tests {
 
     #[test]
     fn clients_with_rows_of_their_own_read_them_as_the_server_does() {
-        let served = said(TRAIN, &format!("kind = \"table\"\n{SETTINGS}")).replace("kind = \"table\"\n", "");
+        let served = resolved_data_table(TRAIN, &format!("kind = \"table\"\n{SETTINGS}"))
+            .replace("kind = \"table\"\n", "");
         assert!(served.contains("[data.encoding]\nclasses = [\"9\", \"10\"]"), "{served}");
         // Other means, other names, other classes, and another order of columns; what is the same row stays it.
         let own = "kind,colour,size,id\n10,red,3,a\n10,red,100,b\n10,blue,5,c\n";
@@ -641,8 +657,8 @@ mod tests {
         assert_eq!(rows(&again.train().samples), rows(&theirs.train().samples));
 
         let check = |own: &str, settings: &str, expected: &str| {
-            let said = build(own, TEST, settings).err().unwrap();
-            assert!(said.contains(expected), "{said}");
+            let given = build(own, TEST, settings).err().unwrap();
+            assert!(given.contains(expected), "{given}");
         };
         let changed = |from: &str, to: &str| own.replace(from, to);
         check(
@@ -659,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_needs_no_rows_if_it_says_how_to_read_those_of_its_clients() {
+    fn a_server_needs_no_rows_if_its_encoding_is_given() {
         let build = |text: &str| {
             let mut tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{text}"), "a.toml").unwrap();
             tree.serve();
@@ -671,7 +687,7 @@ mod tests {
         let rest = "label = \"kind\"\ncategorical = [\"colour\"]\nclients = 4\n";
         let (task, resolved) =
             build(&format!("{rest}{encoding}[data.split]\nkind = \"iid\"\nheld_out = 0.25\n")).unwrap();
-        assert_eq!((task.n_clients(), task.layout().len(), task.n_test_pieces()), (4, 3 * 3 + 3, 0));
+        assert_eq!((task.n_clients(), task.layout().len(), task.n_test_batches()), (4, 3 * 3 + 3, 0));
         assert!(resolved.contains("held_out = 0.25") && resolved.contains("[data.encoding]"), "{resolved}");
         let error = build(rest).err().unwrap();
         assert!(error.contains("data.file: missing; a server without rows says in data.encoding"), "{error}");
@@ -681,10 +697,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_rows_must_make_sense() {
+    fn an_encoding_must_be_consistent() {
         let check = |encoding: &str, expected: &str| {
-            let said = build(TRAIN, TEST, &format!("{SETTINGS}encoding = {{ {encoding} }}")).err().unwrap();
-            assert!(said.contains(expected), "{said}");
+            let given = build(TRAIN, TEST, &format!("{SETTINGS}encoding = {{ {encoding} }}")).err().unwrap();
+            assert!(given.contains(expected), "{given}");
         };
         let size = "{ name = \"size\", mean = 4, deviation = 2.5 }";
         let colour = "{ name = \"colour\", categories = [\"blue\", \"red\"] }";

@@ -11,9 +11,9 @@ pub(crate) struct Avx2;
 // SAFETY, for all blocks here: the trait's caller promises that the unit exists and that pointers are valid.
 impl Simd for Avx2 {
     const LANES: usize = 8;
-    const MANY: bool = false;
+    const HAS_32_REGISTERS: bool = false;
     type Narrow = Avx2;
-    const NARROWS: bool = false;
+    const HAS_NARROW: bool = false;
     type V = __m256;
 
     #[inline(always)]
@@ -65,19 +65,19 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn where_greater(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
+    unsafe fn select_greater(a: __m256, b: __m256, yes: __m256, no: __m256) -> __m256 {
         // SAFETY: see above.
         unsafe { _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) }
     }
 
     #[inline(always)]
-    unsafe fn greater(a: __m256, b: __m256) -> u32 {
+    unsafe fn greater_mask(a: __m256, b: __m256) -> u32 {
         // SAFETY: see above.
         unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) as u32 }
     }
 
     #[inline(always)]
-    unsafe fn largest(vector: __m256) -> f32 {
+    unsafe fn horizontal_max(vector: __m256) -> f32 {
         let mut lanes = [0.0_f32; 8];
         // SAFETY: see above.
         unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), vector) }
@@ -89,7 +89,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn total(vector: __m256) -> f32 {
+    unsafe fn horizontal_sum(vector: __m256) -> f32 {
         // SAFETY: see above.
         unsafe {
             let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
@@ -99,7 +99,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn times_power(value: __m256, shifted: __m256) -> __m256 {
+    unsafe fn scale_by_power_of_two(value: __m256, shifted: __m256) -> __m256 {
         // SAFETY: see above.
         unsafe {
             let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
@@ -109,7 +109,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn sums(v: &[__m256]) -> __m256 {
+    unsafe fn horizontal_sums(v: &[__m256]) -> __m256 {
         // SAFETY: see above.
         unsafe {
             let (a, b) = (_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));

@@ -11,9 +11,9 @@ pub(crate) struct Avx512;
 // SAFETY, for all blocks here: the trait's caller promises that the unit exists and that pointers are valid.
 impl Simd for Avx512 {
     const LANES: usize = 16;
-    const MANY: bool = true;
+    const HAS_32_REGISTERS: bool = true;
     type Narrow = super::avx2::Avx2;
-    const NARROWS: bool = true;
+    const HAS_NARROW: bool = true;
     type V = __m512;
 
     #[inline(always)]
@@ -65,31 +65,31 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn where_greater(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
+    unsafe fn select_greater(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
         // SAFETY: see above.
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), no, yes) }
     }
 
     #[inline(always)]
-    unsafe fn greater(a: __m512, b: __m512) -> u32 {
+    unsafe fn greater_mask(a: __m512, b: __m512) -> u32 {
         // SAFETY: see above.
         unsafe { u32::from(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) }
     }
 
     #[inline(always)]
-    unsafe fn largest(vector: __m512) -> f32 {
+    unsafe fn horizontal_max(vector: __m512) -> f32 {
         // SAFETY: see above.
         unsafe { _mm512_reduce_max_ps(vector) }
     }
 
     #[inline(always)]
-    unsafe fn total(vector: __m512) -> f32 {
+    unsafe fn horizontal_sum(vector: __m512) -> f32 {
         // SAFETY: see above.
         unsafe { _mm512_reduce_add_ps(vector) }
     }
 
     #[inline(always)]
-    unsafe fn times_power(value: __m512, shifted: __m512) -> __m512 {
+    unsafe fn scale_by_power_of_two(value: __m512, shifted: __m512) -> __m512 {
         // SAFETY: see above.
         unsafe {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
@@ -99,7 +99,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn sums(v: &[__m512]) -> __m512 {
+    unsafe fn horizontal_sums(v: &[__m512]) -> __m512 {
         // SAFETY: see above.
         unsafe {
             // Two vectors interleaved and added, then four, then the quarters brought together. No closures: they
@@ -125,28 +125,31 @@ impl Simd for Avx512 {
 /// # Safety
 /// The unit exists; rows are valid for 16 numbers, lists for 16 beyond their counts.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-pub(super) unsafe fn list_live(block: &super::conv::LiveBlock, counts: &mut [usize]) {
+pub(super) unsafe fn list_active(block: &super::conv::ActiveBlock, counts: &mut [usize]) {
     // SAFETY: as promised by the caller.
     unsafe {
-        let (mut slopes, mut chosen) =
+        let (mut grads, mut argmax) =
             ([_mm512_setzero_ps(); 16], [_mm512_castsi512_ps(_mm512_set1_epi32(-1)); 16]);
         for place in 0..block.n_places {
-            slopes[place] = _mm512_loadu_ps(block.slopes.add(place * block.row));
-            chosen[place] = _mm512_loadu_ps(block.chosen.add(place * block.row).cast());
+            grads[place] = _mm512_loadu_ps(block.output_grads.add(place * block.place_stride));
+            argmax[place] = _mm512_loadu_ps(block.argmax.add(place * block.place_stride).cast());
         }
-        let (slopes, chosen) = (transposed(slopes), transposed(chosen));
+        let (grads, argmax) = (transposed(grads), transposed(argmax));
         let corners = _mm512_loadu_si512(block.corners.as_ptr().cast());
         let corners = _mm512_add_epi32(corners, _mm512_set1_epi32(block.sample as i32));
         let offsets = _mm512_loadu_si512(block.offsets.as_ptr().cast());
         for (channel, count) in counts.iter_mut().enumerate() {
-            let places = _mm512_castps_si512(chosen[channel]);
-            let alive = _mm512_cmpge_epi32_mask(places, _mm512_setzero_si512());
-            let from = _mm512_add_epi32(corners, _mm512_permutexvar_epi32(places, offsets));
+            let window_places = _mm512_castps_si512(argmax[channel]);
+            let is_active = _mm512_cmpge_epi32_mask(window_places, _mm512_setzero_si512());
+            let from = _mm512_add_epi32(corners, _mm512_permutexvar_epi32(window_places, offsets));
             let at = channel * block.capacity + *count;
             // Packed in a register and stored whole: packing into memory takes many times as long.
-            _mm512_storeu_si512(block.froms.add(at).cast(), _mm512_maskz_compress_epi32(alive, from));
-            _mm512_storeu_ps(block.list.add(at), _mm512_maskz_compress_ps(alive, slopes[channel]));
-            *count += alive.count_ones() as usize;
+            _mm512_storeu_si512(
+                block.input_offsets.add(at).cast(),
+                _mm512_maskz_compress_epi32(is_active, from),
+            );
+            _mm512_storeu_ps(block.listed_grads.add(at), _mm512_maskz_compress_ps(is_active, grads[channel]));
+            *count += is_active.count_ones() as usize;
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Bytes into numbers: the same bits on every path, for nothing is fused.
 
-use super::{Path, Simd, by_path};
+use super::{KernelPath, Simd, by_path};
 
 /// `byte * scale + offset`; scales and offsets come again after as many bytes as there are of them.
-pub(crate) fn scale(path: Path, bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
+pub(crate) fn scale(path: KernelPath, bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
     assert!(bytes.len() == to.len() && scales.len() == offsets.len() && !scales.is_empty(), "lengths");
     // SAFETY: a path is only chosen where its unit exists.
     unsafe { scale_raw(path, bytes, scales, offsets, to) }
@@ -22,8 +22,8 @@ unsafe fn scale_on<S: Simd>(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &
         }
         return;
     }
-    if let (Ok(scales), Ok(offsets)) = (<&[f32; COLOURS]>::try_from(scales), offsets.try_into()) {
-        return colours(bytes, scales, offsets, to);
+    if let (Ok(scales), Ok(offsets)) = (<&[f32; COLOUR_PERIOD]>::try_from(scales), offsets.try_into()) {
+        return scale_colours(bytes, scales, offsets, to);
     }
     for (bytes, to) in bytes.chunks(scales.len()).zip(to.chunks_mut(scales.len())) {
         for at in 0..bytes.len() {
@@ -33,14 +33,19 @@ unsafe fn scale_on<S: Simd>(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &
 }
 
 /// Sixteen pixels of three channels: scales and offsets stay in registers.
-const COLOURS: usize = 48;
+const COLOUR_PERIOD: usize = 48;
 
 #[inline(always)]
-fn colours(bytes: &[u8], scales: &[f32; COLOURS], offsets: &[f32; COLOURS], to: &mut [f32]) {
-    let (whole, rest) = bytes.as_chunks::<COLOURS>();
-    let (to_whole, to_rest) = to.as_chunks_mut::<COLOURS>();
+fn scale_colours(
+    bytes: &[u8],
+    scales: &[f32; COLOUR_PERIOD],
+    offsets: &[f32; COLOUR_PERIOD],
+    to: &mut [f32],
+) {
+    let (whole, rest) = bytes.as_chunks::<COLOUR_PERIOD>();
+    let (to_whole, to_rest) = to.as_chunks_mut::<COLOUR_PERIOD>();
     for (bytes, to) in whole.iter().zip(to_whole) {
-        for at in 0..COLOURS {
+        for at in 0..COLOUR_PERIOD {
             to[at] = f32::from(bytes[at]) * scales[at] + offsets[at];
         }
     }

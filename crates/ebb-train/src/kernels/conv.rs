@@ -5,7 +5,7 @@
 //! works through lists of the outputs whose gradient is not zero: after max-pooling at most one in four has
 //! one, and ReLU kills more. What is skipped is exactly zero.
 
-use super::{PAD, Path, SLACK, Simd, by_path, padded};
+use super::{KernelPath, PAD, SLACK, Simd, by_path, padded};
 
 /// The sizes of a convolution, its input already padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,32 +16,32 @@ pub(crate) struct Shape {
     pub(crate) n_in: usize,
     pub(crate) n_out: usize,
     /// Height and width of the filter.
-    pub(crate) side: usize,
+    pub(crate) kernel: usize,
     pub(crate) stride: usize,
     /// Height and width of the pooling window; 1 if there is none.
-    pub(crate) pool: usize,
+    pub(crate) pool_size: usize,
     /// Whether nothing below zero comes out.
     pub(crate) relu: bool,
 }
 
 /// Marks an output that ReLU killed.
-const DEAD: i32 = -1;
+const INACTIVE: i32 = -1;
 
 impl Shape {
     /// Height and width before pooling.
-    pub(crate) fn convolved(&self) -> (usize, usize) {
-        ((self.height - self.side) / self.stride + 1, (self.width - self.side) / self.stride + 1)
+    pub(crate) fn conv_size(&self) -> (usize, usize) {
+        ((self.height - self.kernel) / self.stride + 1, (self.width - self.kernel) / self.stride + 1)
     }
 
     /// Height and width that come out.
-    pub(crate) fn out(&self) -> (usize, usize) {
-        let (height, width) = self.convolved();
-        (height / self.pool, width / self.pool)
+    pub(crate) fn out_size(&self) -> (usize, usize) {
+        let (height, width) = self.conv_size();
+        (height / self.pool_size, width / self.pool_size)
     }
 
     /// Floats a sample that come out.
     pub(crate) fn out_len(&self) -> usize {
-        let (height, width) = self.out();
+        let (height, width) = self.out_size();
         height * width * self.n_out
     }
 
@@ -51,45 +51,45 @@ impl Shape {
     }
 
     /// Floats under one row of the filter.
-    pub(crate) fn row(&self) -> usize {
-        self.side * self.n_in
+    pub(crate) fn row_len(&self) -> usize {
+        self.kernel * self.n_in
     }
 
     /// Floats of one row of the filter as stored.
-    pub(crate) fn row_pad(&self) -> usize {
-        padded(self.row())
+    pub(crate) fn padded_row_len(&self) -> usize {
+        padded(self.row_len())
     }
 
     /// Floats of all filters as stored: `[out][filter row][column * n_in + in, padded]`.
     pub(crate) fn weights_len(&self) -> usize {
-        self.n_out * self.side * self.row_pad()
+        self.n_out * self.kernel * self.padded_row_len()
     }
 
     /// Floats of the copy for the forward pass: `[filter row][column * n_in + in][out, padded]`.
     pub(crate) fn forward_len(&self) -> usize {
-        self.side * self.row() * padded(self.n_out)
+        self.kernel * self.row_len() * padded(self.n_out)
     }
 
     /// Floats of the rows that are convolved before they are pooled.
     pub(crate) fn rows_len(&self) -> usize {
-        self.pool * self.convolved().1 * padded(self.n_out)
+        self.pool_size * self.conv_size().1 * padded(self.n_out)
     }
 
     /// Where the weight stands that joins `input` under (`row`, `column`) of the filter to `output`.
-    pub(crate) fn at(&self, output: usize, row: usize, column: usize, input: usize) -> usize {
-        (output * self.side + row) * self.row_pad() + column * self.n_in + input
+    pub(crate) fn weight_index(&self, output: usize, row: usize, column: usize, input: usize) -> usize {
+        (output * self.kernel + row) * self.padded_row_len() + column * self.n_in + input
     }
 }
 
 /// Writes the forward pass's copy of the weights.
-pub(crate) fn turn(shape: &Shape, weights: &[f32], turned: &mut [f32]) {
-    let (row, row_pad, out_pad) = (shape.row(), shape.row_pad(), padded(shape.n_out));
-    for filter_row in 0..shape.side {
+pub(crate) fn transpose_weights(shape: &Shape, weights: &[f32], transposed: &mut [f32]) {
+    let (row, row_pad, out_pad) = (shape.row_len(), shape.padded_row_len(), padded(shape.n_out));
+    for filter_row in 0..shape.kernel {
         for block in (0..row).step_by(PAD) {
             for output in 0..shape.n_out {
-                let from = &weights[(output * shape.side + filter_row) * row_pad..][..row_pad];
+                let from = &weights[(output * shape.kernel + filter_row) * row_pad..][..row_pad];
                 for at in block..(block + PAD).min(row) {
-                    turned[(filter_row * row + at) * out_pad + output] = from[at];
+                    transposed[(filter_row * row + at) * out_pad + output] = from[at];
                 }
             }
         }
@@ -99,23 +99,23 @@ pub(crate) fn turn(shape: &Shape, weights: &[f32], turned: &mut [f32]) {
 /// Convolves, adds the bias, pools and cuts `n_samples`. `rows` is scratch of `rows_len`; `chosen` tells for
 /// each output which place of the pooling window it came from.
 pub(crate) fn forward(
-    path: Path,
+    path: KernelPath,
     shape: &Shape,
     n_samples: usize,
     input: &[f32],
-    turned: &[f32],
+    transposed: &[f32],
     bias: &[f32],
     rows: &mut [f32],
     output: &mut [f32],
-    chosen: &mut [i32],
+    argmax: &mut [i32],
 ) {
     assert!(input.len() >= n_samples * shape.in_len() + SLACK, "input");
-    assert!(turned.len() >= shape.forward_len() + SLACK && bias.len() >= padded(shape.n_out), "weights");
+    assert!(transposed.len() >= shape.forward_len() + SLACK && bias.len() >= padded(shape.n_out), "weights");
     assert!(rows.len() >= shape.rows_len() + SLACK, "rows");
     let out = n_samples * shape.out_len() + SLACK;
-    assert!(output.len() >= out && chosen.len() >= out, "output");
-    assert!(shape.pool * shape.pool <= MOST_PLACES, "pool");
-    let tiles = Tiles::of(shape.convolved().1, path);
+    assert!(output.len() >= out && argmax.len() >= out, "output");
+    assert!(shape.pool_size * shape.pool_size <= MAX_PLACES, "pool");
+    let tiles = TileWidths::of(shape.conv_size().1, path);
     for sample in 0..n_samples {
         let to = sample * shape.out_len();
         // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
@@ -125,11 +125,11 @@ pub(crate) fn forward(
                 shape,
                 &tiles,
                 input.as_ptr().add(sample * shape.in_len()),
-                turned.as_ptr(),
+                transposed.as_ptr(),
                 bias.as_ptr(),
                 rows.as_mut_ptr(),
                 output.as_mut_ptr().add(to),
-                chosen.as_mut_ptr().add(to),
+                argmax.as_mut_ptr().add(to),
             );
         }
     }
@@ -137,7 +137,13 @@ pub(crate) fn forward(
 
 /// Adds the gradient of the weights over the live outputs in `lists` to `gradient`. Its padding fills with
 /// whatever lies beside the patches.
-pub(crate) fn weight_gradient(path: Path, shape: &Shape, input: &[f32], lists: &Lists, gradient: &mut [f32]) {
+pub(crate) fn weight_gradient(
+    path: KernelPath,
+    shape: &Shape,
+    input: &[f32],
+    lists: &ActiveLists,
+    gradient: &mut [f32],
+) {
     assert!(input.len() >= lists.n_samples * shape.in_len() + SLACK, "input");
     assert!(gradient.len() >= shape.weights_len() && lists.shape == Some(*shape), "gradient");
     // SAFETY: the sizes were checked; the lists point into the samples they were collected from.
@@ -146,22 +152,27 @@ pub(crate) fn weight_gradient(path: Path, shape: &Shape, input: &[f32], lists: &
 
 /// Adds the gradient of the inputs of `n_samples` to `input_gradient`.
 pub(crate) fn input_gradient(
-    path: Path,
+    path: KernelPath,
     shape: &Shape,
     n_samples: usize,
-    slopes: &[f32],
-    chosen: &[i32],
+    output_grads: &[f32],
+    argmax: &[i32],
     weights: &[f32],
     input_gradient: &mut [f32],
 ) {
     assert!(
-        slopes.len() >= n_samples * shape.out_len() && chosen.len() >= n_samples * shape.out_len(),
+        output_grads.len() >= n_samples * shape.out_len() && argmax.len() >= n_samples * shape.out_len(),
         "slopes"
     );
-    assert!(weights.len() >= shape.weights_len() && shape.pool * shape.pool <= MOST_PLACES, "weights");
+    assert!(
+        weights.len() >= shape.weights_len() && shape.pool_size * shape.pool_size <= MAX_PLACES,
+        "weights"
+    );
     assert!(input_gradient.len() >= n_samples * shape.in_len() + SLACK, "gradient");
     assert!(
-        chosen[..n_samples * shape.out_len()].iter().all(|&place| place < (shape.pool * shape.pool) as i32),
+        argmax[..n_samples * shape.out_len()]
+            .iter()
+            .all(|&window_place| window_place < (shape.pool_size * shape.pool_size) as i32),
         "chosen"
     );
     for sample in 0..n_samples {
@@ -171,8 +182,8 @@ pub(crate) fn input_gradient(
             input_gradient_raw(
                 path,
                 shape,
-                slopes.as_ptr().add(from),
-                chosen.as_ptr().add(from),
+                output_grads.as_ptr().add(from),
+                argmax.as_ptr().add(from),
                 weights.as_ptr(),
                 input_gradient.as_mut_ptr().add(sample * shape.in_len()),
             );
@@ -182,28 +193,28 @@ pub(crate) fn input_gradient(
 
 by_path! {
     fn forward_raw(
-        shape: &Shape, tiles: &Tiles, input: *const f32, turned: *const f32, bias: *const f32, rows: *mut f32,
-        output: *mut f32, chosen: *mut i32,
+        shape: &Shape, tiles: &TileWidths, input: *const f32, transposed: *const f32, bias: *const f32, rows: *mut f32,
+        output: *mut f32, argmax: *mut i32,
     ) = forward_on;
 }
 
 by_path! {
-    fn weight_gradient_raw(shape: &Shape, input: *const f32, lists: &Lists, gradient: *mut f32) =
+    fn weight_gradient_raw(shape: &Shape, input: *const f32, lists: &ActiveLists, gradient: *mut f32) =
         weight_gradient_on;
 }
 
 by_path! {
     fn input_gradient_raw(
-        shape: &Shape, slopes: *const f32, chosen: *const i32, weights: *const f32, input_gradient: *mut f32,
+        shape: &Shape, output_grads: *const f32, argmax: *const i32, weights: *const f32, input_gradient: *mut f32,
     ) = input_gradient_on;
 }
 
 /// The live outputs of some samples, channel by channel: where the patch of each begins in the input, and its
 /// gradient.
 #[derive(Debug, Default)]
-pub(crate) struct Lists {
-    froms: Vec<u32>,
-    slopes: Vec<f32>,
+pub(crate) struct ActiveLists {
+    input_offsets: Vec<u32>,
+    output_grads: Vec<f32>,
     counts: Vec<usize>,
     capacity: usize,
     n_samples: usize,
@@ -213,127 +224,130 @@ pub(crate) struct Lists {
 
 /// Some live outputs: where each begins, and its gradient.
 #[derive(Clone, Copy)]
-struct Live<'l> {
-    froms: &'l [u32],
-    slopes: &'l [f32],
+struct ActiveList<'l> {
+    input_offsets: &'l [u32],
+    output_grads: &'l [f32],
 }
 
 /// Up to 16 places of a sample, and up to 16 channels of them.
-pub(super) struct LiveBlock {
-    pub(super) slopes: *const f32,
-    pub(super) chosen: *const i32,
+pub(super) struct ActiveBlock {
+    pub(super) output_grads: *const f32,
+    pub(super) argmax: *const i32,
     /// Numbers from one place to the next.
-    pub(super) row: usize,
+    pub(super) place_stride: usize,
     pub(super) n_places: usize,
     /// Where the pooling window of each place begins in a sample, and where the sample begins.
     pub(super) corners: [u32; PAD],
     pub(super) sample: u32,
     /// Where each place of a pooling window lies in it.
     pub(super) offsets: [u32; PAD],
-    pub(super) froms: *mut u32,
-    pub(super) list: *mut f32,
+    pub(super) input_offsets: *mut u32,
+    pub(super) listed_grads: *mut f32,
     /// Room of a channel's list.
     pub(super) capacity: usize,
 }
 
-impl Lists {
+impl ActiveLists {
     /// Collects the live outputs of `n_samples`, and adds their gradients to `bias_gradient`.
     pub(crate) fn collect(
         &mut self,
-        path: Path,
+        path: KernelPath,
         shape: &Shape,
         n_samples: usize,
-        slopes: &[f32],
-        chosen: &[i32],
+        output_grads: &[f32],
+        argmax: &[i32],
         bias_gradient: &mut [f32],
     ) {
-        let (height, width) = shape.out();
+        let (height, width) = shape.out_size();
         let n_out = shape.n_out;
         let len = n_samples * shape.out_len() + SLACK;
-        assert!(slopes.len() >= len && chosen.len() >= len, "slopes");
-        assert!(shape.pool * shape.pool <= PAD, "pool");
+        assert!(output_grads.len() >= len && argmax.len() >= len, "slopes");
+        assert!(shape.pool_size * shape.pool_size <= PAD, "pool");
         self.n_samples = n_samples;
         self.shape = Some(*shape);
         self.capacity = n_samples * height * width + PAD;
-        if self.froms.len() < self.capacity * n_out {
-            self.froms.resize(self.capacity * n_out, 0);
-            self.slopes.resize(self.capacity * n_out, 0.0);
+        if self.input_offsets.len() < self.capacity * n_out {
+            self.input_offsets.resize(self.capacity * n_out, 0);
+            self.output_grads.resize(self.capacity * n_out, 0.0);
         }
         self.counts.clear();
         self.counts.resize(n_out, 0);
         let step = shape.stride * shape.n_in;
         let row_step = shape.stride * shape.width * shape.n_in;
         let mut offsets = [0; PAD];
-        for (place, offset) in offsets.iter_mut().enumerate().take(shape.pool * shape.pool) {
-            *offset = ((place / shape.pool) * row_step + (place % shape.pool) * step) as u32;
+        for (place, offset) in offsets.iter_mut().enumerate().take(shape.pool_size * shape.pool_size) {
+            *offset = ((place / shape.pool_size) * row_step + (place % shape.pool_size) * step) as u32;
         }
         let n_places = height * width;
         for first in (0..n_places).step_by(PAD) {
             let corners = std::array::from_fn(|n| {
                 let (y, x) = ((first + n) / width, (first + n) % width);
-                (y * shape.pool * row_step + x * shape.pool * step) as u32
+                (y * shape.pool_size * row_step + x * shape.pool_size * step) as u32
             });
             for sample in 0..n_samples {
                 let at = (sample * n_places + first) * n_out;
                 for channel in (0..n_out).step_by(PAD) {
                     let list = channel * self.capacity;
-                    let block = LiveBlock {
-                        slopes: slopes[at + channel..].as_ptr(),
-                        chosen: chosen[at + channel..].as_ptr(),
-                        row: n_out,
+                    let block = ActiveBlock {
+                        output_grads: output_grads[at + channel..].as_ptr(),
+                        argmax: argmax[at + channel..].as_ptr(),
+                        place_stride: n_out,
                         n_places: (n_places - first).min(PAD),
                         corners,
                         sample: (sample * shape.in_len()) as u32,
                         offsets,
-                        froms: self.froms[list..].as_mut_ptr(),
-                        list: self.slopes[list..].as_mut_ptr(),
+                        input_offsets: self.input_offsets[list..].as_mut_ptr(),
+                        listed_grads: self.output_grads[list..].as_mut_ptr(),
                         capacity: self.capacity,
                     };
                     let counts = &mut self.counts[channel..n_out.min(channel + PAD)];
                     // SAFETY: numbers have slack after them, and lists room for all outputs and a vector more.
-                    unsafe { list_live(path, &block, counts) };
+                    unsafe { list_active(path, &block, counts) };
                 }
             }
         }
         for (channel, gradient) in bias_gradient.iter_mut().enumerate().take(n_out) {
-            let (whole, rest) = self.of(channel).slopes.as_chunks::<16>();
+            let (whole, rest) = self.channel(channel).output_grads.as_chunks::<16>();
             // Sixteen sums side by side, for each addition waits for the one before.
             let mut sums = [0.0_f32; 16];
-            for slopes in whole {
-                for (sum, slope) in sums.iter_mut().zip(slopes) {
-                    *sum += slope;
+            for lane_grads in whole {
+                for (sum, grad) in sums.iter_mut().zip(lane_grads) {
+                    *sum += grad;
                 }
             }
             *gradient += sums.iter().sum::<f32>() + rest.iter().sum::<f32>();
         }
     }
 
-    fn of(&self, channel: usize) -> Live<'_> {
+    fn channel(&self, channel: usize) -> ActiveList<'_> {
         let range = channel * self.capacity..channel * self.capacity + self.counts[channel];
-        Live { froms: &self.froms[range.clone()], slopes: &self.slopes[range] }
+        ActiveList {
+            input_offsets: &self.input_offsets[range.clone()],
+            output_grads: &self.output_grads[range],
+        }
     }
 }
 
 /// Appends the live outputs of a block to the lists of its channels.
-unsafe fn list_live(path: Path, block: &LiveBlock, counts: &mut [usize]) {
+unsafe fn list_active(path: KernelPath, block: &ActiveBlock, counts: &mut [usize]) {
     // SAFETY: as promised by the caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if path == Path::Avx512 {
-            return super::avx512::list_live(block, counts);
+        if path == KernelPath::Avx512 {
+            return super::avx512::list_active(block, counts);
         }
         let _ = path;
         for place in 0..block.n_places {
-            let at = place * block.row;
+            let at = place * block.place_stride;
             for (channel, count) in counts.iter_mut().enumerate() {
-                let chosen = *block.chosen.add(at + channel);
-                let alive = chosen >= 0;
+                let argmax = *block.argmax.add(at + channel);
+                let is_active = argmax >= 0;
                 // Written always, counted only if alive: no branch to mispredict.
                 let to = channel * block.capacity + *count;
-                *block.froms.add(to) =
-                    block.sample + block.corners[place] + block.offsets[chosen as usize % PAD];
-                *block.list.add(to) = *block.slopes.add(at + channel);
-                *count += usize::from(alive);
+                *block.input_offsets.add(to) =
+                    block.sample + block.corners[place] + block.offsets[argmax as usize % PAD];
+                *block.listed_grads.add(to) = *block.output_grads.add(at + channel);
+                *count += usize::from(is_active);
             }
         }
     }
@@ -342,26 +356,26 @@ unsafe fn list_live(path: Path, block: &LiveBlock, counts: &mut [usize]) {
 #[inline(always)]
 unsafe fn forward_on<S: Simd>(
     shape: &Shape,
-    tiles: &Tiles,
+    tiles: &TileWidths,
     input: *const f32,
-    turned: *const f32,
+    transposed: *const f32,
     bias: *const f32,
     rows: *mut f32,
     output: *mut f32,
-    chosen: *mut i32,
+    argmax: *mut i32,
 ) {
     let out_pad = padded(shape.n_out);
-    let (out_height, out_width) = shape.out();
+    let (out_height, out_width) = shape.out_size();
     // SAFETY: the loops stay within the sizes of the shape.
     unsafe {
         for y in 0..out_height {
-            for row in 0..shape.pool {
-                let from = input.add((y * shape.pool + row) * shape.stride * shape.width * shape.n_in);
-                let to = rows.add(row * shape.convolved().1 * out_pad);
-                convolve_row::<S>(shape, tiles, from, turned, bias, to);
+            for row in 0..shape.pool_size {
+                let from = input.add((y * shape.pool_size + row) * shape.stride * shape.width * shape.n_in);
+                let to = rows.add(row * shape.conv_size().1 * out_pad);
+                convolve_row::<S>(shape, tiles, from, transposed, bias, to);
             }
             let at = y * out_width * shape.n_out;
-            pool_row::<S>(shape, rows, output.add(at), chosen.add(at));
+            pool_row::<S>(shape, rows, output.add(at), argmax.add(at));
         }
     }
 }
@@ -370,15 +384,15 @@ unsafe fn forward_on<S: Simd>(
 #[inline(always)]
 unsafe fn convolve_row<S: Simd>(
     shape: &Shape,
-    tiles: &Tiles,
+    tiles: &TileWidths,
     input: *const f32,
-    turned: *const f32,
+    transposed: *const f32,
     bias: *const f32,
     to: *mut f32,
 ) {
     // Vectors beyond the channels that count would be wasted, and so would half of one.
     let rest = shape.n_out % S::LANES;
-    let tail = S::NARROWS && rest > 0 && rest <= S::LANES / 2;
+    let tail = S::HAS_NARROW && rest > 0 && rest <= S::LANES / 2;
     let n_needed = if tail { shape.n_out / S::LANES } else { shape.n_out.div_ceil(S::LANES) };
     let mut vector = 0;
     // SAFETY: the loops stay within the sizes of the shape.
@@ -388,12 +402,12 @@ unsafe fn convolve_row<S: Simd>(
             let tile = Tile {
                 shape,
                 input,
-                w: turned.add(vector * S::LANES),
+                w: transposed.add(vector * S::LANES),
                 bias: bias.add(vector * S::LANES),
                 to: to.add(vector * S::LANES),
                 out_pad: padded(shape.n_out),
             };
-            if S::NARROWS && tail && left < 4 {
+            if S::HAS_NARROW && tail && left < 4 {
                 match left {
                     0 => tile.along::<S, 0, true>(tiles.0[0]),
                     1 => tile.along::<S, 1, true>(tiles.0[1]),
@@ -402,7 +416,7 @@ unsafe fn convolve_row<S: Simd>(
                 };
                 return;
             }
-            vector += if S::MANY {
+            vector += if S::HAS_32_REGISTERS {
                 match left {
                     0 => return,
                     1 => tile.along::<S, 1, false>(tiles.0[0]),
@@ -436,7 +450,7 @@ impl Tile<'_> {
     /// `Z` vectors of channels, and half of one if `T`, along the row, so many places at a time; returns `Z`.
     #[inline(always)]
     unsafe fn along<S: Simd, const Z: usize, const T: bool>(self, places: usize) -> usize {
-        let width = self.shape.convolved().1;
+        let width = self.shape.conv_size().1;
         // SAFETY: the last tile is moved back so that it ends with the row.
         unsafe {
             for tile in 0..width.div_ceil(places) {
@@ -479,15 +493,15 @@ impl Tile<'_> {
                 ends = [S::Narrow::load(self.bias.add(Z * S::LANES)); X];
             }
             let mut w = self.w;
-            for filter_row in 0..shape.side {
+            for filter_row in 0..shape.kernel {
                 let from = self.input.add(filter_row * shape.width * shape.n_in + x * step);
                 // Every fourth place has a pointer, the three after it are one, two and three steps further:
                 // few registers, and addresses that need no arithmetic.
-                let mut fourth = [from; MOST_PLACES / 4];
+                let mut fourth = [from; MAX_PLACES / 4];
                 for group in 0..X.div_ceil(4) {
                     fourth[group] = from.add(4 * group * step);
                 }
-                for _ in 0..shape.row() {
+                for _ in 0..shape.row_len() {
                     let mut columns = [S::splat(0.0); Z];
                     for z in 0..Z {
                         columns[z] = S::load(w.add(z * S::LANES));
@@ -532,13 +546,13 @@ impl Tile<'_> {
 
 /// How many places along a row are convolved at a time, for one to four vectors of channels.
 #[derive(Clone, Copy, Debug)]
-struct Tiles([usize; 4]);
+struct TileWidths([usize; 4]);
 
-impl Tiles {
-    fn of(width: usize, path: Path) -> Tiles {
+impl TileWidths {
+    fn of(width: usize, path: KernelPath) -> TileWidths {
         // Sums for all places, the channels' weights and one input must fit the registers.
-        let most = if path == Path::Avx512 { [16, 12, 8, 6] } else { [12, 6, 4, 3] };
-        Tiles(most.map(|most| best_tile(width, most)))
+        let most = if path == KernelPath::Avx512 { [16, 12, 8, 6] } else { [12, 6, 4, 3] };
+        TileWidths(most.map(|most| best_tile(width, most)))
     }
 }
 
@@ -552,45 +566,50 @@ fn best_tile(width: usize, most: usize) -> usize {
 /// Pools and cuts `pool` convolved rows into one row of outputs. Whole vectors are written: what they spill
 /// over is written again after, or is slack.
 #[inline(always)]
-unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, chosen: *mut i32) {
+unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, argmax: *mut i32) {
     let out_pad = padded(shape.n_out);
-    let n_places = shape.pool * shape.pool;
-    let mut places = [0; MOST_PLACES];
+    let n_places = shape.pool_size * shape.pool_size;
+    let mut places = [0; MAX_PLACES];
     for (at, place) in places.iter_mut().enumerate().take(n_places) {
-        *place = (at / shape.pool * shape.convolved().1 + at % shape.pool) * out_pad;
+        *place = (at / shape.pool_size * shape.conv_size().1 + at % shape.pool_size) * out_pad;
     }
     // Places travel as the bits of floats, which are only moved and never computed with.
     let bits = |place: i32| f32::from_bits(place as u32);
     // SAFETY: the loops stay within the sizes of the shape and the slack.
     unsafe {
-        let (zero, dead) = (S::splat(0.0), S::splat(bits(DEAD)));
-        for x in 0..shape.out().1 {
+        let (zero, inactive) = (S::splat(0.0), S::splat(bits(INACTIVE)));
+        for x in 0..shape.out_size().1 {
             for vector in 0..shape.n_out.div_ceil(S::LANES) {
-                let from = rows.add(x * shape.pool * out_pad + vector * S::LANES);
+                let from = rows.add(x * shape.pool_size * out_pad + vector * S::LANES);
                 let mut best = S::load(from);
                 let mut place_of = S::splat(bits(0));
                 for place in 1..n_places {
                     let value = S::load(from.add(places[place]));
-                    place_of = S::where_greater(value, best, S::splat(bits(place as i32)), place_of);
+                    place_of = S::select_greater(value, best, S::splat(bits(place as i32)), place_of);
                     best = S::max(value, best);
                 }
                 if shape.relu {
-                    place_of = S::where_greater(best, zero, place_of, dead);
+                    place_of = S::select_greater(best, zero, place_of, inactive);
                     best = S::max(zero, best);
                 }
                 let to = x * shape.n_out + vector * S::LANES;
                 S::store(output.add(to), best);
-                S::store(chosen.add(to).cast(), place_of);
+                S::store(argmax.add(to).cast(), place_of);
             }
         }
     }
 }
 
 #[inline(always)]
-unsafe fn weight_gradient_on<S: Simd>(shape: &Shape, input: *const f32, lists: &Lists, gradient: *mut f32) {
+unsafe fn weight_gradient_on<S: Simd>(
+    shape: &Shape,
+    input: *const f32,
+    lists: &ActiveLists,
+    gradient: *mut f32,
+) {
     // SAFETY: as promised by the caller; where a unit exists, its narrow one does.
     unsafe {
-        if S::NARROWS && shape.row() <= S::LANES / 2 {
+        if S::HAS_NARROW && shape.row_len() <= S::LANES / 2 {
             weight_gradient_by::<S::Narrow>(shape, input, lists, gradient);
         } else {
             weight_gradient_by::<S>(shape, input, lists, gradient);
@@ -599,22 +618,27 @@ unsafe fn weight_gradient_on<S: Simd>(shape: &Shape, input: *const f32, lists: &
 }
 
 #[inline(always)]
-unsafe fn weight_gradient_by<S: Simd>(shape: &Shape, input: *const f32, lists: &Lists, gradient: *mut f32) {
+unsafe fn weight_gradient_by<S: Simd>(
+    shape: &Shape,
+    input: *const f32,
+    lists: &ActiveLists,
+    gradient: *mut f32,
+) {
     let row_step = shape.width * shape.n_in;
     // Some vectors of a row may hold nothing but padding.
-    let n_vectors = shape.row().div_ceil(S::LANES);
+    let n_vectors = shape.row_len().div_ceil(S::LANES);
     for channel in 0..shape.n_out {
-        let live = lists.of(channel);
-        let blocks = Blocks { row_step, row_pad: shape.row_pad() };
+        let active = lists.channel(channel);
+        let blocks = TileSums { row_step, row_pad: shape.padded_row_len() };
         // SAFETY: patches lie within the input, and reading a whole vector past one stays within the slack.
         unsafe {
-            let to = gradient.add(channel * shape.side * shape.row_pad());
-            let mut block = Block::first::<S>(shape.side, n_vectors);
-            while let Some(Block { rows, vectors, row, vector }) = block {
+            let to = gradient.add(channel * shape.kernel * shape.padded_row_len());
+            let mut block = TileShape::first::<S>(shape.kernel, n_vectors);
+            while let Some(TileShape { rows, vectors, row, vector }) = block {
                 let offset = row * row_step + vector * S::LANES;
-                let to = to.add(row * shape.row_pad() + vector * S::LANES);
-                blocks.gather::<S>(rows, vectors, live, input.add(offset), to);
-                block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
+                let to = to.add(row * shape.padded_row_len() + vector * S::LANES);
+                blocks.gather::<S>(rows, vectors, active, input.add(offset), to);
+                block = TileShape { rows, vectors, row, vector }.next::<S>(shape.kernel, n_vectors);
             }
         }
     }
@@ -623,33 +647,33 @@ unsafe fn weight_gradient_by<S: Simd>(shape: &Shape, input: *const f32, lists: &
 #[inline(always)]
 unsafe fn input_gradient_on<S: Simd>(
     shape: &Shape,
-    slopes: *const f32,
-    chosen: *const i32,
+    output_grads: *const f32,
+    argmax: *const i32,
     weights: *const f32,
     input_gradient: *mut f32,
 ) {
     let row_step = shape.width * shape.n_in;
-    let n_vectors = shape.row().div_ceil(S::LANES);
-    let (height, width) = shape.out();
-    let n_places = shape.pool * shape.pool;
-    let filter = shape.side * shape.row_pad();
-    let blocks = Blocks { row_step, row_pad: shape.row_pad() };
+    let n_vectors = shape.row_len().div_ceil(S::LANES);
+    let (height, width) = shape.out_size();
+    let n_places = shape.pool_size * shape.pool_size;
+    let filter = shape.kernel * shape.padded_row_len();
+    let blocks = TileSums { row_step, row_pad: shape.padded_row_len() };
     // Room for every channel in every place; the list of the dead is never read.
-    let mut froms = [[0_u32; MOST_CHANNELS]; MOST_PLACES + 1];
-    let mut list_slopes = [[0.0_f32; MOST_CHANNELS]; MOST_PLACES + 1];
+    let mut weight_offsets = [[0_u32; MAX_CHANNELS]; MAX_PLACES + 1];
+    let mut grads = [[0.0_f32; MAX_CHANNELS]; MAX_PLACES + 1];
     // SAFETY: the loops stay within the sizes of the shape, and whole vectors past a patch within the slack:
     // what is added there is the zero of the padding.
     unsafe {
         for y in 0..height {
             for x in 0..width {
-                for first in (0..shape.n_out).step_by(MOST_CHANNELS) {
+                for first in (0..shape.n_out).step_by(MAX_CHANNELS) {
                     let at = (y * width + x) * shape.n_out + first;
-                    let mut counts = [0_usize; MOST_PLACES + 1];
-                    for channel in 0..(shape.n_out - first).min(MOST_CHANNELS) {
-                        let place = *chosen.add(at + channel);
-                        let list = if place >= 0 { place as usize } else { MOST_PLACES };
-                        froms[list][counts[list]] = ((first + channel) * filter) as u32;
-                        list_slopes[list][counts[list]] = *slopes.add(at + channel);
+                    let mut counts = [0_usize; MAX_PLACES + 1];
+                    for channel in 0..(shape.n_out - first).min(MAX_CHANNELS) {
+                        let place = *argmax.add(at + channel);
+                        let list = if place >= 0 { place as usize } else { MAX_PLACES };
+                        weight_offsets[list][counts[list]] = ((first + channel) * filter) as u32;
+                        grads[list][counts[list]] = *output_grads.add(at + channel);
                         counts[list] += 1;
                     }
                     for place in 0..n_places {
@@ -657,17 +681,20 @@ unsafe fn input_gradient_on<S: Simd>(
                         if count == 0 {
                             continue;
                         }
-                        let live =
-                            Live { froms: &froms[place][..count], slopes: &list_slopes[place][..count] };
-                        let top = (y * shape.pool + place / shape.pool) * shape.stride;
-                        let left = (x * shape.pool + place % shape.pool) * shape.stride;
+                        let active = ActiveList {
+                            input_offsets: &weight_offsets[place][..count],
+                            output_grads: &grads[place][..count],
+                        };
+                        let top = (y * shape.pool_size + place / shape.pool_size) * shape.stride;
+                        let left = (x * shape.pool_size + place % shape.pool_size) * shape.stride;
                         let to = input_gradient.add(top * row_step + left * shape.n_in);
-                        let mut block = Block::first::<S>(shape.side, n_vectors);
-                        while let Some(Block { rows, vectors, row, vector }) = block {
-                            let weights = weights.add(row * shape.row_pad() + vector * S::LANES);
+                        let mut block = TileShape::first::<S>(shape.kernel, n_vectors);
+                        while let Some(TileShape { rows, vectors, row, vector }) = block {
+                            let weights = weights.add(row * shape.padded_row_len() + vector * S::LANES);
                             let to = to.add(row * row_step + vector * S::LANES);
-                            blocks.scatter::<S>(rows, vectors, live, weights, to);
-                            block = Block { rows, vectors, row, vector }.next::<S>(shape.side, n_vectors);
+                            blocks.scatter::<S>(rows, vectors, active, weights, to);
+                            block =
+                                TileShape { rows, vectors, row, vector }.next::<S>(shape.kernel, n_vectors);
                         }
                     }
                 }
@@ -677,51 +704,56 @@ unsafe fn input_gradient_on<S: Simd>(
 }
 
 /// Channels whose live outputs are listed together.
-const MOST_CHANNELS: usize = 64;
+const MAX_CHANNELS: usize = 64;
 
 /// Places of the largest pooling window whose gradients are listed, and of the longest tile along a row.
-const MOST_PLACES: usize = 16;
+const MAX_PLACES: usize = 16;
 
 /// A part of a filter whose sums fit the registers: so many rows by so many vectors from a place on.
 ///
 /// Walked by hand and not by closures, which would be compiled without the vector unit.
 #[derive(Clone, Copy)]
-struct Block {
+struct TileShape {
     rows: usize,
     vectors: usize,
     row: usize,
     vector: usize,
 }
 
-impl Block {
+impl TileShape {
     /// The first block of a filter of `side` rows by `n_vectors`: all of it, if it fits.
     #[inline(always)]
-    fn first<S: Simd>(side: usize, n_vectors: usize) -> Option<Block> {
-        if side * n_vectors <= Block::most::<S>() && (side == 5 || side == 3) {
-            return Some(Block { rows: side, vectors: n_vectors, row: 0, vector: 0 });
+    fn first<S: Simd>(side: usize, n_vectors: usize) -> Option<TileShape> {
+        if side * n_vectors <= TileShape::max_vectors::<S>() && (side == 5 || side == 3) {
+            return Some(TileShape { rows: side, vectors: n_vectors, row: 0, vector: 0 });
         }
-        Some(Block { rows: 1, vectors: Block::along::<S>(n_vectors), row: 0, vector: 0 })
+        Some(TileShape { rows: 1, vectors: TileShape::vectors_for::<S>(n_vectors), row: 0, vector: 0 })
     }
 
     /// The block after this one.
     #[inline(always)]
-    fn next<S: Simd>(self, side: usize, n_vectors: usize) -> Option<Block> {
+    fn next<S: Simd>(self, side: usize, n_vectors: usize) -> Option<TileShape> {
         let (mut row, mut vector) = (self.row, self.vector + self.vectors);
         if vector == n_vectors {
             (row, vector) = (row + self.rows, 0);
         }
-        (row < side).then(|| Block { rows: 1, vectors: Block::along::<S>(n_vectors - vector), row, vector })
+        (row < side).then(|| TileShape {
+            rows: 1,
+            vectors: TileShape::vectors_for::<S>(n_vectors - vector),
+            row,
+            vector,
+        })
     }
 
     #[inline(always)]
-    fn most<S: Simd>() -> usize {
-        if S::MANY { 20 } else { 10 }
+    fn max_vectors<S: Simd>() -> usize {
+        if S::HAS_32_REGISTERS { 20 } else { 10 }
     }
 
     /// The largest size of a block that fits what is left of a row.
     #[inline(always)]
-    fn along<S: Simd>(left: usize) -> usize {
-        match left.min(Block::most::<S>()) {
+    fn vectors_for<S: Simd>(left: usize) -> usize {
+        match left.min(TileShape::max_vectors::<S>()) {
             20.. => 20,
             10.. => 10,
             8.. => 8,
@@ -733,7 +765,7 @@ impl Block {
 
 /// Sums over lists, for blocks of a filter.
 #[derive(Clone, Copy)]
-struct Blocks {
+struct TileSums {
     row_step: usize,
     row_pad: usize,
 }
@@ -765,21 +797,21 @@ macro_rules! sized {
     };
 }
 
-impl Blocks {
+impl TileSums {
     /// `to += sum of slope * patch`.
     #[inline(always)]
     unsafe fn gather<S: Simd>(
         self,
         rows: usize,
         vectors: usize,
-        live: Live<'_>,
+        active: ActiveList<'_>,
         input: *const f32,
         to: *mut f32,
     ) {
         macro_rules! call {
             ($rows:literal, $vectors:literal) => {
                 // SAFETY: as promised by the caller.
-                unsafe { self.sum::<S, $rows, $vectors>(live, input, self.row_step, to, self.row_pad) }
+                unsafe { self.sum::<S, $rows, $vectors>(active, input, self.row_step, to, self.row_pad) }
             };
         }
         sized!(rows, vectors, call);
@@ -791,14 +823,14 @@ impl Blocks {
         self,
         rows: usize,
         vectors: usize,
-        live: Live<'_>,
+        active: ActiveList<'_>,
         weights: *const f32,
         to: *mut f32,
     ) {
         macro_rules! call {
             ($rows:literal, $vectors:literal) => {
                 // SAFETY: as promised by the caller.
-                unsafe { self.sum::<S, $rows, $vectors>(live, weights, self.row_pad, to, self.row_step) }
+                unsafe { self.sum::<S, $rows, $vectors>(active, weights, self.row_pad, to, self.row_step) }
             };
         }
         sized!(rows, vectors, call);
@@ -807,7 +839,7 @@ impl Blocks {
     #[inline(always)]
     unsafe fn sum<S: Simd, const R: usize, const V: usize>(
         self,
-        live: Live<'_>,
+        active: ActiveList<'_>,
         from: *const f32,
         from_step: usize,
         to: *mut f32,
@@ -821,13 +853,13 @@ impl Blocks {
                     sums[r][v] = S::load(to.add(r * to_step + v * S::LANES));
                 }
             }
-            for (&place, &slope) in live.froms.iter().zip(live.slopes) {
-                let slope = S::splat(slope);
+            for (&place, &grad) in active.input_offsets.iter().zip(active.output_grads) {
+                let grad = S::splat(grad);
                 let from = from.add(place as usize);
                 for r in 0..R {
                     for v in 0..V {
                         let value = S::load(from.add(r * from_step + v * S::LANES));
-                        sums[r][v] = S::mul_add(value, slope, sums[r][v]);
+                        sums[r][v] = S::mul_add(value, grad, sums[r][v]);
                     }
                 }
             }

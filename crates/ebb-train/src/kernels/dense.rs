@@ -5,13 +5,13 @@
 
 use std::marker::PhantomData;
 
-use super::{PAD, Path, SLACK, Simd, by_path};
+use super::{KernelPath, PAD, SLACK, Simd, by_path};
 
 /// Columns of a panel.
 const PANEL: usize = 64;
 
 /// Where the entry at row `i`, column `o` stands.
-pub(crate) fn at(n_in: usize, out_pad: usize, i: usize, o: usize) -> usize {
+pub(crate) fn weight_index(n_in: usize, out_pad: usize, i: usize, o: usize) -> usize {
     let start = o / PANEL * PANEL;
     let width = (out_pad - start).min(PANEL);
     start * n_in + i * width + (o - start)
@@ -31,7 +31,7 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     /// Rows of outputs stand next to each other.
-    pub(crate) fn close(n_rows: usize, n_in: usize, in_stride: usize, out_pad: usize) -> Sizes {
+    pub(crate) fn contiguous(n_rows: usize, n_in: usize, in_stride: usize, out_pad: usize) -> Sizes {
         Sizes { n_rows, n_in, in_stride, out_pad, out_stride: out_pad }
     }
 
@@ -45,7 +45,7 @@ impl Sizes {
 
 /// `y = x * w + bias`, and nothing below zero if `relu`.
 pub(crate) fn forward(
-    path: Path,
+    path: KernelPath,
     sizes: &Sizes,
     x: &[f32],
     w: &[f32],
@@ -74,7 +74,7 @@ pub(crate) fn forward(
 }
 
 /// `dx = dy * w^T`.
-pub(crate) fn input_gradient(path: Path, sizes: &Sizes, dy: &[f32], w: &[f32], dx: &mut [f32]) {
+pub(crate) fn input_gradient(path: KernelPath, sizes: &Sizes, dy: &[f32], w: &[f32], dx: &mut [f32]) {
     sizes.check(dx.len(), w.len(), sizes.out_pad, dy.len());
     let Sizes { n_rows, n_in, in_stride, out_pad, out_stride } = *sizes;
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
@@ -96,11 +96,11 @@ pub(crate) fn input_gradient(path: Path, sizes: &Sizes, dy: &[f32], w: &[f32], d
 /// `dw = x^T * dy`, and what becomes of it is the sink's affair; `weights` and `bias` are where the layer's
 /// begin in the sink's buffers.
 pub(crate) fn weight_gradient(
-    path: Path,
+    path: KernelPath,
     sizes: &Sizes,
     x: &[f32],
     dy: &[f32],
-    sink: &Sink<'_>,
+    sink: &GradientSink<'_>,
     weights: usize,
     bias: usize,
 ) {
@@ -142,46 +142,64 @@ by_path! {
 by_path! {
     fn weight_gradient_raw(
         x: *const f32, x_stride: usize, n_rows: usize, n_in: usize, out_pad: usize, dy: *const f32,
-        out_stride: usize, sink: &Sink<'_>, offset: usize, bias_offset: usize,
+        out_stride: usize, sink: &GradientSink<'_>, offset: usize, bias_offset: usize,
     ) = weight_gradient_on;
 }
 
 /// What becomes of a gradient when it has been computed.
 #[derive(Debug)]
-pub(crate) struct Sink<'b> {
-    end: End,
+pub(crate) struct GradientSink<'b> {
+    kind: SinkKind,
     /// How long its buffers are.
     len: usize,
     _buffers: PhantomData<&'b mut [f32]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum End {
-    Store { gradient: *mut f32 },
-    Add { gradient: *mut f32 },
-    Step { weights: *mut f32, rate: f32 },
-    Momentum { weights: *mut f32, velocity: *mut f32, rate: f32, momentum: f32 },
-    Corrected { weights: *mut f32, velocity: *mut f32, start: *const f32, push: *const f32, by: Corrections },
+enum SinkKind {
+    Store {
+        gradient: *mut f32,
+    },
+    Add {
+        gradient: *mut f32,
+    },
+    Step {
+        weights: *mut f32,
+        learning_rate: f32,
+    },
+    Momentum {
+        weights: *mut f32,
+        velocity: *mut f32,
+        learning_rate: f32,
+        momentum: f32,
+    },
+    General {
+        weights: *mut f32,
+        velocity: *mut f32,
+        start: *const f32,
+        correction: *const f32,
+        coefficients: StepCoefficients,
+    },
 }
 
 /// A step with momentum and corrections of the gradient that are linear in the weights.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Corrections {
-    pub(crate) rate: f32,
+pub(crate) struct StepCoefficients {
+    pub(crate) learning_rate: f32,
     pub(crate) momentum: f32,
     /// The step looks ahead along the momentum.
     pub(crate) nesterov: bool,
     /// Pull towards zero.
-    pub(crate) decay: f32,
+    pub(crate) weight_decay: f32,
     /// Pull towards where the client started.
-    pub(crate) pull: f32,
+    pub(crate) proximal: f32,
 }
 
-impl<'b> Sink<'b> {
+impl<'b> GradientSink<'b> {
     /// It is stored.
     pub(crate) fn store(gradient: &'b mut [f32]) -> Self {
-        Sink {
-            end: End::Store { gradient: gradient.as_mut_ptr() },
+        GradientSink {
+            kind: SinkKind::Store { gradient: gradient.as_mut_ptr() },
             len: gradient.len(),
             _buffers: PhantomData,
         }
@@ -190,67 +208,82 @@ impl<'b> Sink<'b> {
     /// It is added to what is there.
     pub(crate) fn add(gradient: &'b mut [f32]) -> Self {
         let len = gradient.len();
-        Sink { end: End::Add { gradient: gradient.as_mut_ptr() }, len, _buffers: PhantomData }
+        GradientSink { kind: SinkKind::Add { gradient: gradient.as_mut_ptr() }, len, _buffers: PhantomData }
     }
 
     /// A plain step is taken at once: the gradient is never stored.
-    pub(crate) fn step(weights: &'b mut [f32], rate: f32) -> Self {
+    pub(crate) fn step(weights: &'b mut [f32], learning_rate: f32) -> Self {
         let len = weights.len();
-        Sink { end: End::Step { weights: weights.as_mut_ptr(), rate }, len, _buffers: PhantomData }
+        GradientSink {
+            kind: SinkKind::Step { weights: weights.as_mut_ptr(), learning_rate },
+            len,
+            _buffers: PhantomData,
+        }
     }
 
     /// A step with momentum is taken at once.
     pub(crate) fn momentum(
         weights: &'b mut [f32],
         velocity: &'b mut [f32],
-        rate: f32,
+        learning_rate: f32,
         momentum: f32,
     ) -> Self {
         let len = weights.len().min(velocity.len());
         let (weights, velocity) = (weights.as_mut_ptr(), velocity.as_mut_ptr());
-        Sink { end: End::Momentum { weights, velocity, rate, momentum }, len, _buffers: PhantomData }
+        GradientSink {
+            kind: SinkKind::Momentum { weights, velocity, learning_rate, momentum },
+            len,
+            _buffers: PhantomData,
+        }
     }
 
     /// A step is taken at once, with corrections: `start` is where the weights are pulled to, `push` what is added
     /// to the gradient.
-    pub(crate) fn corrected(
+    pub(crate) fn general(
         weights: &'b mut [f32],
         velocity: &'b mut [f32],
         start: &'b [f32],
-        push: &'b [f32],
-        by: Corrections,
+        correction: &'b [f32],
+        coefficients: StepCoefficients,
     ) -> Self {
-        let len =
-            [weights.len(), velocity.len(), start.len(), push.len()].into_iter().fold(usize::MAX, usize::min);
+        let len = [weights.len(), velocity.len(), start.len(), correction.len()]
+            .into_iter()
+            .fold(usize::MAX, usize::min);
         let (weights, velocity) = (weights.as_mut_ptr(), velocity.as_mut_ptr());
-        let end = End::Corrected { weights, velocity, start: start.as_ptr(), push: push.as_ptr(), by };
-        Sink { end, len, _buffers: PhantomData }
+        let end = SinkKind::General {
+            weights,
+            velocity,
+            start: start.as_ptr(),
+            correction: correction.as_ptr(),
+            coefficients,
+        };
+        GradientSink { kind: end, len, _buffers: PhantomData }
     }
 
     /// Hands over a gradient that was stored elsewhere, its length a multiple of 16.
-    pub(crate) fn take(&self, path: Path, gradient: &[f32], at: usize) {
+    pub(crate) fn apply_all(&self, path: KernelPath, gradient: &[f32], at: usize) {
         assert!(gradient.len().is_multiple_of(PAD) && at + gradient.len() <= self.len, "gradient");
         // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
-        unsafe { take_raw(path, gradient.as_ptr(), gradient.len(), self, at) }
+        unsafe { apply_all_raw(path, gradient.as_ptr(), gradient.len(), self, at) }
     }
 }
 
 /// One way for a gradient to end. Kernels are compiled for the ones they meet most: a choice for every vector would
 /// cost as much as the arithmetic on a small batch.
-trait Ending: Copy {
+trait SinkOperation: Copy {
     /// Takes a vector of the gradient that belongs at `at`.
     ///
     /// # Safety
     /// The unit exists, and all buffers hold a vector at `at`.
-    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V);
+    unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V);
 }
 
 #[derive(Clone, Copy)]
 struct Store(*mut f32);
 
-impl Ending for Store {
+impl SinkOperation for Store {
     #[inline(always)]
-    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+    unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V) {
         // SAFETY: as promised by the caller.
         unsafe { S::store(self.0.add(at), gradient) }
     }
@@ -259,16 +292,16 @@ impl Ending for Store {
 #[derive(Clone, Copy)]
 struct Step {
     weights: *mut f32,
-    rate: f32,
+    learning_rate: f32,
 }
 
-impl Ending for Step {
+impl SinkOperation for Step {
     #[inline(always)]
-    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+    unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V) {
         // SAFETY: as promised by the caller.
         unsafe {
             let weights = self.weights.add(at);
-            S::store(weights, S::mul_add(S::splat(-self.rate), gradient, S::load(weights)));
+            S::store(weights, S::mul_add(S::splat(-self.learning_rate), gradient, S::load(weights)));
         }
     }
 }
@@ -277,51 +310,56 @@ impl Ending for Step {
 struct Momentum {
     weights: *mut f32,
     velocity: *mut f32,
-    rate: f32,
+    learning_rate: f32,
     momentum: f32,
 }
 
-impl Ending for Momentum {
+impl SinkOperation for Momentum {
     #[inline(always)]
-    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+    unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V) {
         // SAFETY: as promised by the caller.
         unsafe {
             let (weights, velocity) = (self.weights.add(at), self.velocity.add(at));
             let moved = S::mul_add(S::splat(self.momentum), S::load(velocity), gradient);
             S::store(velocity, moved);
-            S::store(weights, S::mul_add(S::splat(-self.rate), moved, S::load(weights)));
+            S::store(weights, S::mul_add(S::splat(-self.learning_rate), moved, S::load(weights)));
         }
     }
 }
 
 /// Any of them.
-impl Ending for End {
+impl SinkOperation for SinkKind {
     #[inline(always)]
-    unsafe fn put<S: Simd>(self, at: usize, gradient: S::V) {
+    unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V) {
         // SAFETY: as promised by the caller.
         unsafe {
             match self {
-                End::Store { gradient: to } => Store(to).put::<S>(at, gradient),
-                End::Step { weights, rate } => Step { weights, rate }.put::<S>(at, gradient),
-                End::Momentum { weights, velocity, rate, momentum } => {
-                    Momentum { weights, velocity, rate, momentum }.put::<S>(at, gradient);
+                SinkKind::Store { gradient: to } => Store(to).apply::<S>(at, gradient),
+                SinkKind::Step { weights, learning_rate } => {
+                    Step { weights, learning_rate }.apply::<S>(at, gradient)
                 }
-                End::Add { gradient: to } => {
+                SinkKind::Momentum { weights, velocity, learning_rate, momentum } => {
+                    Momentum { weights, velocity, learning_rate, momentum }.apply::<S>(at, gradient);
+                }
+                SinkKind::Add { gradient: to } => {
                     let to = to.add(at);
                     S::store(to, S::add(S::load(to), gradient));
                 }
-                End::Corrected { weights, velocity, start, push, by } => {
+                SinkKind::General { weights, velocity, start, correction, coefficients } => {
                     let (weights, velocity) = (weights.add(at), velocity.add(at));
                     let weight = S::load(weights);
                     let away = S::mul_add(S::splat(-1.0), S::load(start.add(at)), weight);
-                    let slope = S::add(gradient, S::load(push.add(at)));
-                    let slope = S::mul_add(S::splat(by.pull), away, slope);
-                    let slope = S::mul_add(S::splat(by.decay), weight, slope);
-                    let moved = S::mul_add(S::splat(by.momentum), S::load(velocity), slope);
+                    let corrected = S::add(gradient, S::load(correction.add(at)));
+                    let corrected = S::mul_add(S::splat(coefficients.proximal), away, corrected);
+                    let corrected = S::mul_add(S::splat(coefficients.weight_decay), weight, corrected);
+                    let moved = S::mul_add(S::splat(coefficients.momentum), S::load(velocity), corrected);
                     S::store(velocity, moved);
-                    let step =
-                        if by.nesterov { S::mul_add(S::splat(by.momentum), moved, slope) } else { moved };
-                    S::store(weights, S::mul_add(S::splat(-by.rate), step, weight));
+                    let step = if coefficients.nesterov {
+                        S::mul_add(S::splat(coefficients.momentum), moved, corrected)
+                    } else {
+                        moved
+                    };
+                    S::store(weights, S::mul_add(S::splat(-coefficients.learning_rate), step, weight));
                 }
             }
         }
@@ -329,14 +367,14 @@ impl Ending for End {
 }
 
 by_path! {
-    fn take_raw(gradient: *const f32, len: usize, sink: &Sink<'_>, at: usize) = take_on;
+    fn apply_all_raw(gradient: *const f32, len: usize, sink: &GradientSink<'_>, at: usize) = apply_all_on;
 }
 
 #[inline(always)]
-unsafe fn take_on<S: Simd>(gradient: *const f32, len: usize, sink: &Sink<'_>, at: usize) {
+unsafe fn apply_all_on<S: Simd>(gradient: *const f32, len: usize, sink: &GradientSink<'_>, at: usize) {
     for from in (0..len).step_by(S::LANES) {
         // SAFETY: the length is a multiple of the vector's, and the sink's buffers hold it at `at`.
-        unsafe { sink.end.put::<S>(at + from, S::load(gradient.add(from))) }
+        unsafe { sink.kind.apply::<S>(at + from, S::load(gradient.add(from))) }
     }
 }
 
@@ -361,7 +399,7 @@ unsafe fn forward_on<S: Simd>(
             let width = (out_pad - start).min(PANEL);
             let left = (start + width - o) / S::LANES;
             let panel = w.add(start * n_in + (o - start));
-            let tile = Columns {
+            let tile = ForwardTile {
                 x,
                 x_stride,
                 n_rows,
@@ -373,7 +411,7 @@ unsafe fn forward_on<S: Simd>(
                 out_stride,
                 relu,
             };
-            let taken = if S::MANY {
+            let taken = if S::HAS_32_REGISTERS {
                 match left {
                     4.. => tile.rows::<S, 4, 6>(),
                     3 => tile.rows::<S, 3, 6>(),
@@ -393,7 +431,7 @@ unsafe fn forward_on<S: Simd>(
 
 /// Some columns of a forward pass.
 #[derive(Clone, Copy)]
-struct Columns {
+struct ForwardTile {
     x: *const f32,
     x_stride: usize,
     n_rows: usize,
@@ -406,7 +444,7 @@ struct Columns {
     relu: bool,
 }
 
-impl Columns {
+impl ForwardTile {
     /// `Z` vectors of columns for all rows, `R` rows at a time; returns `Z`.
     #[inline(always)]
     unsafe fn rows<S: Simd, const Z: usize, const R: usize>(self) -> usize {
@@ -504,16 +542,17 @@ unsafe fn input_gradient_on<S: Simd>(
                         }
                         for m in 0..rows_at_once {
                             let at = (row + m).min(n_rows - 1);
-                            let slope = S::load(dy.add(at * out_stride + o + z));
+                            let output_grad = S::load(dy.add(at * out_stride + o + z));
                             for n in 0..INPUTS {
-                                sums[m * INPUTS + n] = S::mul_add(slope, columns[n], sums[m * INPUTS + n]);
+                                sums[m * INPUTS + n] =
+                                    S::mul_add(output_grad, columns[n], sums[m * INPUTS + n]);
                             }
                         }
                     }
                     o += width;
                 }
                 let mut out = [0.0_f32; PAD];
-                S::store(out.as_mut_ptr(), S::sums(&sums[..S::LANES]));
+                S::store(out.as_mut_ptr(), S::horizontal_sums(&sums[..S::LANES]));
                 for m in 0..rows_at_once.min(n_rows - row) {
                     let to = dx.add((row + m) * dx_stride + i);
                     for n in 0..INPUTS.min(n_in - i) {
@@ -534,7 +573,7 @@ unsafe fn weight_gradient_on<S: Simd>(
     out_pad: usize,
     dy: *const f32,
     out_stride: usize,
-    sink: &Sink<'_>,
+    sink: &GradientSink<'_>,
     offset: usize,
     bias_offset: usize,
 ) {
@@ -557,18 +596,18 @@ unsafe fn weight_gradient_on<S: Simd>(
             }
         };
     }
-    match sink.end {
-        End::Store { gradient } => to!(Store(gradient)),
-        End::Step { weights, rate } => to!(Step { weights, rate }),
-        End::Momentum { weights, velocity, rate, momentum } => {
-            to!(Momentum { weights, velocity, rate, momentum });
+    match sink.kind {
+        SinkKind::Store { gradient } => to!(Store(gradient)),
+        SinkKind::Step { weights, learning_rate } => to!(Step { weights, learning_rate }),
+        SinkKind::Momentum { weights, velocity, learning_rate, momentum } => {
+            to!(Momentum { weights, velocity, learning_rate, momentum });
         }
         end => to!(end),
     }
 }
 
 #[inline(always)]
-unsafe fn weight_gradient_to<S: Simd, E: Ending>(
+unsafe fn weight_gradient_to<S: Simd, E: SinkOperation>(
     x: *const f32,
     x_stride: usize,
     n_rows: usize,
@@ -588,8 +627,9 @@ unsafe fn weight_gradient_to<S: Simd, E: Ending>(
             let width = (out_pad - start).min(PANEL);
             let left = (start + width - o) / S::LANES;
             let to = offset + start * n_in + (o - start);
-            let tile = Outer { x, x_stride, n_rows, n_in, dy: dy.add(o), out_stride, width, to, end };
-            let taken = if S::MANY {
+            let tile =
+                WeightGradientTile { x, x_stride, n_rows, n_in, dy: dy.add(o), out_stride, width, to, end };
+            let taken = if S::HAS_32_REGISTERS {
                 match left {
                     4.. => tile.inputs::<S, 4, 6>(),
                     3 => tile.inputs::<S, 3, 6>(),
@@ -609,14 +649,14 @@ unsafe fn weight_gradient_to<S: Simd, E: Ending>(
             for row in 0..n_rows {
                 sum = S::add(sum, S::load(dy.add(row * out_stride + o)));
             }
-            end.put::<S>(bias_offset + o, sum);
+            end.apply::<S>(bias_offset + o, sum);
         }
     }
 }
 
 /// Some columns of a weight gradient.
 #[derive(Clone, Copy)]
-struct Outer<E> {
+struct WeightGradientTile<E> {
     x: *const f32,
     x_stride: usize,
     n_rows: usize,
@@ -628,7 +668,7 @@ struct Outer<E> {
     end: E,
 }
 
-impl<E: Ending> Outer<E> {
+impl<E: SinkOperation> WeightGradientTile<E> {
     /// `Z` vectors of columns for all inputs, `I` inputs at a time; returns `Z`.
     #[inline(always)]
     unsafe fn inputs<S: Simd, const Z: usize, const I: usize>(self) -> usize {
@@ -660,14 +700,14 @@ impl<E: Ending> Outer<E> {
             let mut sums = [[S::splat(0.0); Z]; I];
             let (mut x, mut dy) = (self.x.add(input), self.dy);
             for _ in 0..self.n_rows {
-                let mut slopes = [S::splat(0.0); Z];
+                let mut output_grads = [S::splat(0.0); Z];
                 for z in 0..Z {
-                    slopes[z] = S::load(dy.add(z * S::LANES));
+                    output_grads[z] = S::load(dy.add(z * S::LANES));
                 }
                 for i in 0..I {
                     let value = S::splat(*x.add(i));
                     for z in 0..Z {
-                        sums[i][z] = S::mul_add(value, slopes[z], sums[i][z]);
+                        sums[i][z] = S::mul_add(value, output_grads[z], sums[i][z]);
                     }
                 }
                 // The last ones may point beyond the buffers; they are not followed.
@@ -676,7 +716,7 @@ impl<E: Ending> Outer<E> {
             }
             for i in 0..I {
                 for z in 0..Z {
-                    self.end.put::<S>(self.to + (input + i) * self.width + z * S::LANES, sums[i][z]);
+                    self.end.apply::<S>(self.to + (input + i) * self.width + z * S::LANES, sums[i][z]);
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! Losses at the end of a model, and the small functions they and activations need.
 
-use super::curves::exp_of;
-use super::{PAD, Path, Simd, by_path};
+use super::activations::exp_of;
+use super::{KernelPath, PAD, Simd, by_path};
 
 /// Softmax cross-entropy over rows of `stride` floats of which `n_classes` count. Writes the gradient of the
 /// mean loss in place of the scores, 0 in the padding; adds up losses and hits.
 pub(crate) fn softmax(
-    path: Path,
+    path: KernelPath,
     scores: &mut [f32],
     n_classes: usize,
     stride: usize,
@@ -22,7 +22,7 @@ pub(crate) fn softmax(
 
 /// What the outputs of a batch should be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Aims<'b> {
+pub(crate) enum Targets<'b> {
     /// 1 for a class, 0 for the others.
     Classes(&'b [u32]),
     /// These, sample after sample.
@@ -34,7 +34,7 @@ pub(crate) enum Aims<'b> {
 pub(crate) fn squared<'r>(
     rows: impl ExactSizeIterator<Item = &'r mut [f32]>,
     n_outputs: usize,
-    aims: Aims<'_>,
+    targets: Targets<'_>,
 ) -> (f64, Option<f64>) {
     let share = 1.0 / n_outputs as f32;
     let scale = 2.0 * share / rows.len() as f32;
@@ -42,7 +42,7 @@ pub(crate) fn squared<'r>(
     for (at, row) in rows.enumerate() {
         let (outputs, padding) = row.split_at_mut(n_outputs);
         padding.fill(0.0);
-        if let Aims::Classes(labels) = aims {
+        if let Targets::Classes(labels) = targets {
             let own = labels[at] as usize;
             let beaten = |(class, score): (usize, &f32)| {
                 *score < outputs[own] || (class >= own && *score == outputs[own])
@@ -50,22 +50,22 @@ pub(crate) fn squared<'r>(
             hits += f64::from(u8::from(outputs.iter().enumerate().all(beaten)));
         }
         for (place, output) in outputs.iter_mut().enumerate() {
-            let aim = match aims {
-                Aims::Classes(labels) => f32::from(u8::from(labels[at] as usize == place)),
-                Aims::Values(values) => values[at * n_outputs + place],
+            let target = match targets {
+                Targets::Classes(labels) => f32::from(u8::from(labels[at] as usize == place)),
+                Targets::Values(values) => values[at * n_outputs + place],
             };
-            let error = *output - aim;
+            let error = *output - target;
             loss += f64::from(share) * f64::from(error) * f64::from(error);
             *output = scale * error;
         }
     }
-    (loss, matches!(aims, Aims::Classes(_)).then_some(hits))
+    (loss, matches!(targets, Targets::Classes(_)).then_some(hits))
 }
 
 /// `values = 0 where activations <= 0`.
-pub(crate) fn only_alive(path: Path, values: &mut [f32], activations: &[f32]) {
+pub(crate) fn relu_backward(path: KernelPath, gradients: &mut [f32], activations: &[f32]) {
     // SAFETY: a path is only chosen where its unit exists.
-    unsafe { only_alive_raw(path, values, activations) }
+    unsafe { relu_backward_raw(path, gradients, activations) }
 }
 
 by_path! {
@@ -74,17 +74,17 @@ by_path! {
 }
 
 by_path! {
-    fn only_alive_raw(values: &mut [f32], activations: &[f32]) = only_alive_on;
+    fn relu_backward_raw(values: &mut [f32], activations: &[f32]) = relu_backward_on;
 }
 
 /// Tells classes from padding inside a vector, without writing to the padding first: a vector that is loaded
 /// right after one of its lanes was stored has to wait.
-static LANE_NUMBERS: [f32; PAD] =
+static LANE_INDICES: [f32; PAD] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 /// Scores of a batch within this of each other are all taken off the same number: the exponential of none of
 /// them leaves the range of floats, and no row needs a largest score of its own.
-const NEAR: f32 = 60.0;
+const MAX_SCORE_RANGE: f32 = 60.0;
 
 #[inline(always)]
 unsafe fn softmax_on<S: Simd>(
@@ -96,31 +96,31 @@ unsafe fn softmax_on<S: Simd>(
 ) {
     // SAFETY: as promised by the caller.
     unsafe {
-        let (lanes, mut tops) = (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY));
+        let (lanes, mut tops) = (S::load(LANE_INDICES.as_ptr()), S::splat(f32::NEG_INFINITY));
         let (mut lows, mut sound) = (tops, S::splat(0.0));
         for at in (0..stride).step_by(S::LANES) {
             let left = S::splat(n_classes as f32 - at as f32);
             for row in 0..labels.len() {
                 let scores = S::load(scores.add(row * stride + at));
-                tops = S::max(S::where_greater(left, lanes, scores, tops), tops);
-                let turned = S::where_greater(left, lanes, S::mul(scores, S::splat(-1.0)), lows);
-                lows = S::max(turned, lows);
+                tops = S::max(S::select_greater(left, lanes, scores, tops), tops);
+                let negated = S::select_greater(left, lanes, S::mul(scores, S::splat(-1.0)), lows);
+                lows = S::max(negated, lows);
                 // Comparing hides what is no number, a sum does not.
-                sound = S::add(sound, S::where_greater(left, lanes, scores, S::splat(0.0)));
+                sound = S::add(sound, S::select_greater(left, lanes, scores, S::splat(0.0)));
             }
         }
-        let largest = S::largest(tops);
-        if S::total(sound).is_finite() && largest + S::largest(lows) < NEAR {
-            near_rows::<S>(scores, n_classes, stride, labels, largest, tally);
+        let largest = S::horizontal_max(tops);
+        if S::horizontal_sum(sound).is_finite() && largest + S::horizontal_max(lows) < MAX_SCORE_RANGE {
+            rows_with_common_maximum::<S>(scores, n_classes, stride, labels, largest, tally);
         } else {
-            any_rows::<S>(scores, n_classes, stride, labels, tally);
+            rows_with_own_maximum::<S>(scores, n_classes, stride, labels, tally);
         }
     }
 }
 
 /// Rows whose scores are all sound, and near below `largest`.
 #[inline(always)]
-unsafe fn near_rows<S: Simd>(
+unsafe fn rows_with_common_maximum<S: Simd>(
     scores: *mut f32,
     n_classes: usize,
     stride: usize,
@@ -129,7 +129,7 @@ unsafe fn near_rows<S: Simd>(
     tally: &mut [f64; 2],
 ) {
     let per_row = 1.0 / labels.len() as f32;
-    let mut logarithm = Logarithm::default();
+    let mut logarithm = LogOfProduct::default();
     let (mut loss, mut hits) = (0.0, 0);
     let mut totals = [0.0_f32; PAD];
     let mut scales = [0.0_f32; PAD];
@@ -137,7 +137,7 @@ unsafe fn near_rows<S: Simd>(
         let some = &labels[first..labels.len().min(first + S::LANES)];
         // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
         unsafe {
-            let lanes = S::load(LANE_NUMBERS.as_ptr());
+            let lanes = S::load(LANE_INDICES.as_ptr());
             let mut sums = [S::splat(0.0); PAD];
             for (n, &label) in some.iter().enumerate() {
                 let row = scores.add((first + n) * stride);
@@ -151,17 +151,17 @@ unsafe fn near_rows<S: Simd>(
                     let scores = S::load(row.add(at));
                     let before = below(label, at, S::LANES);
                     let above =
-                        S::greater(S::where_greater(left, lanes, scores, S::splat(own)), S::splat(own));
-                    beaten |= above | (!S::greater(S::splat(own), scores) & before);
+                        S::greater_mask(S::select_greater(left, lanes, scores, S::splat(own)), S::splat(own));
+                    beaten |= above | (!S::greater_mask(S::splat(own), scores) & before);
                     let power = exp_of::<S>(S::add(scores, S::splat(-largest)));
-                    let power = S::where_greater(left, lanes, power, S::splat(0.0));
+                    let power = S::select_greater(left, lanes, power, S::splat(0.0));
                     sums[n] = S::add(sums[n], power);
                     S::store(row.add(at), power);
                 }
                 hits += u32::from(beaten == 0);
                 loss += f64::from(largest - own);
             }
-            let sums = S::sums(&sums[..S::LANES]);
+            let sums = S::horizontal_sums(&sums[..S::LANES]);
             S::store(totals.as_mut_ptr(), sums);
             S::store(scales.as_mut_ptr(), S::div(S::splat(per_row), sums));
             for (n, &label) in some.iter().enumerate() {
@@ -171,7 +171,7 @@ unsafe fn near_rows<S: Simd>(
                     S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
                 }
                 *row.add(label as usize) -= per_row;
-                logarithm.of(totals[n]);
+                logarithm.multiply(totals[n]);
             }
         }
     }
@@ -185,20 +185,20 @@ fn below(class: usize, at: usize, lanes: usize) -> u32 {
 }
 
 /// A sum of logarithms: that of a product serves many factors.
-struct Logarithm {
+struct LogOfProduct {
     product: f64,
     sum: f64,
 }
 
-impl Default for Logarithm {
+impl Default for LogOfProduct {
     fn default() -> Self {
-        Logarithm { product: 1.0, sum: 0.0 }
+        LogOfProduct { product: 1.0, sum: 0.0 }
     }
 }
 
-impl Logarithm {
+impl LogOfProduct {
     #[inline(always)]
-    fn of(&mut self, factor: f32) {
+    fn multiply(&mut self, factor: f32) {
         self.product *= f64::from(factor);
         if !(1e-100..1e100).contains(&self.product) {
             self.sum += libm::log(self.product);
@@ -213,7 +213,7 @@ impl Logarithm {
 
 /// Rows of any scores, each with a largest of its own.
 #[inline(always)]
-unsafe fn any_rows<S: Simd>(
+unsafe fn rows_with_own_maximum<S: Simd>(
     scores: *mut f32,
     n_classes: usize,
     stride: usize,
@@ -221,9 +221,9 @@ unsafe fn any_rows<S: Simd>(
     tally: &mut [f64; 2],
 ) {
     let per_row = 1.0 / labels.len() as f32;
-    let mut logarithm = Logarithm::default();
+    let mut logarithm = LogOfProduct::default();
     // SAFETY: there are as many numbers as lanes.
-    let (lanes, lowest) = unsafe { (S::load(LANE_NUMBERS.as_ptr()), S::splat(f32::NEG_INFINITY)) };
+    let (lanes, lowest) = unsafe { (S::load(LANE_INDICES.as_ptr()), S::splat(f32::NEG_INFINITY)) };
     for (row, &label) in labels.iter().enumerate() {
         let label = label as usize;
         // SAFETY: the caller promises rows of `stride` floats, and strides are whole vectors.
@@ -234,12 +234,12 @@ unsafe fn any_rows<S: Simd>(
             for at in (0..stride).step_by(S::LANES) {
                 let left = S::splat(n_classes as f32 - at as f32);
                 let scores = S::load(row.add(at));
-                tops = S::max(S::where_greater(left, lanes, scores, lowest), tops);
+                tops = S::max(S::select_greater(left, lanes, scores, lowest), tops);
                 // Nothing times any number is nothing, and times what is none is none.
-                let nothing = S::mul(scores, S::splat(0.0));
-                sound = S::add(sound, S::where_greater(left, lanes, nothing, S::splat(0.0)));
+                let zero_or_nan = S::mul(scores, S::splat(0.0));
+                sound = S::add(sound, S::select_greater(left, lanes, zero_or_nan, S::splat(0.0)));
             }
-            if S::total(sound).is_nan() {
+            if S::horizontal_sum(sound).is_nan() {
                 // Comparing would hide it: a score that is none makes the loss none, and its slopes.
                 for at in 0..stride {
                     *row.add(at) = if at < n_classes { f32::NAN } else { 0.0 };
@@ -247,7 +247,7 @@ unsafe fn any_rows<S: Simd>(
                 tally[0] = f64::NAN;
                 continue;
             }
-            let largest = S::largest(tops);
+            let largest = S::horizontal_max(tops);
             // Of classes with the same score the first is taken.
             let mut hit = own == largest;
             if hit {
@@ -259,11 +259,11 @@ unsafe fn any_rows<S: Simd>(
             for at in (0..stride).step_by(S::LANES) {
                 let left = S::splat(n_classes as f32 - at as f32);
                 let power = exp_of::<S>(S::add(S::load(row.add(at)), S::splat(-largest)));
-                let power = S::where_greater(left, lanes, power, S::splat(0.0));
+                let power = S::select_greater(left, lanes, power, S::splat(0.0));
                 sums = S::add(sums, power);
                 S::store(row.add(at), power);
             }
-            let total = S::total(sums);
+            let total = S::horizontal_sum(sums);
             let scale = S::splat(per_row / total);
             for at in (0..stride).step_by(S::LANES) {
                 S::store(row.add(at), S::mul(S::load(row.add(at)), scale));
@@ -271,15 +271,15 @@ unsafe fn any_rows<S: Simd>(
             *row.add(label) -= per_row;
             tally[1] += f64::from(u8::from(hit));
             tally[0] -= f64::from(own - largest);
-            logarithm.of(total);
+            logarithm.multiply(total);
         }
     }
     tally[0] += logarithm.sum();
 }
 
 #[inline(always)]
-unsafe fn only_alive_on<S: Simd>(values: &mut [f32], activations: &[f32]) {
-    for (value, activation) in values.iter_mut().zip(activations) {
+unsafe fn relu_backward_on<S: Simd>(gradients: &mut [f32], activations: &[f32]) {
+    for (value, activation) in gradients.iter_mut().zip(activations) {
         *value = if *activation > 0.0 { *value } else { 0.0 };
     }
 }
@@ -292,19 +292,19 @@ mod tests {
     fn squared_errors_by_hand() {
         let mut outputs = [[1.0, 3.0, 9.0], [0.5, 0.5, 9.0]];
         // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second only met.
-        let labels = Aims::Classes(&[0, 0]);
-        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, labels);
-        assert_eq!(judged, (4.5 + 0.25, Some(1.0)));
+        let labels = Targets::Classes(&[0, 0]);
+        let outcome = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, labels);
+        assert_eq!(outcome, (4.5 + 0.25, Some(1.0)));
         assert_eq!(outputs, [[0.0, 1.5, 0.0], [-0.25, 0.25, 0.0]]);
         let mut outputs = [[1.0, 3.0, 9.0]];
-        let values = Aims::Values(&[2.0, 1.0]);
-        let judged = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, values);
-        assert_eq!((judged, outputs), ((2.5, None), [[-1.0, 2.0, 0.0]]));
+        let values = Targets::Values(&[2.0, 1.0]);
+        let outcome = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, values);
+        assert_eq!((outcome, outputs), ((2.5, None), [[-1.0, 2.0, 0.0]]));
     }
 
     #[test]
     fn scores_that_are_no_numbers_are_not_hidden() {
-        for path in Path::available() {
+        for path in KernelPath::available() {
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut scores = vec![0.0; PAD];
                 scores[3] = broken;
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn large_scores_and_many_rows_do_not_overflow() {
-        for path in Path::available() {
+        for path in KernelPath::available() {
             let mut scores = vec![0.0; 500 * PAD];
             let labels = vec![1; 500];
             for row in scores.chunks_mut(PAD) {
@@ -342,7 +342,7 @@ mod tests {
     /// Softmax in f64: losses, hits and slopes.
     fn exact(scores: &[f32], n_classes: usize, stride: usize, labels: &[u32]) -> (f64, f64, Vec<f64>) {
         let (mut loss, mut hits) = (0.0, 0.0);
-        let mut slopes = vec![0.0; scores.len()];
+        let mut gradients = vec![0.0; scores.len()];
         for (row, &label) in labels.iter().enumerate() {
             let own: Vec<f64> =
                 scores[row * stride..][..n_classes].iter().map(|&score| f64::from(score)).collect();
@@ -352,10 +352,10 @@ mod tests {
             hits += f64::from(u8::from(own.iter().position(|&score| score == top) == Some(label as usize)));
             for (class, score) in own.iter().enumerate() {
                 let share = (score - top).exp() / total - f64::from(u8::from(class == label as usize));
-                slopes[row * stride + class] = share / labels.len() as f64;
+                gradients[row * stride + class] = share / labels.len() as f64;
             }
         }
-        (loss, hits, slopes)
+        (loss, hits, gradients)
     }
 
     #[test]
@@ -370,15 +370,15 @@ mod tests {
                     row[..n_classes].fill_with(|| (scale * stream.normal() as f32).round());
                 }
                 let labels: Vec<u32> = (0..n_rows).map(|_| stream.below(n_classes) as u32).collect();
-                let (loss, hits, slopes) = exact(&scores, n_classes, stride, &labels);
-                for path in Path::available() {
+                let (loss, hits, gradients) = exact(&scores, n_classes, stride, &labels);
+                for path in KernelPath::available() {
                     let mut own = scores.clone();
                     let mut tally = [0.0; 2];
                     softmax(path, &mut own, n_classes, stride, &labels, &mut tally);
                     let what = format!("{n_classes} x {n_rows} x {scale} on {}", path.name());
                     assert!((tally[0] - loss).abs() < 1e-6 * (1.0 + loss), "{what}: {tally:?}, not {loss}");
                     assert_eq!(tally[1], hits, "{what}");
-                    for (own, exact) in own.iter().zip(&slopes) {
+                    for (own, exact) in own.iter().zip(&gradients) {
                         assert!(
                             (f64::from(*own) - exact).abs() < 3e-7 / n_rows as f64,
                             "{what}: {own} {exact}"

@@ -3,12 +3,12 @@
 //! A row of gates has four blocks of `width` floats, a multiple of 16: input gate, forget gate, candidate, output
 //! gate; rows are `stride` apart.
 
-use super::curves::{logistic_of, tanh_of};
-use super::{PAD, Path, Simd, by_path};
+use super::activations::{logistic_of, tanh_of};
+use super::{KernelPath, PAD, Simd, by_path};
 
 /// From the sums of the gates, in place, to the gates; and from the cells before to cells and outputs.
 pub(crate) fn forward(
-    path: Path,
+    path: KernelPath,
     width: usize,
     stride: usize,
     gates: &mut [f32],
@@ -25,18 +25,18 @@ pub(crate) fn forward(
 /// From the slopes of outputs and cells to the slopes of the gates' sums, in place of the gates, and of the
 /// cells before, in place of the cells'.
 pub(crate) fn backward(
-    path: Path,
+    path: KernelPath,
     width: usize,
     stride: usize,
     gates: &mut [f32],
     before: &[f32],
     cells: &[f32],
-    output_slopes: &[f32],
-    cell_slopes: &mut [f32],
+    output_grads: &[f32],
+    cell_grads: &mut [f32],
 ) {
-    let lens = [before.len(), cells.len(), output_slopes.len(), cell_slopes.len()];
+    let lens = [before.len(), cells.len(), output_grads.len(), cell_grads.len()];
     let n_rows = check(width, stride, gates.len(), &lens);
-    let (before, cells, outputs) = (before.as_ptr(), cells.as_ptr(), output_slopes.as_ptr());
+    let (before, cells, outputs) = (before.as_ptr(), cells.as_ptr(), output_grads.as_ptr());
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe {
         backward_raw(
@@ -48,7 +48,7 @@ pub(crate) fn backward(
             before,
             cells,
             outputs,
-            cell_slopes.as_mut_ptr(),
+            cell_grads.as_mut_ptr(),
         );
     }
 }
@@ -71,7 +71,7 @@ by_path! {
 by_path! {
     fn backward_raw(
         width: usize, stride: usize, n_rows: usize, gates: *mut f32, before: *const f32, cells: *const f32,
-        output_slopes: *const f32, cell_slopes: *mut f32,
+        output_grads: *const f32, cell_grads: *mut f32,
     ) = backward_on;
 }
 
@@ -115,8 +115,8 @@ unsafe fn backward_on<S: Simd>(
     gates: *mut f32,
     before: *const f32,
     cells: *const f32,
-    output_slopes: *const f32,
-    cell_slopes: *mut f32,
+    output_grads: *const f32,
+    cell_grads: *mut f32,
 ) {
     for row in 0..n_rows {
         for at in (0..width).step_by(S::LANES) {
@@ -130,10 +130,10 @@ unsafe fn backward_on<S: Simd>(
                 let candidate = S::load(gate.add(2 * width));
                 let output = S::load(gate.add(3 * width));
                 let bent = tanh_of::<S>(S::load(cells.add(place)));
-                let slope = S::load(output_slopes.add(place));
+                let output_grad = S::load(output_grads.add(place));
                 // Through the output: o (1 - tanh^2 c).
                 let through = S::mul(output, S::mul_add(S::mul(bent, minus), bent, one));
-                let cell = S::mul_add(slope, through, S::load(cell_slopes.add(place)));
+                let cell = S::mul_add(output_grad, through, S::load(cell_grads.add(place)));
                 // A logistic's slope is s (1 - s) = s - s^2, a tangent's 1 - t^2.
                 let of_input = S::mul_add(S::mul(input, minus), input, input);
                 let of_forget = S::mul_add(S::mul(forget, minus), forget, forget);
@@ -143,8 +143,8 @@ unsafe fn backward_on<S: Simd>(
                 let forgotten = S::mul(cell, S::load(before.add(place)));
                 S::store(gate.add(width), S::mul(forgotten, of_forget));
                 S::store(gate.add(2 * width), S::mul(S::mul(cell, input), of_candidate));
-                S::store(gate.add(3 * width), S::mul(S::mul(slope, bent), of_output));
-                S::store(cell_slopes.add(place), S::mul(cell, forget));
+                S::store(gate.add(3 * width), S::mul(S::mul(output_grad, bent), of_output));
+                S::store(cell_grads.add(place), S::mul(cell, forget));
             }
         }
     }

@@ -1,17 +1,17 @@
 //! The arithmetic of training: kernels written once over a vector unit, compiled for each.
 //!
-//! A kernel is generic over [`Simd`]; [`Path`] says which unit this machine and its user want. The portable
+//! A kernel is generic over [`Simd`]; [`KernelPath`] says which unit this machine and its user want. The portable
 //! path runs everywhere and is what the others are tested against. All buffers have [`SLACK`] floats after
 //! their end, and channels are padded to [`PAD`], so that whole vectors may be read and written.
 #![allow(unsafe_code, reason = "raw vectors and pointers, behind functions that check their slices")]
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed as the arithmetic is")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes its buffers and sizes one by one")]
 
+pub(crate) mod activations;
 mod avx2;
 mod avx512;
 pub(crate) mod bytes;
 pub(crate) mod conv;
-pub(crate) mod curves;
 pub(crate) mod dense;
 pub(crate) mod loss;
 pub(crate) mod lstm;
@@ -37,7 +37,7 @@ pub(crate) fn buffer(len: usize) -> Vec<f32> {
 
 /// Which vector unit computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
+pub enum KernelPath {
     /// 16 floats at once.
     Avx512,
     /// 8 floats at once, with fused multiply-add.
@@ -46,57 +46,60 @@ pub enum Path {
     Portable,
 }
 
-impl Path {
+impl KernelPath {
     /// Its name in records and in `EBBFLOW_KERNELS`.
     pub fn name(self) -> &'static str {
         match self {
-            Path::Avx512 => "avx512",
-            Path::Avx2 => "avx2",
-            Path::Portable => "portable",
+            KernelPath::Avx512 => "avx512",
+            KernelPath::Avx2 => "avx2",
+            KernelPath::Portable => "portable",
         }
     }
 
     /// Every path that this machine can run, the fastest first.
-    pub fn available() -> Vec<Path> {
-        [Path::Avx512, Path::Avx2, Path::Portable].into_iter().filter(|path| path.runs_here()).collect()
+    pub fn available() -> Vec<KernelPath> {
+        [KernelPath::Avx512, KernelPath::Avx2, KernelPath::Portable]
+            .into_iter()
+            .filter(|path| path.runs_here())
+            .collect()
     }
 
     /// The path to use: the fastest, or the one that `EBBFLOW_KERNELS` names. Asked once.
-    pub fn chosen() -> Result<Path, String> {
-        static CHOSEN: OnceLock<Result<Path, String>> = OnceLock::new();
+    pub fn chosen() -> Result<KernelPath, String> {
+        static CHOSEN: OnceLock<Result<KernelPath, String>> = OnceLock::new();
         CHOSEN.get_or_init(|| choose(std::env::var("EBBFLOW_KERNELS").ok().as_deref())).clone()
     }
 
     #[cfg(target_arch = "x86_64")]
     fn runs_here(self) -> bool {
         match self {
-            Path::Avx512 => {
+            KernelPath::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512bw")
-                    && Path::Avx2.runs_here()
+                    && KernelPath::Avx2.runs_here()
             }
-            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-            Path::Portable => true,
+            KernelPath::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            KernelPath::Portable => true,
         }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     fn runs_here(self) -> bool {
-        self == Path::Portable
+        self == KernelPath::Portable
     }
 }
 
-fn choose(wanted: Option<&str>) -> Result<Path, String> {
-    let available = Path::available();
-    let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else { return Ok(available[0]) };
+fn choose(requested: Option<&str>) -> Result<KernelPath, String> {
+    let available = KernelPath::available();
+    let Some(requested) = requested.filter(|requested| !requested.is_empty()) else {
+        return Ok(available[0]);
+    };
     let names: Vec<_> = available.iter().map(|path| path.name()).collect();
-    available
-        .iter()
-        .copied()
-        .find(|path| path.name() == wanted)
-        .ok_or_else(|| format!("EBBFLOW_KERNELS={wanted}: not to be had here; one of: {}", names.join(", ")))
+    available.iter().copied().find(|path| path.name() == requested).ok_or_else(|| {
+        format!("EBBFLOW_KERNELS={requested}: not to be had here; one of: {}", names.join(", "))
+    })
 }
 
 /// A vector unit.
@@ -107,11 +110,11 @@ pub(crate) trait Simd: Copy {
     /// Floats in a vector.
     const LANES: usize;
     /// Whether there are 32 registers, not 16.
-    const MANY: bool;
+    const HAS_32_REGISTERS: bool;
     /// A unit of half the lanes that takes half the time, or none better than this one.
     type Narrow: Simd;
     /// Whether there is one.
-    const NARROWS: bool;
+    const HAS_NARROW: bool;
     /// A vector.
     type V: Copy;
     unsafe fn splat(value: f32) -> Self::V;
@@ -125,24 +128,24 @@ pub(crate) trait Simd: Copy {
     /// The larger, and `b` where either is no number.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// Lane by lane, `yes` where `a > b` and `no` elsewhere.
-    unsafe fn where_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    unsafe fn select_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// One bit a lane, the first lowest: whether `a > b`.
-    unsafe fn greater(a: Self::V, b: Self::V) -> u32;
+    unsafe fn greater_mask(a: Self::V, b: Self::V) -> u32;
     /// The largest lane.
-    unsafe fn largest(vector: Self::V) -> f32;
+    unsafe fn horizontal_max(vector: Self::V) -> f32;
     /// The sum of all lanes.
-    unsafe fn total(vector: Self::V) -> f32;
+    unsafe fn horizontal_sum(vector: Self::V) -> f32;
     /// `value` times two to the power that stands in the lowest bits of `shifted`.
-    unsafe fn times_power(value: Self::V, shifted: Self::V) -> Self::V;
+    unsafe fn scale_by_power_of_two(value: Self::V, shifted: Self::V) -> Self::V;
     /// The sums of `LANES` vectors, one a lane.
-    unsafe fn sums(vectors: &[Self::V]) -> Self::V;
+    unsafe fn horizontal_sums(vectors: &[Self::V]) -> Self::V;
 }
 
-/// Makes a kernel that is generic over [`Simd`] callable by [`Path`].
+/// Makes a kernel that is generic over [`Simd`] callable by [`KernelPath`].
 macro_rules! by_path {
     ($(#[$doc:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $generic:path;) => {
         $(#[$doc])*
-        $visibility unsafe fn $name(path: $crate::kernels::Path, $($arg: $type),*) {
+        $visibility unsafe fn $name(path: $crate::kernels::KernelPath, $($arg: $type),*) {
             use $generic as generic;
             #[cfg(target_arch = "x86_64")]
             {
@@ -157,15 +160,15 @@ macro_rules! by_path {
                     unsafe { generic::<$crate::kernels::avx2::Avx2>($($arg),*) }
                 }
                 match path {
-                    $crate::kernels::Path::Avx512 => {
+                    $crate::kernels::KernelPath::Avx512 => {
                         // SAFETY: a path is only ever chosen where its unit exists.
                         return unsafe { avx512($($arg),*) };
                     }
-                    $crate::kernels::Path::Avx2 => {
+                    $crate::kernels::KernelPath::Avx2 => {
                         // SAFETY: a path is only ever chosen where its unit exists.
                         return unsafe { avx2($($arg),*) };
                     }
-                    $crate::kernels::Path::Portable => {}
+                    $crate::kernels::KernelPath::Portable => {}
                 }
             }
             let _ = path;
@@ -182,15 +185,15 @@ mod tests {
 
     #[test]
     fn a_path_can_be_forced_and_an_unknown_one_is_refused() {
-        assert_eq!(choose(Some("portable")), Ok(Path::Portable));
-        assert_eq!(choose(None), Ok(Path::available()[0]));
+        assert_eq!(choose(Some("portable")), Ok(KernelPath::Portable));
+        assert_eq!(choose(None), Ok(KernelPath::available()[0]));
         assert!(choose(Some("sse9")).unwrap_err().contains("not to be had here; one of:"));
     }
 
     /// `cargo xtask valgrind` asks for AVX2, so that it cannot go missing there unseen.
     #[test]
-    fn the_path_that_was_asked_for_is_here() {
-        assert!(Path::available().contains(&Path::chosen().unwrap()));
-        assert_eq!(Path::available().last(), Some(&Path::Portable));
+    fn the_requested_path_is_available() {
+        assert!(KernelPath::available().contains(&KernelPath::chosen().unwrap()));
+        assert_eq!(KernelPath::available().last(), Some(&KernelPath::Portable));
     }
 }

@@ -9,9 +9,9 @@ const LANES: usize = 8;
 
 impl Simd for Portable {
     const LANES: usize = LANES;
-    const MANY: bool = false;
+    const HAS_32_REGISTERS: bool = false;
     type Narrow = Portable;
-    const NARROWS: bool = false;
+    const HAS_NARROW: bool = false;
     type V = [f32; LANES];
 
     #[inline(always)]
@@ -57,7 +57,7 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn where_greater(
+    unsafe fn select_greater(
         a: [f32; LANES],
         b: [f32; LANES],
         yes: [f32; LANES],
@@ -67,29 +67,29 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn greater(a: [f32; LANES], b: [f32; LANES]) -> u32 {
+    unsafe fn greater_mask(a: [f32; LANES], b: [f32; LANES]) -> u32 {
         (0..LANES).fold(0, |bits, lane| bits | u32::from(a[lane] > b[lane]) << lane)
     }
 
     #[inline(always)]
-    unsafe fn largest(vector: [f32; LANES]) -> f32 {
+    unsafe fn horizontal_max(vector: [f32; LANES]) -> f32 {
         vector.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
     }
 
     #[inline(always)]
-    unsafe fn total(vector: [f32; LANES]) -> f32 {
+    unsafe fn horizontal_sum(vector: [f32; LANES]) -> f32 {
         vector.iter().sum()
     }
 
     #[inline(always)]
-    unsafe fn times_power(value: [f32; LANES], shifted: [f32; LANES]) -> [f32; LANES] {
+    unsafe fn scale_by_power_of_two(value: [f32; LANES], shifted: [f32; LANES]) -> [f32; LANES] {
         std::array::from_fn(|lane| {
             value[lane] * f32::from_bits((shifted[lane].to_bits() << 23).wrapping_add(127 << 23))
         })
     }
 
     #[inline(always)]
-    unsafe fn sums(vectors: &[[f32; LANES]]) -> [f32; LANES] {
+    unsafe fn horizontal_sums(vectors: &[[f32; LANES]]) -> [f32; LANES] {
         std::array::from_fn(|lane| vectors[lane].iter().sum())
     }
 }

@@ -6,21 +6,21 @@ use ebb_round::{Layout, Stream, Tensor};
 
 use super::spec::{Input, Layer, Spec};
 use super::{lstm, norm};
-use crate::kernels::{Path, conv, dense, padded};
+use crate::kernels::{KernelPath, conv, dense, padded};
 
 /// A network ready to be computed.
 #[derive(Debug)]
 pub struct Net {
     pub(super) ops: Vec<Op>,
     /// Shapes between the operations: what goes into each, and what comes out of the last.
-    pub(super) shapes: Vec<Flow>,
-    pub(super) path: Path,
+    pub(super) activation_shapes: Vec<ActivationShape>,
+    pub(super) path: KernelPath,
     layout: Layout,
     /// Where each parameter, in the outer order, stands inside.
-    place: Vec<u32>,
+    packed_positions: Vec<u32>,
     /// Every parameter's place outside and inside, in the order inside: few streams of memory are then walked
     /// at a time, where the order outside would leap through the whole of a matrix for every unit.
-    pairs: Vec<(u32, u32)>,
+    packing: Vec<(u32, u32)>,
     pub(super) packed_len: usize,
     /// Ranges inside that gradients move.
     pub(super) trained: Vec<std::ops::Range<usize>>,
@@ -31,7 +31,7 @@ pub struct Net {
 
 /// What flows between two operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(super) struct ActivationShape {
     pub(super) height: usize,
     pub(super) width: usize,
     pub(super) channels: usize,
@@ -41,17 +41,17 @@ pub(super) struct Flow {
     pub(super) by_step: bool,
 }
 
-impl Flow {
+impl ActivationShape {
     pub(super) fn len(&self) -> usize {
         self.height * self.width * self.channels
     }
 
-    fn image(height: usize, width: usize, channels: usize) -> Flow {
-        Flow { height, width, channels, stride: height * width * channels, by_step: false }
+    fn image(height: usize, width: usize, channels: usize) -> ActivationShape {
+        ActivationShape { height, width, channels, stride: height * width * channels, by_step: false }
     }
 
-    fn sequence(steps: usize, channels: usize) -> Flow {
-        Flow { by_step: true, ..Flow::image(steps, 1, channels) }
+    fn sequence(steps: usize, channels: usize) -> ActivationShape {
+        ActivationShape { by_step: true, ..ActivationShape::image(steps, 1, channels) }
     }
 }
 
@@ -64,8 +64,8 @@ pub(super) enum Op {
     AvgPool { size: usize },
     Relu,
     Tanh,
-    Dropout { chance: f32 },
-    ChannelDropout { chance: f32 },
+    Dropout { probability: f32 },
+    ChannelDropout { probability: f32 },
     BatchNorm(norm::Shape),
     Embedding { symbols: usize, width: usize, weights: usize },
     Lstm(lstm::Shape),
@@ -103,8 +103,8 @@ impl Net {
     ///
     /// # Panics
     /// When this machine does not have the unit.
-    pub fn new(spec: &Spec, path: Path) -> Result<Net, NetError> {
-        assert!(Path::available().contains(&path), "there is no {} here", path.name());
+    pub fn new(spec: &Spec, path: KernelPath) -> Result<Net, NetError> {
+        assert!(KernelPath::available().contains(&path), "there is no {} here", path.name());
         let symbols = if let Input::Sequence { symbols, .. } = spec.input { symbols } else { 0 };
         let mut builder = Builder { symbols, ..Builder::default() };
         let (layers, loss) = match spec.layers.split_last() {
@@ -113,9 +113,9 @@ impl Net {
             _ => (spec.layers.as_slice(), Loss::CrossEntropy),
         };
         let mut flow = match spec.input {
-            Input::Image { height, width, channels } => Flow::image(height, width, channels),
-            Input::Flat(count) => Flow::image(1, 1, count),
-            Input::Sequence { steps, .. } => Flow::sequence(steps, 1),
+            Input::Image { height, width, channels } => ActivationShape::image(height, width, channels),
+            Input::Flat(count) => ActivationShape::image(1, 1, count),
+            Input::Sequence { steps, .. } => ActivationShape::sequence(steps, 1),
         };
         if flow.len() == 0 {
             return Err(NetError { layer: 0, name: "input", message: "a sample has no numbers".to_owned() });
@@ -134,15 +134,27 @@ impl Net {
             let message = "a network ends in a dense layer with one unit a class".to_owned();
             return Err(NetError { layer: last, name, message });
         };
-        let Builder { pieces, place, packed_len, trained, .. } = builder;
+        let Builder { tensors, packed_positions, packed_len, trained, .. } = builder;
         if packed_len > u32::MAX as usize {
             let message = "the network has more parameters than 32 bits can count".to_owned();
             return Err(NetError { layer: last, name: "dense", message });
         }
-        let (layout, input) = (Layout::new(pieces), spec.input);
-        let mut pairs: Vec<(u32, u32)> = (0..).zip(place.iter().copied()).collect();
-        pairs.sort_unstable_by_key(|&(_, inside)| inside);
-        Ok(Net { ops, shapes, path, layout, place, pairs, packed_len, trained, n_classes, loss, input })
+        let (layout, input) = (Layout::new(tensors), spec.input);
+        let mut packing: Vec<(u32, u32)> = (0..).zip(packed_positions.iter().copied()).collect();
+        packing.sort_unstable_by_key(|&(_, inside)| inside);
+        Ok(Net {
+            ops,
+            activation_shapes: shapes,
+            path,
+            layout,
+            packed_positions,
+            packing,
+            packed_len,
+            trained,
+            n_classes,
+            loss,
+            input,
+        })
     }
 
     /// The pieces of the outer vector.
@@ -156,7 +168,7 @@ impl Net {
     }
 
     /// Whether its outputs can be held against values, not only against classes.
-    pub fn meets_values(&self) -> bool {
+    pub fn is_regression(&self) -> bool {
         self.loss == Loss::SquaredError
     }
 
@@ -167,33 +179,33 @@ impl Net {
 
     /// Floats a sample.
     pub fn input_len(&self) -> usize {
-        self.shapes[0].len()
+        self.activation_shapes[0].len()
     }
 
     /// The vector unit it was compiled for.
-    pub fn path(&self) -> Path {
+    pub fn path(&self) -> KernelPath {
         self.path
     }
 
     /// Puts outer parameters in their inner places.
     pub(super) fn pack(&self, outer: &[f32], inner: &mut [f32]) {
-        for &(outside, inside) in &self.pairs {
+        for &(outside, inside) in &self.packing {
             inner[inside as usize] = outer[outside as usize];
         }
     }
 
     /// The inner parameters, in the outer order, minus those in `outer`.
-    pub(super) fn minus(&self, inner: &[f32], outer: &[f32]) -> Vec<f32> {
+    pub(super) fn minus_outer(&self, inner: &[f32], outer: &[f32]) -> Vec<f32> {
         let mut moved = vec![0.0; outer.len()];
-        for &(outside, inside) in &self.pairs {
+        for &(outside, inside) in &self.packing {
             moved[outside as usize] = inner[inside as usize] - outer[outside as usize];
         }
         moved
     }
 
     /// Ranges inside that are carried along but not trained.
-    pub(super) fn buffers(&self) -> Vec<std::ops::Range<usize>> {
-        let channels = |at: usize| self.shapes[at].channels;
+    pub(super) fn buffer_ranges(&self) -> Vec<std::ops::Range<usize>> {
+        let channels = |at: usize| self.activation_shapes[at].channels;
         let norms = self.ops.iter().enumerate().filter_map(|(at, op)| match op {
             Op::BatchNorm(norm) => Some([norm.mean, norm.variance].map(|first| first..first + channels(at))),
             _ => None,
@@ -202,8 +214,8 @@ impl Net {
     }
 
     /// Gives every outer parameter with its inner place.
-    pub(super) fn places(&self) -> &[u32] {
-        &self.place
+    pub(super) fn packed_positions(&self) -> &[u32] {
+        &self.packed_positions
     }
 
     /// Weights as PyTorch draws them: uniform within one over the square root of the inputs of a unit, an
@@ -212,17 +224,17 @@ impl Net {
         let mut stream = Stream::of_run(seed, "initial weights");
         let mut weights = vec![0.0; self.layout.len()];
         let mut bound = 0.0;
-        for (piece, range) in self.layout.tensors() {
+        for (tensor, range) in self.layout.tensors() {
             let values = &mut weights[range];
             let mut uniform = |bound: f64| {
                 values.iter_mut().for_each(|value| *value = (bound * (2.0 * stream.uniform() - 1.0)) as f32);
             };
-            match piece.name.rsplit('.').next() {
-                Some("weight") if piece.name.starts_with("embedding") => {
+            match tensor.name.rsplit('.').next() {
+                Some("weight") if tensor.name.starts_with("embedding") => {
                     values.iter_mut().for_each(|value| *value = stream.normal() as f32);
                 }
-                Some("weight") if piece.shape.len() > 1 => {
-                    let fan_in: usize = piece.shape[1..].iter().product();
+                Some("weight") if tensor.shape.len() > 1 => {
+                    let fan_in: usize = tensor.shape[1..].iter().product();
                     bound = 1.0 / (fan_in as f64).sqrt();
                     uniform(bound);
                 }
@@ -233,8 +245,8 @@ impl Net {
                 }
                 Some("bias") => uniform(bound),
                 // An LSTM draws all it has within one over the square root of its units.
-                Some(_) if piece.name.starts_with("lstm") => {
-                    uniform(1.0 / (piece.shape[0] as f64 / 4.0).sqrt());
+                Some(_) if tensor.name.starts_with("lstm") => {
+                    uniform(1.0 / (tensor.shape[0] as f64 / 4.0).sqrt());
                 }
                 _ => {}
             }
@@ -245,16 +257,16 @@ impl Net {
 
 /// The most channels or units that a layer may have, and the most weights: products of them must stay far from
 /// overflowing.
-const MOST_UNITS: usize = 1 << 20;
-const MOST_WEIGHTS: usize = 1 << 28;
+const MAX_UNITS: usize = 1 << 20;
+const MAX_WEIGHTS: usize = 1 << 28;
 
 /// The most LSTMs that may stand one upon the other.
-const MOST_STACKED: usize = 64;
+const MAX_STACKED_LSTMS: usize = 64;
 
 #[derive(Default)]
 struct Builder {
-    pieces: Vec<Tensor>,
-    place: Vec<u32>,
+    tensors: Vec<Tensor>,
+    packed_positions: Vec<u32>,
     packed_len: usize,
     trained: Vec<std::ops::Range<usize>>,
     n_convs: usize,
@@ -273,14 +285,14 @@ impl Builder {
         &mut self,
         layers: &[Layer],
         at: usize,
-        flow: Flow,
+        flow: ActivationShape,
         ops: &mut Vec<Op>,
-        shapes: &mut Vec<Flow>,
+        shapes: &mut Vec<ActivationShape>,
     ) -> Result<usize, NetError> {
         let layer = &layers[at];
         let wrong = |message: String| Err(NetError { layer: at, name: layer.name(), message });
         let image = format!("{} x {} x {}", flow.height, flow.width, flow.channels);
-        let mut push = |op: Op, flow: Flow| {
+        let mut push_op = |op: Op, flow: ActivationShape| {
             ops.push(op);
             shapes.push(flow);
         };
@@ -290,9 +302,9 @@ impl Builder {
                     return wrong("channels, kernel and stride must be at least 1".to_owned());
                 }
                 let longest = flow.height.max(flow.width);
-                if channels > MOST_UNITS || padding > longest {
+                if channels > MAX_UNITS || padding > longest {
                     return wrong(format!(
-                        "give at most {MOST_UNITS} channels, and no more padding than image"
+                        "give at most {MAX_UNITS} channels, and no more padding than image"
                     ));
                 }
                 if stride > longest {
@@ -313,26 +325,26 @@ impl Builder {
                     width,
                     n_in: flow.channels,
                     n_out: channels,
-                    side: kernel,
+                    kernel,
                     stride,
-                    pool: fused.pool,
+                    pool_size: fused.pool,
                     relu: fused.relu,
                 };
-                let (out_height, out_width) = shape.out();
+                let (out_height, out_width) = shape.out_size();
                 if out_height == 0 || out_width == 0 {
                     return wrong(format!(
                         "nothing is left of an image of {image} after pooling by {}",
                         fused.pool
                     ));
                 }
-                if shape.weights_len() > MOST_WEIGHTS || shape.in_len() > MOST_WEIGHTS {
+                if shape.weights_len() > MAX_WEIGHTS || shape.in_len() > MAX_WEIGHTS {
                     return wrong(format!("too large: {channels} channels from an image of {image}"));
                 }
                 let (weights, bias) = self.conv(&shape);
-                let out = Flow::image(out_height, out_width, channels);
-                push(Op::Conv { shape, padding, weights, bias }, out);
-                if let Some(chance) = fused.channel_dropout {
-                    push(Op::ChannelDropout { chance }, out);
+                let out = ActivationShape::image(out_height, out_width, channels);
+                push_op(Op::Conv { shape, padding, weights, bias }, out);
+                if let Some(probability) = fused.channel_dropout {
+                    push_op(Op::ChannelDropout { probability }, out);
                 }
                 Ok(1 + fused.n_layers)
             }
@@ -340,63 +352,66 @@ impl Builder {
                 if units == 0 {
                     return wrong("units must be at least 1".to_owned());
                 }
-                if units > MOST_UNITS || flow.len().saturating_mul(padded(units)) > MOST_WEIGHTS {
+                if units > MAX_UNITS || flow.len().saturating_mul(padded(units)) > MAX_WEIGHTS {
                     return wrong(format!("too large: {units} units from {} inputs", flow.len()));
                 }
                 let relu = matches!(layers.get(at + 1), Some(Layer::Relu));
                 let (weights, bias) = self.dense(flow, units);
                 let out_pad = padded(units);
-                let out = Flow { stride: out_pad, ..Flow::image(1, 1, units) };
-                push(Op::Dense { n_in: flow.len(), out_pad, relu, weights, bias }, out);
+                let out = ActivationShape { stride: out_pad, ..ActivationShape::image(1, 1, units) };
+                push_op(Op::Dense { n_in: flow.len(), out_pad, relu, weights, bias }, out);
                 Ok(if relu { 2 } else { 1 })
             }
             Layer::MaxPool { size } | Layer::AvgPool { size } => {
                 if size == 0 || size > flow.height || size > flow.width {
                     return wrong(format!("a window of {size} does not fit an image of {image}"));
                 }
-                let out = Flow::image(flow.height / size, flow.width / size, flow.channels);
+                let out = ActivationShape::image(flow.height / size, flow.width / size, flow.channels);
                 let max = matches!(layer, Layer::MaxPool { .. });
-                push(if max { Op::MaxPool { size } } else { Op::AvgPool { size } }, out);
+                push_op(if max { Op::MaxPool { size } } else { Op::AvgPool { size } }, out);
                 Ok(1)
             }
             Layer::Relu => {
-                push(Op::Relu, flow);
+                push_op(Op::Relu, flow);
                 Ok(1)
             }
             Layer::Tanh => {
-                push(Op::Tanh, flow);
+                push_op(Op::Tanh, flow);
                 Ok(1)
             }
-            Layer::Dropout { chance } | Layer::ChannelDropout { chance } => {
-                if !(0.0..1.0).contains(&chance) {
-                    return wrong(format!("a chance of {chance}; give one from 0 to below 1"));
+            Layer::Dropout { probability } | Layer::ChannelDropout { probability } => {
+                if !(0.0..1.0).contains(&probability) {
+                    return wrong(format!("a chance of {probability}; give one from 0 to below 1"));
                 }
                 let whole = matches!(layer, Layer::ChannelDropout { .. });
-                push(if whole { Op::ChannelDropout { chance } } else { Op::Dropout { chance } }, flow);
+                push_op(
+                    if whole { Op::ChannelDropout { probability } } else { Op::Dropout { probability } },
+                    flow,
+                );
                 Ok(1)
             }
             Layer::BatchNorm => {
-                push(Op::BatchNorm(self.norm(flow.channels)), flow);
+                push_op(Op::BatchNorm(self.norm(flow.channels)), flow);
                 Ok(1)
             }
             Layer::Embedding { width } => {
                 if at > 0 || self.symbols == 0 {
                     return wrong("an embedding comes first, and takes a sequence of symbols".to_owned());
                 }
-                if width == 0 || width > MOST_UNITS || self.symbols.saturating_mul(width) > MOST_WEIGHTS {
+                if width == 0 || width > MAX_UNITS || self.symbols.saturating_mul(width) > MAX_WEIGHTS {
                     return wrong(format!("{} symbols of width {width}", self.symbols));
                 }
                 let weights = self.embedding(width);
                 let op = Op::Embedding { symbols: self.symbols, width, weights };
-                push(op, Flow::sequence(flow.height, width));
+                push_op(op, ActivationShape::sequence(flow.height, width));
                 Ok(1)
             }
             Layer::Lstm { units, layers: n_layers } => {
                 if units == 0 || n_layers == 0 {
                     return wrong("units and layers must be at least 1".to_owned());
                 }
-                if n_layers > MOST_STACKED {
-                    return wrong(format!("{n_layers} layers; give at most {MOST_STACKED}"));
+                if n_layers > MAX_STACKED_LSTMS {
+                    return wrong(format!("{n_layers} layers; give at most {MAX_STACKED_LSTMS}"));
                 }
                 if flow.stride != flow.len() {
                     return wrong(
@@ -408,12 +423,15 @@ impl Builder {
                 let mut n_in = flow.width * flow.channels;
                 for layer in 0..n_layers {
                     let inputs = n_in.saturating_add(units);
-                    if units > MOST_UNITS || inputs.saturating_mul(4 * padded(units)) > MOST_WEIGHTS {
+                    if units > MAX_UNITS || inputs.saturating_mul(4 * padded(units)) > MAX_WEIGHTS {
                         return wrong(format!("too large: {units} units from {n_in} inputs"));
                     }
                     let last = last && layer + 1 == n_layers;
                     let shape = self.lstm(n_in, units, layer, flow.height, last);
-                    push(Op::Lstm(shape), Flow::sequence(if last { 1 } else { flow.height }, units));
+                    push_op(
+                        Op::Lstm(shape),
+                        ActivationShape::sequence(if last { 1 } else { flow.height }, units),
+                    );
                     n_in = units;
                 }
                 Ok(if last { 2 } else { 1 })
@@ -422,7 +440,7 @@ impl Builder {
                 if flow.stride != flow.len() {
                     return wrong("there are no steps in time after a dense layer".to_owned());
                 }
-                push(Op::LastStep, Flow::image(1, flow.width, flow.channels));
+                push_op(Op::LastStep, ActivationShape::image(1, flow.width, flow.channels));
                 Ok(1)
             }
             Layer::CrossEntropy | Layer::SquaredError => {
@@ -434,9 +452,9 @@ impl Builder {
     fn embedding(&mut self, width: usize) -> usize {
         self.n_embeddings += 1;
         let len = self.symbols * width;
-        let weights = self.room(len, true);
-        self.piece(format!("embedding{}.weight", self.n_embeddings), &[self.symbols, width], true);
-        self.place.extend((weights..weights + len).map(|place| place as u32));
+        let weights = self.reserve(len, true);
+        self.add_tensor(format!("embedding{}.weight", self.n_embeddings), &[self.symbols, width], true);
+        self.packed_positions.extend((weights..weights + len).map(|place| place as u32));
         weights
     }
 
@@ -444,70 +462,78 @@ impl Builder {
     /// each other; inside they are one, inputs first, with gates side by side.
     fn lstm(&mut self, n_in: usize, units: usize, layer: usize, steps: usize, last: bool) -> lstm::Shape {
         let rows = n_in + units;
-        let weights = self.room(4 * rows * padded(units), true);
-        let biases = [(); 2].map(|()| self.room(4 * padded(units), true));
+        let weights = self.reserve(4 * rows * padded(units), true);
+        let biases = [(); 2].map(|()| self.reserve(4 * padded(units), true));
         let shape = lstm::Shape { n_in, units, steps, last, weights, biases };
         let name = format!("lstm{}", self.n_lstms);
         for (part, first, count) in [("ih", 0, n_in), ("hh", n_in, units)] {
-            self.piece(format!("{name}.weight_{part}_l{layer}"), &[4 * units, count], true);
+            self.add_tensor(format!("{name}.weight_{part}_l{layer}"), &[4 * units, count], true);
             for unit in 0..4 * units {
-                let place =
-                    |row| (weights + dense::at(rows, shape.out_pad(), row, shape.column(unit))) as u32;
-                self.place.extend((first..first + count).map(place));
+                let place = |row| {
+                    (weights + dense::weight_index(rows, shape.out_pad(), row, shape.column(unit))) as u32
+                };
+                self.packed_positions.extend((first..first + count).map(place));
             }
         }
         for (part, bias) in [("ih", biases[0]), ("hh", biases[1])] {
-            self.piece(format!("{name}.bias_{part}_l{layer}"), &[4 * units], true);
-            self.place.extend((0..4 * units).map(|unit| (bias + shape.column(unit)) as u32));
+            self.add_tensor(format!("{name}.bias_{part}_l{layer}"), &[4 * units], true);
+            self.packed_positions.extend((0..4 * units).map(|unit| (bias + shape.column(unit)) as u32));
         }
         shape
     }
 
     fn conv(&mut self, shape: &conv::Shape) -> (usize, usize) {
         self.n_convs += 1;
-        let (weights, bias) = (self.room(shape.weights_len(), true), self.room(padded(shape.n_out), true));
+        let (weights, bias) =
+            (self.reserve(shape.weights_len(), true), self.reserve(padded(shape.n_out), true));
         let name = format!("conv{}", self.n_convs);
-        self.piece(format!("{name}.weight"), &[shape.n_out, shape.n_in, shape.side, shape.side], true);
+        self.add_tensor(
+            format!("{name}.weight"),
+            &[shape.n_out, shape.n_in, shape.kernel, shape.kernel],
+            true,
+        );
         for output in 0..shape.n_out {
             for input in 0..shape.n_in {
-                for row in 0..shape.side {
-                    for column in 0..shape.side {
-                        self.place.push((weights + shape.at(output, row, column, input)) as u32);
+                for row in 0..shape.kernel {
+                    for column in 0..shape.kernel {
+                        self.packed_positions
+                            .push((weights + shape.weight_index(output, row, column, input)) as u32);
                     }
                 }
             }
         }
-        self.piece(format!("{name}.bias"), &[shape.n_out], true);
-        self.place.extend((0..shape.n_out).map(|output| (bias + output) as u32));
+        self.add_tensor(format!("{name}.bias"), &[shape.n_out], true);
+        self.packed_positions.extend((0..shape.n_out).map(|output| (bias + output) as u32));
         (weights, bias)
     }
 
-    fn dense(&mut self, flow: Flow, units: usize) -> (usize, usize) {
+    fn dense(&mut self, flow: ActivationShape, units: usize) -> (usize, usize) {
         self.n_denses += 1;
         let (n_in, out_pad) = (flow.len(), padded(units));
-        let (weights, bias) = (self.room(n_in * out_pad, true), self.room(out_pad, true));
+        let (weights, bias) = (self.reserve(n_in * out_pad, true), self.reserve(out_pad, true));
         let name = format!("fc{}", self.n_denses);
-        self.piece(format!("{name}.weight"), &[units, n_in], true);
+        self.add_tensor(format!("{name}.weight"), &[units, n_in], true);
         let pixels = flow.height * flow.width;
         for output in 0..units {
             for outer in 0..n_in {
                 // Outside an image is flattened channel by channel, inside pixel by pixel.
                 let (channel, pixel) = (outer / pixels, outer % pixels);
                 let inner = if flow.by_step { outer } else { pixel * flow.channels + channel };
-                self.place.push((weights + dense::at(n_in, out_pad, inner, output)) as u32);
+                self.packed_positions
+                    .push((weights + dense::weight_index(n_in, out_pad, inner, output)) as u32);
             }
         }
-        self.piece(format!("{name}.bias"), &[units], true);
-        self.place.extend((0..units).map(|output| (bias + output) as u32));
+        self.add_tensor(format!("{name}.bias"), &[units], true);
+        self.packed_positions.extend((0..units).map(|output| (bias + output) as u32));
         (weights, bias)
     }
 
     fn norm(&mut self, channels: usize) -> norm::Shape {
         self.n_norms += 1;
         let mut part = |name: &str, trained: bool| {
-            let at = self.room(padded(channels), trained);
-            self.piece(format!("bn{}.{name}", self.n_norms), &[channels], trained);
-            self.place.extend((0..channels).map(|channel| (at + channel) as u32));
+            let at = self.reserve(padded(channels), trained);
+            self.add_tensor(format!("bn{}.{name}", self.n_norms), &[channels], trained);
+            self.packed_positions.extend((0..channels).map(|channel| (at + channel) as u32));
             at
         };
         norm::Shape {
@@ -518,11 +544,11 @@ impl Builder {
         }
     }
 
-    fn piece(&mut self, name: String, shape: &[usize], trained: bool) {
-        self.pieces.push(Tensor { name, shape: shape.to_vec(), is_trained: trained });
+    fn add_tensor(&mut self, name: String, shape: &[usize], trained: bool) {
+        self.tensors.push(Tensor { name, shape: shape.to_vec(), is_trained: trained });
     }
 
-    fn room(&mut self, len: usize, trained: bool) -> usize {
+    fn reserve(&mut self, len: usize, trained: bool) -> usize {
         let start = self.packed_len;
         self.packed_len += padded(len);
         if trained {
@@ -549,10 +575,10 @@ impl Fused {
             match *layer {
                 Layer::MaxPool { size } if fused.pool == 1 && (2..=4).contains(&size) => fused.pool = size,
                 Layer::Relu if !fused.relu => fused.relu = true,
-                Layer::ChannelDropout { chance }
-                    if fused.channel_dropout.is_none() && (0.0..1.0).contains(&chance) =>
+                Layer::ChannelDropout { probability }
+                    if fused.channel_dropout.is_none() && (0.0..1.0).contains(&probability) =>
                 {
-                    fused.channel_dropout = Some(chance);
+                    fused.channel_dropout = Some(probability);
                 }
                 _ => break,
             }
@@ -568,11 +594,11 @@ mod tests {
     use crate::net::named;
 
     fn parameters(name: &str, input: Input, n_classes: usize) -> usize {
-        let net = Net::new(&named(name, input, n_classes).unwrap(), Path::Portable).unwrap();
-        let mut places: Vec<_> = net.places().to_vec();
+        let net = Net::new(&named(name, input, n_classes).unwrap(), KernelPath::Portable).unwrap();
+        let mut places: Vec<_> = net.packed_positions().to_vec();
         places.sort_unstable();
         assert!(places.windows(2).all(|pair| pair[0] != pair[1]), "no two parameters share a place");
-        let trained = net.layout().tensors().filter(|(piece, _)| piece.is_trained);
+        let trained = net.layout().tensors().filter(|(tensor, _)| tensor.is_trained);
         trained.map(|(_, range)| range.len()).sum()
     }
 
@@ -611,7 +637,7 @@ mod tests {
                 "layer 1 (max-pool): a window of 9 does not fit an image of 8 x 8 x 1",
             ),
             (
-                vec![Layer::Dropout { chance: 1.0 }],
+                vec![Layer::Dropout { probability: 1.0 }],
                 "layer 0 (dropout): a chance of 1; give one from 0 to below 1",
             ),
             (vec![Layer::Dense { units: 0 }], "layer 0 (dense): units must be at least 1"),
@@ -654,7 +680,7 @@ mod tests {
             (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
         ] {
             assert_eq!(
-                Net::new(&Spec { input: image, layers }, Path::Portable).unwrap_err().to_string(),
+                Net::new(&Spec { input: image, layers }, KernelPath::Portable).unwrap_err().to_string(),
                 expected
             );
         }

@@ -1,7 +1,7 @@
 //! An LSTM over a batch of sequences: one matrix product a step in time, forward and back.
 
-use super::compile::Flow;
-use crate::kernels::{PAD, Path, buffer, dense, lstm, padded};
+use super::compile::ActivationShape;
+use crate::kernels::{KernelPath, PAD, buffer, dense, lstm, padded};
 
 /// One LSTM of a stack, and where its parameters stand.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +44,12 @@ impl Shape {
 
 /// Rows of the weight gradient's sum that are added up at once: fewer, and the matrix would be fetched and stored
 /// more often than it is worked on.
-const ROWS_AT_ONCE: usize = 256;
+const ROWS_PER_CHUNK: usize = 256;
 
 /// What an LSTM keeps from forward to backward, step by step in time, and what it works in.
 pub(super) struct Scratch {
     /// What each step takes: its inputs, then the outputs before.
-    taken: Vec<f32>,
+    step_inputs: Vec<f32>,
     /// Gates, and on the way back the slopes of their sums.
     gates: Vec<f32>,
     /// Cells before the first step, and after each.
@@ -58,41 +58,41 @@ pub(super) struct Scratch {
     outputs: Vec<f32>,
     bias: Vec<f32>,
     /// The weights with rows and columns exchanged.
-    turned: Vec<f32>,
-    nothing: Vec<f32>,
-    taken_slopes: Vec<f32>,
-    output_slopes: Vec<f32>,
-    cell_slopes: Vec<f32>,
+    transposed: Vec<f32>,
+    zero_bias: Vec<f32>,
+    input_grads: Vec<f32>,
+    output_grads: Vec<f32>,
+    cell_grads: Vec<f32>,
     /// Gradient of the weights, then of a bias.
     pub(super) gradient: Vec<f32>,
 }
 
 impl Scratch {
     pub(super) fn new(shape: &Shape, capacity: usize) -> Scratch {
-        let (taken, width) = (padded(shape.rows()), padded(shape.units));
+        let (input_width, width) = (padded(shape.rows()), padded(shape.units));
         Scratch {
-            taken: buffer(shape.steps * capacity * taken),
+            step_inputs: buffer(shape.steps * capacity * input_width),
             gates: buffer(shape.steps * capacity * shape.gates_stride()),
             cells: buffer((shape.steps + 1) * capacity * width),
             outputs: buffer(capacity * width),
             bias: buffer(shape.out_pad()),
-            turned: buffer(shape.out_pad() * taken),
-            nothing: buffer(taken),
-            taken_slopes: buffer(capacity * taken),
-            output_slopes: buffer(capacity * width),
-            cell_slopes: buffer(capacity * width),
+            transposed: buffer(shape.out_pad() * input_width),
+            zero_bias: buffer(input_width),
+            input_grads: buffer(capacity * input_width),
+            output_grads: buffer(capacity * width),
+            cell_grads: buffer(capacity * width),
             gradient: buffer(shape.weights_len() + shape.out_pad()),
         }
     }
 
     pub(super) fn forward(
         &mut self,
-        path: Path,
+        path: KernelPath,
         shape: &Shape,
         n_rows: usize,
         weights: &[f32],
-        (from, input): (&Flow, &[f32]),
-        (to, output): (&Flow, &mut [f32]),
+        (from, input): (&ActivationShape, &[f32]),
+        (to, output): (&ActivationShape, &mut [f32]),
     ) {
         let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
         let (stride, gates_stride, cells_len) = (padded(shape.rows()), shape.gates_stride(), n_rows * width);
@@ -109,16 +109,16 @@ impl Scratch {
             out_stride: gates_stride,
         };
         for step in 0..shape.steps {
-            let taken = &mut self.taken[step * n_rows * stride..];
+            let step_inputs = &mut self.step_inputs[step * n_rows * stride..];
             for row in 0..n_rows {
-                let of_row = &mut taken[row * stride..][..stride];
+                let of_row = &mut step_inputs[row * stride..][..stride];
                 of_row[..n_in].copy_from_slice(&input[row * from.stride + step * n_in..][..n_in]);
                 let before = &self.outputs[row * width..][..units];
                 let before_to = &mut of_row[n_in..n_in + units];
                 if step == 0 { before_to.fill(0.0) } else { before_to.copy_from_slice(before) }
             }
             let gates = &mut self.gates[step * gates_len..][..gates_len];
-            dense::forward(path, &sizes, taken, &weights[shape.weights..], &self.bias, gates, false);
+            dense::forward(path, &sizes, step_inputs, &weights[shape.weights..], &self.bias, gates, false);
             let (before, cells) = self.cells[step * cells_len..].split_at_mut(cells_len);
             lstm::forward(path, width, gates_stride, gates, before, cells, &mut self.outputs);
             if !shape.last || step + 1 == shape.steps {
@@ -134,25 +134,25 @@ impl Scratch {
     /// Leaves the gradient in its own buffer, and the slopes of the inputs in `into` where they are wanted.
     pub(super) fn backward(
         &mut self,
-        path: Path,
+        path: KernelPath,
         shape: &Shape,
         n_rows: usize,
         weights: &[f32],
-        (from, mut into): (&Flow, Option<&mut [f32]>),
-        (to, slopes): (&Flow, &[f32]),
+        (from, mut input_grads): (&ActivationShape, Option<&mut [f32]>),
+        (to, activation_grads): (&ActivationShape, &[f32]),
     ) {
         let (n_in, units, width) = (shape.n_in, shape.units, padded(shape.units));
         let (stride, gates_stride, cells_len) = (padded(shape.rows()), shape.gates_stride(), n_rows * width);
         let gates_len = n_rows * gates_stride;
-        self.turn(shape, &weights[shape.weights..]);
-        self.cell_slopes[..cells_len].fill(0.0);
-        self.output_slopes[..cells_len].fill(0.0);
+        self.transpose_weights(shape, &weights[shape.weights..]);
+        self.cell_grads[..cells_len].fill(0.0);
+        self.output_grads[..cells_len].fill(0.0);
         for step in (0..shape.steps).rev() {
             if !shape.last || step + 1 == shape.steps {
                 let at = if shape.last { 0 } else { step * units };
                 for row in 0..n_rows {
-                    let own = &mut self.output_slopes[row * width..][..units];
-                    let given = &slopes[row * to.stride + at..][..units];
+                    let own = &mut self.output_grads[row * width..][..units];
+                    let given = &activation_grads[row * to.stride + at..][..units];
                     own.iter_mut().zip(given).for_each(|(own, given)| *own += given);
                 }
             }
@@ -165,10 +165,10 @@ impl Scratch {
                 gates,
                 before,
                 cells,
-                &self.output_slopes,
-                &mut self.cell_slopes,
+                &self.output_grads,
+                &mut self.cell_grads,
             );
-            if step == 0 && into.is_none() {
+            if step == 0 && input_grads.is_none() {
                 break;
             }
             let sizes = dense::Sizes {
@@ -179,38 +179,51 @@ impl Scratch {
                 out_stride: stride,
             };
             let gates = &self.gates[step * gates_len..];
-            dense::forward(path, &sizes, gates, &self.turned, &self.nothing, &mut self.taken_slopes, false);
+            dense::forward(
+                path,
+                &sizes,
+                gates,
+                &self.transposed,
+                &self.zero_bias,
+                &mut self.input_grads,
+                false,
+            );
             for row in 0..n_rows {
-                let of_row = &self.taken_slopes[row * stride..][..stride];
-                self.output_slopes[row * width..][..units].copy_from_slice(&of_row[n_in..n_in + units]);
-                if let Some(into) = into.as_deref_mut() {
-                    into[row * from.stride + step * n_in..][..n_in].copy_from_slice(&of_row[..n_in]);
+                let of_row = &self.input_grads[row * stride..][..stride];
+                self.output_grads[row * width..][..units].copy_from_slice(&of_row[n_in..n_in + units]);
+                if let Some(input_grads) = input_grads.as_deref_mut() {
+                    input_grads[row * from.stride + step * n_in..][..n_in].copy_from_slice(&of_row[..n_in]);
                 }
             }
         }
         let all = shape.steps * n_rows;
-        for first in (0..all).step_by(ROWS_AT_ONCE) {
+        for first in (0..all).step_by(ROWS_PER_CHUNK) {
             let sizes = dense::Sizes {
-                n_rows: ROWS_AT_ONCE.min(all - first),
+                n_rows: ROWS_PER_CHUNK.min(all - first),
                 n_in: shape.rows(),
                 in_stride: stride,
                 out_pad: shape.out_pad(),
                 out_stride: gates_stride,
             };
-            let (taken, gates) = (&self.taken[first * stride..], &self.gates[first * gates_stride..]);
+            let (step_inputs, gates) =
+                (&self.step_inputs[first * stride..], &self.gates[first * gates_stride..]);
             let gradient = &mut self.gradient;
-            let sink = if first == 0 { dense::Sink::store(gradient) } else { dense::Sink::add(gradient) };
-            dense::weight_gradient(path, &sizes, taken, gates, &sink, 0, shape.weights_len());
+            let sink = if first == 0 {
+                dense::GradientSink::store(gradient)
+            } else {
+                dense::GradientSink::add(gradient)
+            };
+            dense::weight_gradient(path, &sizes, step_inputs, gates, &sink, 0, shape.weights_len());
         }
     }
 
     /// The weights with rows and columns exchanged, so that the way back is the same product as forward.
-    fn turn(&mut self, shape: &Shape, weights: &[f32]) {
+    fn transpose_weights(&mut self, shape: &Shape, weights: &[f32]) {
         let (rows, out_pad) = (shape.rows(), shape.out_pad());
         for column in 0..out_pad {
             for row in 0..rows {
-                self.turned[dense::at(out_pad, padded(rows), column, row)] =
-                    weights[dense::at(rows, out_pad, row, column)];
+                self.transposed[dense::weight_index(out_pad, padded(rows), column, row)] =
+                    weights[dense::weight_index(rows, out_pad, row, column)];
             }
         }
     }

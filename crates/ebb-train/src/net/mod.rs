@@ -10,7 +10,7 @@ mod lstm;
 mod named;
 mod norm;
 #[cfg(test)]
-mod reference;
+mod reference_tests;
 mod settings;
 mod spec;
 mod step;

@@ -25,7 +25,7 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
     let pool = MaxPool { size: 2 };
     let dense = |units| Dense { units };
     let out = dense(n_classes);
-    let drop = |chance| Dropout { chance };
+    let dropout = |probability| Dropout { probability };
     let layers = match name {
         "logistic" => vec![out],
         "mlp" => vec![dense(200), Relu, dense(200), Relu, out],
@@ -37,12 +37,12 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
             pool,
             Relu,
             conv(20, 5, 0),
-            ChannelDropout { chance: 0.5 },
+            ChannelDropout { probability: 0.5 },
             pool,
             Relu,
             dense(50),
             Relu,
-            drop(0.5),
+            dropout(0.5),
             out,
         ],
         "lenet" => {
@@ -97,10 +97,10 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
             conv(64, 3, 0),
             Relu,
             pool,
-            drop(0.25),
+            dropout(0.25),
             dense(128),
             Relu,
-            drop(0.5),
+            dropout(0.5),
             out,
         ],
         "fast-cifar-cnn" => vec![
@@ -113,10 +113,10 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
             conv(64, 3, 1),
             Relu,
             pool,
-            drop(0.25),
+            dropout(0.25),
             dense(500),
             Relu,
-            drop(0.25),
+            dropout(0.25),
             out,
         ],
         "fmnist-cnn" => vec![
@@ -132,7 +132,7 @@ pub fn named(name: &str, input: Input, n_classes: usize) -> Option<Spec> {
         ],
         "char-lstm" => {
             let (embedding, lstm) = (Layer::Embedding { width: 8 }, Layer::Lstm { units: 256, layers: 2 });
-            vec![embedding, lstm, Layer::LastStep, drop(0.5), out]
+            vec![embedding, lstm, Layer::LastStep, dropout(0.5), out]
         }
         _ => return None,
     };

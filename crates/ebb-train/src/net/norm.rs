@@ -1,6 +1,6 @@
 //! Batch norm: each channel brought to mean 0 and variance 1 over the batch, then scaled and shifted.
 
-use super::compile::Flow;
+use super::compile::ActivationShape;
 use crate::kernels::padded;
 
 /// How much of the running statistics a step replaces.
@@ -24,33 +24,33 @@ pub(super) struct Scratch {
     sums: Vec<f64>,
     means: Vec<f32>,
     variances: Vec<f32>,
-    inverses: Vec<f32>,
-    normal: Vec<f32>,
+    inverse_stds: Vec<f32>,
+    normalized: Vec<f32>,
     /// Gradients of scale and shift.
     pub(super) scales: Vec<f32>,
     pub(super) shifts: Vec<f32>,
 }
 
 impl Scratch {
-    pub(super) fn new(flow: &Flow, capacity: usize) -> Scratch {
+    pub(super) fn new(flow: &ActivationShape, capacity: usize) -> Scratch {
         let channels = || vec![0.0; padded(flow.channels)];
         Scratch {
             sums: vec![0.0; flow.channels],
             means: channels(),
             variances: channels(),
-            inverses: channels(),
-            normal: vec![0.0; capacity * flow.len()],
+            inverse_stds: channels(),
+            normalized: vec![0.0; capacity * flow.len()],
             scales: channels(),
             shifts: channels(),
         }
     }
 
     /// From a batch's own statistics, which the running ones then follow.
-    pub(super) fn learn(
+    pub(super) fn forward_train(
         &mut self,
         shape: &Shape,
         n_rows: usize,
-        flow: &Flow,
+        flow: &ActivationShape,
         weights: &mut [f32],
         input: &[f32],
         output: &mut [f32],
@@ -74,7 +74,7 @@ impl Scratch {
         for (variance, sum) in self.variances.iter_mut().zip(&self.sums) {
             *variance = (sum / count) as f32;
         }
-        self.scale(shape, n_rows, flow, weights, input, output);
+        self.normalize(shape, n_rows, flow, weights, input, output);
         let unbiased = (count / (count - 1.0).max(1.0)) as f32;
         let follow = |old: &mut f32, new: f32| *old += MOMENTUM * (new - *old);
         for channel in 0..flow.channels {
@@ -84,37 +84,37 @@ impl Scratch {
     }
 
     /// From the running statistics.
-    pub(super) fn judge(
+    pub(super) fn forward_eval(
         &mut self,
         shape: &Shape,
         n_rows: usize,
-        flow: &Flow,
+        flow: &ActivationShape,
         weights: &[f32],
         input: &[f32],
         output: &mut [f32],
     ) {
         self.means[..flow.channels].copy_from_slice(&weights[shape.mean..][..flow.channels]);
         self.variances[..flow.channels].copy_from_slice(&weights[shape.variance..][..flow.channels]);
-        self.scale(shape, n_rows, flow, weights, input, output);
+        self.normalize(shape, n_rows, flow, weights, input, output);
     }
 
-    fn scale(
+    fn normalize(
         &mut self,
         shape: &Shape,
         n_rows: usize,
-        flow: &Flow,
+        flow: &ActivationShape,
         weights: &[f32],
         input: &[f32],
         output: &mut [f32],
     ) {
         let n = flow.channels;
-        for (inverse, variance) in self.inverses.iter_mut().zip(&self.variances) {
+        for (inverse, variance) in self.inverse_stds.iter_mut().zip(&self.variances) {
             *inverse = 1.0 / (variance + EPSILON).sqrt();
         }
         let (scales, shifts) = (&weights[shape.scale..][..n], &weights[shape.shift..][..n]);
-        let (means, inverses) = (&self.means[..n], &self.inverses[..n]);
+        let (means, inverses) = (&self.means[..n], &self.inverse_stds[..n]);
         let all = pixels(n_rows, flow, input).zip(pixels_mut(n_rows, flow, output));
-        for ((pixel, to), normal) in all.zip(self.normal.chunks_exact_mut(n)) {
+        for ((pixel, to), normal) in all.zip(self.normalized.chunks_exact_mut(n)) {
             for at in 0..n {
                 normal[at] = (pixel[at] - means[at]) * inverses[at];
                 to[at] = normal[at] * scales[at] + shifts[at];
@@ -127,27 +127,27 @@ impl Scratch {
         &mut self,
         shape: &Shape,
         n_rows: usize,
-        flow: &Flow,
+        flow: &ActivationShape,
         weights: &[f32],
-        slopes: &[f32],
-        into: &mut [f32],
+        activation_grads: &[f32],
+        input_grads: &mut [f32],
     ) {
         let n = flow.channels;
         let share = 1.0 / (n_rows * flow.height * flow.width) as f32;
         self.scales.fill(0.0);
         self.shifts.fill(0.0);
         let (scales, shifts) = (&mut self.scales[..n], &mut self.shifts[..n]);
-        for (slope, normal) in pixels(n_rows, flow, slopes).zip(self.normal.chunks_exact(n)) {
+        for (grad, normal) in pixels(n_rows, flow, activation_grads).zip(self.normalized.chunks_exact(n)) {
             for at in 0..n {
-                scales[at] += slope[at] * normal[at];
-                shifts[at] += slope[at];
+                scales[at] += grad[at] * normal[at];
+                shifts[at] += grad[at];
             }
         }
-        let (weights, inverses) = (&weights[shape.scale..][..n], &self.inverses[..n]);
-        let all = pixels(n_rows, flow, slopes).zip(pixels_mut(n_rows, flow, into));
-        for ((slope, to), normal) in all.zip(self.normal.chunks_exact(n)) {
+        let (weights, inverses) = (&weights[shape.scale..][..n], &self.inverse_stds[..n]);
+        let all = pixels(n_rows, flow, activation_grads).zip(pixels_mut(n_rows, flow, input_grads));
+        for ((grad, to), normal) in all.zip(self.normalized.chunks_exact(n)) {
             for at in 0..n {
-                let centred = slope[at] - share * (shifts[at] + normal[at] * scales[at]);
+                let centred = grad[at] - share * (shifts[at] + normal[at] * scales[at]);
                 to[at] = weights[at] * inverses[at] * centred;
             }
         }
@@ -155,12 +155,16 @@ impl Scratch {
 }
 
 /// Every pixel of a batch: a slice of its channels.
-fn pixels<'v>(n_rows: usize, flow: &Flow, values: &'v [f32]) -> impl Iterator<Item = &'v [f32]> {
+fn pixels<'v>(n_rows: usize, flow: &ActivationShape, values: &'v [f32]) -> impl Iterator<Item = &'v [f32]> {
     let (len, channels) = (flow.len(), flow.channels);
     values.chunks(flow.stride).take(n_rows).flat_map(move |row| row[..len].chunks_exact(channels))
 }
 
-fn pixels_mut<'v>(n_rows: usize, flow: &Flow, values: &'v mut [f32]) -> impl Iterator<Item = &'v mut [f32]> {
+fn pixels_mut<'v>(
+    n_rows: usize,
+    flow: &ActivationShape,
+    values: &'v mut [f32],
+) -> impl Iterator<Item = &'v mut [f32]> {
     let (len, channels) = (flow.len(), flow.channels);
     values.chunks_mut(flow.stride).take(n_rows).flat_map(move |row| row[..len].chunks_exact_mut(channels))
 }

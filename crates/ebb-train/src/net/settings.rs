@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::named::{NAMES, named};
 use super::spec::{Input, Layer, Spec};
 use super::{Net, NetError};
-use crate::kernels::Path;
+use crate::kernels::KernelPath;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct ModelTable {
     /// Outputs, where they are more than the classes.
     outputs: Option<usize>,
     /// What the network is judged by.
@@ -65,10 +65,10 @@ pub fn build(
     n_classes: usize,
     default: &str,
 ) -> Result<Net, SettingsError> {
-    let path = Path::chosen().map_err(|message| settings.error("kind", message))?;
+    let path = KernelPath::chosen().map_err(|message| settings.error("kind", message))?;
     let kind = settings.kind()?.unwrap_or_else(|| default.to_owned());
     settings.resolve_kind(&kind);
-    let table: Table = settings.parse()?;
+    let table: ModelTable = settings.parse()?;
     let outputs = table.outputs.unwrap_or(n_classes);
     if outputs < n_classes {
         return Err(settings
@@ -160,9 +160,9 @@ impl LayerTable {
                 only(&["chance"])?;
                 let missing =
                     || settings.error(&path("chance"), format!("missing; a {} layer needs it", self.kind));
-                let chance = self.chance.ok_or_else(missing)?;
+                let probability = self.chance.ok_or_else(missing)?;
                 let whole = self.kind == "channel-dropout";
-                Ok(if whole { Layer::ChannelDropout { chance } } else { Layer::Dropout { chance } })
+                Ok(if whole { Layer::ChannelDropout { probability } } else { Layer::Dropout { probability } })
             }
             other => {
                 let hint =
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn models_that_cannot_be_are_answered_with_the_place() {
+    fn errors_in_models_name_the_place() {
         for (text, expected) in [
             (
                 "kind = \"lenett\"",

@@ -85,12 +85,12 @@ pub enum Layer {
     /// Each number is dropped with this chance while training.
     Dropout {
         /// The chance.
-        chance: f32,
+        probability: f32,
     },
     /// Each channel of an image is dropped with this chance while training.
     ChannelDropout {
         /// The chance.
-        chance: f32,
+        probability: f32,
     },
     /// Each channel is brought to mean 0 and variance 1 over the batch, then scaled and shifted.
     BatchNorm,

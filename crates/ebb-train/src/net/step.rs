@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use ebb_round::{Adam, StepRule, Stream};
 
-use super::compile::{Flow, Loss, Net, Op};
+use super::compile::{ActivationShape, Loss, Net, Op};
 use super::{lstm, norm};
 use crate::Tally;
-use crate::kernels::{SLACK, buffer, conv, curves, dense, loss, padded};
+use crate::kernels::{SLACK, activations, buffer, conv, dense, loss, padded};
 
 /// Whether a network learns or is judged: dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Mode {
     /// It learns.
     Train,
     /// It is judged.
-    Judge,
+    Eval,
 }
 
 /// Everything that one thread needs to compute a network on batches of up to a certain size.
@@ -26,20 +26,20 @@ pub struct Workspace {
     velocity: Vec<f32>,
     /// Where the weights are pulled to, and what is added to their gradient, in inner places.
     start: Vec<f32>,
-    push: Vec<f32>,
+    correction: Vec<f32>,
     rule: Rule,
     /// The squares that Adam remembers, and how many steps it has taken.
-    squares: Vec<f32>,
-    n_steps: i32,
+    squared_gradients: Vec<f32>,
+    n_adam_steps: i32,
     gradient: Vec<f32>,
     /// What goes into each operation, and what comes out of the last.
-    values: Vec<Vec<f32>>,
+    activations: Vec<Vec<f32>>,
     /// The gradient of the loss in each of them.
-    slopes: Vec<Vec<f32>>,
+    activation_grads: Vec<Vec<f32>>,
     scratch: Vec<Scratch>,
     labels: Vec<u32>,
     /// Values that the batch's outputs should have, where they are not classes.
-    aims: Vec<f32>,
+    targets: Vec<f32>,
     /// Whether the copies that forward passes use are older than the weights.
     stale: bool,
 }
@@ -47,17 +47,17 @@ pub struct Workspace {
 /// What every step does until another is followed.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    step: dense::Corrections,
+    coefficients: dense::StepCoefficients,
     /// The gradient is changed by more than a factor: start and push are in place.
-    corrected: bool,
+    is_general: bool,
     adam: Option<Adam>,
-    clip: Option<f32>,
+    max_grad_norm: Option<f32>,
 }
 
 /// What an operation keeps from forward to backward.
 enum Scratch {
     Conv(Box<ConvScratch>),
-    MaxPool { chosen: Vec<u32> },
+    MaxPool { argmax: Vec<u32> },
     Mask(Vec<f32>),
     Norm(Box<norm::Scratch>),
     Embedding { gradient: Vec<f32> },
@@ -67,43 +67,43 @@ enum Scratch {
 
 struct ConvScratch {
     padded_input: Vec<f32>,
-    padded_slopes: Vec<f32>,
-    turned: Vec<f32>,
+    padded_input_grads: Vec<f32>,
+    transposed: Vec<f32>,
     rows: Vec<f32>,
-    chosen: Vec<i32>,
+    argmax: Vec<i32>,
     gradient: Vec<f32>,
     bias_gradient: Vec<f32>,
-    lists: conv::Lists,
+    active_lists: conv::ActiveLists,
 }
 
 /// Live outputs listed at a time: the lists then stay in the second-level cache.
-const LISTED: usize = 1 << 15;
+const MAX_LISTED_OUTPUTS: usize = 1 << 15;
 
 impl Workspace {
     /// For batches of up to `capacity` samples.
     pub fn new(net: &Net, capacity: usize) -> Self {
-        let flows = |stride: &dyn Fn(&Flow) -> usize| {
-            net.shapes.iter().map(|flow| buffer(capacity * stride(flow))).collect()
+        let flows = |stride: &dyn Fn(&ActivationShape) -> usize| {
+            net.activation_shapes.iter().map(|flow| buffer(capacity * stride(flow))).collect()
         };
         let scratch = net
             .ops
             .iter()
-            .zip(&net.shapes)
+            .zip(&net.activation_shapes)
             .map(|(op, flow)| match op {
                 Op::Conv { shape, padding, .. } => {
                     let padded_len = if *padding > 0 { capacity * shape.in_len() } else { 0 };
                     Scratch::Conv(Box::new(ConvScratch {
                         padded_input: buffer(padded_len),
-                        padded_slopes: buffer(padded_len),
-                        turned: buffer(shape.forward_len()),
+                        padded_input_grads: buffer(padded_len),
+                        transposed: buffer(shape.forward_len()),
                         rows: buffer(shape.rows_len()),
-                        chosen: vec![0; capacity * shape.out_len() + SLACK],
+                        argmax: vec![0; capacity * shape.out_len() + SLACK],
                         gradient: buffer(shape.weights_len()),
                         bias_gradient: buffer(padded(shape.n_out)),
-                        lists: conv::Lists::default(),
+                        active_lists: conv::ActiveLists::default(),
                     }))
                 }
-                Op::MaxPool { .. } => Scratch::MaxPool { chosen: vec![0; capacity * flow.len()] },
+                Op::MaxPool { .. } => Scratch::MaxPool { argmax: vec![0; capacity * flow.len()] },
                 Op::Dropout { .. } | Op::ChannelDropout { .. } => {
                     Scratch::Mask(vec![0.0; capacity * flow.len()])
                 }
@@ -120,21 +120,27 @@ impl Workspace {
             weights: buffer(net.packed_len),
             velocity: Vec::new(),
             start: Vec::new(),
-            push: Vec::new(),
+            correction: Vec::new(),
             rule: Rule {
-                step: dense::Corrections { rate: 0.0, momentum: 0.0, nesterov: false, decay: 0.0, pull: 0.0 },
-                corrected: false,
+                coefficients: dense::StepCoefficients {
+                    learning_rate: 0.0,
+                    momentum: 0.0,
+                    nesterov: false,
+                    weight_decay: 0.0,
+                    proximal: 0.0,
+                },
+                is_general: false,
                 adam: None,
-                clip: None,
+                max_grad_norm: None,
             },
-            squares: Vec::new(),
-            n_steps: 0,
+            squared_gradients: Vec::new(),
+            n_adam_steps: 0,
             gradient: Vec::new(),
-            values: flows(&|flow| flow.stride),
-            slopes: flows(&|flow| flow.stride),
+            activations: flows(&|flow| flow.stride),
+            activation_grads: flows(&|flow| flow.stride),
             scratch,
             labels: Vec::with_capacity(capacity),
-            aims: Vec::new(),
+            targets: Vec::new(),
             stale: true,
         }
     }
@@ -150,60 +156,61 @@ impl Workspace {
         self.weights.fill(0.0);
         net.pack(outer, &mut self.weights);
         self.velocity.fill(0.0);
-        self.squares.fill(0.0);
-        self.n_steps = 0;
+        self.squared_gradients.fill(0.0);
+        self.n_adam_steps = 0;
         self.stale = true;
     }
 
     /// The parameters minus those in `outer`.
     pub fn minus(&self, net: &Net, outer: &[f32]) -> Vec<f32> {
-        net.minus(&self.weights, outer)
+        net.minus_outer(&self.weights, outer)
     }
 
     /// Where the next batch goes: a slice for the samples and a list for their labels.
     pub fn batch(&mut self) -> (&mut [f32], &mut Vec<u32>) {
         self.labels.clear();
-        self.aims.clear();
-        (&mut self.values[0], &mut self.labels)
+        self.targets.clear();
+        (&mut self.activations[0], &mut self.labels)
     }
 
     /// Where the values go that the outputs of the batch should have, one list a sample, if they are not classes.
     /// There must be a label for each all the same.
-    pub fn aims(&mut self) -> &mut Vec<f32> {
-        &mut self.aims
+    pub fn targets(&mut self) -> &mut Vec<f32> {
+        &mut self.targets
     }
 
     /// From now on steps are taken by this rule; `start`, where it pulls to, and its push are in the outer order.
-    pub fn follow(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
+    pub fn set_step_rule(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
         let &StepRule {
-            learning_rate: rate,
+            learning_rate,
             momentum,
             nesterov,
             adam,
-            weight_decay: decay,
-            proximal: pull,
-            correction: push,
-            max_grad_norm: clip,
+            weight_decay,
+            proximal,
+            correction,
+            max_grad_norm,
         } = rule;
-        let corrected = decay != 0.0 || pull != 0.0 || push.is_some() || nesterov;
-        let step = dense::Corrections { rate, momentum, nesterov, decay, pull };
-        self.rule = Rule { step, corrected, adam, clip };
-        let room = |wanted: bool, room: &mut Vec<f32>| {
-            if wanted && room.is_empty() {
-                *room = buffer(net.packed_len);
+        let is_general = weight_decay != 0.0 || proximal != 0.0 || correction.is_some() || nesterov;
+        let coefficients =
+            dense::StepCoefficients { learning_rate, momentum, nesterov, weight_decay, proximal };
+        self.rule = Rule { coefficients, is_general, adam, max_grad_norm };
+        let allocate = |is_needed: bool, target: &mut Vec<f32>| {
+            if is_needed && target.is_empty() {
+                *target = buffer(net.packed_len);
             }
         };
-        let apart = clip.is_some() || adam.is_some();
-        room(momentum != 0.0 || adam.is_some() || corrected, &mut self.velocity);
-        room(adam.is_some(), &mut self.squares);
-        room(apart, &mut self.gradient);
-        room(corrected || apart, &mut self.start);
-        room(corrected || apart, &mut self.push);
-        if corrected || apart {
+        let needs_gradient = max_grad_norm.is_some() || adam.is_some();
+        allocate(momentum != 0.0 || adam.is_some() || is_general, &mut self.velocity);
+        allocate(adam.is_some(), &mut self.squared_gradients);
+        allocate(needs_gradient, &mut self.gradient);
+        allocate(is_general || needs_gradient, &mut self.start);
+        allocate(is_general || needs_gradient, &mut self.correction);
+        if is_general || needs_gradient {
             net.pack(start, &mut self.start);
-            match push {
-                Some(push) => net.pack(push, &mut self.push),
-                None => self.push.fill(0.0),
+            match correction {
+                Some(correction) => net.pack(correction, &mut self.correction),
+                None => self.correction.fill(0.0),
             }
         }
     }
@@ -211,11 +218,11 @@ impl Workspace {
     /// Takes one step on the batch, by the rule that is followed.
     pub fn step(&mut self, net: &Net, stream: &mut Stream) -> Tally {
         let tally = self.forward(net, Mode::Train, stream);
-        if self.rule.clip.is_none() && self.rule.adam.is_none() {
-            self.backward(net, Then::Step);
+        if self.rule.max_grad_norm.is_none() && self.rule.adam.is_none() {
+            self.backward(net, GradientUse::Apply);
         } else {
-            self.backward(net, Then::Store);
-            self.update(net);
+            self.backward(net, GradientUse::Keep);
+            self.update_weights(net);
         }
         self.stale = true;
         tally
@@ -224,27 +231,29 @@ impl Workspace {
     /// The gradient of the batch's mean loss, in the outer order. Dropout is on, as in a step.
     pub fn gradient(&mut self, net: &Net, stream: &mut Stream) -> (Tally, Vec<f32>) {
         // Running statistics are for steps; looking at a gradient must not move them.
-        let buffers = net.buffers();
-        let kept: Vec<_> = buffers.iter().map(|range| self.weights[range.clone()].to_vec()).collect();
+        let buffers = net.buffer_ranges();
+        let saved_buffers: Vec<_> =
+            buffers.iter().map(|range| self.weights[range.clone()].to_vec()).collect();
         let tally = self.forward(net, Mode::Train, stream);
-        for (range, kept) in buffers.into_iter().zip(kept) {
-            self.weights[range].copy_from_slice(&kept);
+        for (range, saved) in buffers.into_iter().zip(saved_buffers) {
+            self.weights[range].copy_from_slice(&saved);
         }
-        self.backward(net, Then::Store);
+        self.backward(net, GradientUse::Keep);
         let trained = |place: u32| net.trained.iter().any(|range| range.contains(&(place as usize)));
         let at = |&place: &u32| if trained(place) { self.gradient[place as usize] } else { 0.0 };
-        (tally, net.places().iter().map(at).collect())
+        (tally, net.packed_positions().iter().map(at).collect())
     }
 
     /// Losses and hits of the batch.
-    pub fn judge(&mut self, net: &Net) -> Tally {
-        self.forward(net, Mode::Judge, &mut Stream::of_run(0, "never drawn"))
+    pub fn evaluate(&mut self, net: &Net) -> Tally {
+        self.forward(net, Mode::Eval, &mut Stream::of_run(0, "never drawn"))
     }
 
     /// Each sample of the batch that was judged last: one score a class, and its label.
     pub fn scores<'w>(&'w self, net: &Net) -> impl Iterator<Item = (&'w [f32], u32)> + use<'w> {
-        let (stride, n_classes) = (net.shapes.last().expect("a network has layers").stride, net.n_classes());
-        let rows = self.values.last().expect("as above").chunks_exact(stride);
+        let (stride, n_classes) =
+            (net.activation_shapes.last().expect("a network has layers").stride, net.n_classes());
+        let rows = self.activations.last().expect("as above").chunks_exact(stride);
         rows.map(move |row| &row[..n_classes]).zip(self.labels.iter().copied())
     }
 
@@ -256,14 +265,14 @@ impl Workspace {
             self.capacity
         );
         for (at, op) in net.ops.iter().enumerate() {
-            let (before, after) = self.values.split_at_mut(at + 1);
+            let (before, after) = self.activations.split_at_mut(at + 1);
             let (input, output) = (&before[at], &mut after[0]);
-            let (from, to) = (net.shapes[at], net.shapes[at + 1]);
+            let (from, to) = (net.activation_shapes[at], net.activation_shapes[at + 1]);
             match (op, &mut self.scratch[at]) {
                 (Op::Conv { shape, padding, weights, bias }, Scratch::Conv(scratch)) => {
                     let scratch = scratch.as_mut();
                     if self.stale {
-                        conv::turn(shape, &self.weights[*weights..], &mut scratch.turned);
+                        conv::transpose_weights(shape, &self.weights[*weights..], &mut scratch.transposed);
                     }
                     let input = if *padding > 0 {
                         pad(n_rows, &from, *padding, input, &mut scratch.padded_input);
@@ -272,60 +281,68 @@ impl Workspace {
                         input
                     };
                     let bias = &self.weights[*bias..];
-                    let (rows, chosen) = (&mut scratch.rows, &mut scratch.chosen);
+                    let (rows, argmax) = (&mut scratch.rows, &mut scratch.argmax);
                     conv::forward(
                         net.path,
                         shape,
                         n_rows,
                         input,
-                        &scratch.turned,
+                        &scratch.transposed,
                         bias,
                         rows,
                         output,
-                        chosen,
+                        argmax,
                     );
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
+                    let sizes = dense::Sizes::contiguous(n_rows, *n_in, from.stride, *out_pad);
                     let (weights, bias) = (&self.weights[*weights..], &self.weights[*bias..]);
                     dense::forward(net.path, &sizes, input, weights, bias, output, *relu);
                 }
-                (Op::MaxPool { size }, Scratch::MaxPool { chosen }) => {
-                    max_pool(n_rows, &from, &to, *size, input, output, chosen);
+                (Op::MaxPool { size }, Scratch::MaxPool { argmax }) => {
+                    max_pool(n_rows, &from, &to, *size, input, output, argmax);
                 }
                 (Op::AvgPool { size }, _) => avg_pool(n_rows, &from, &to, *size, input, output),
                 (Op::Relu, _) => {
-                    each(n_rows, &from, input, output, |value| if value > 0.0 { value } else { 0.0 });
+                    map_activations(
+                        n_rows,
+                        &from,
+                        input,
+                        output,
+                        |value| if value > 0.0 { value } else { 0.0 },
+                    );
                 }
                 (Op::Tanh, _) => {
                     let len = padded(n_rows * from.stride);
-                    curves::tanh(net.path, &input[..len], &mut output[..len]);
+                    activations::tanh(net.path, &input[..len], &mut output[..len]);
                 }
-                (Op::Dropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
+                (Op::Dropout { probability }, Scratch::Mask(mask)) if mode == Mode::Train => {
                     let mask = &mut mask[..n_rows * from.len()];
-                    drop_some(mask, *chance, stream);
-                    masked(n_rows, &from, mask, input, output);
+                    draw_mask(mask, *probability, stream);
+                    apply_mask(n_rows, &from, mask, input, output);
                 }
-                (Op::ChannelDropout { chance }, Scratch::Mask(mask)) if mode == Mode::Train => {
+                (Op::ChannelDropout { probability }, Scratch::Mask(mask)) if mode == Mode::Train => {
                     for sample in mask.chunks_mut(from.len()).take(n_rows) {
                         let (first, rest) = sample.split_at_mut(from.channels);
-                        drop_some(first, *chance, stream);
+                        draw_mask(first, *probability, stream);
                         rest.chunks_mut(from.channels).for_each(|pixel| pixel.copy_from_slice(first));
                     }
-                    masked(n_rows, &from, &mask[..n_rows * from.len()], input, output);
+                    apply_mask(n_rows, &from, &mask[..n_rows * from.len()], input, output);
                 }
                 (Op::Dropout { .. } | Op::ChannelDropout { .. }, _) => {
-                    each(n_rows, &from, input, output, |value| value);
+                    map_activations(n_rows, &from, input, output, |value| value);
                 }
                 (Op::BatchNorm(shape), Scratch::Norm(scratch)) => match mode {
-                    Mode::Train => scratch.learn(shape, n_rows, &from, &mut self.weights, input, output),
-                    Mode::Judge => scratch.judge(shape, n_rows, &from, &self.weights, input, output),
+                    Mode::Train => {
+                        scratch.forward_train(shape, n_rows, &from, &mut self.weights, input, output)
+                    }
+                    Mode::Eval => scratch.forward_eval(shape, n_rows, &from, &self.weights, input, output),
                 },
                 (Op::Embedding { symbols, width, weights }, _) => {
                     for row in 0..n_rows {
-                        let taken = &input[row * from.stride..][..from.len()];
+                        let symbols_in = &input[row * from.stride..][..from.len()];
                         let given = &mut output[row * to.stride..][..to.len()];
-                        for (symbol, vector) in taken.iter().zip(given.chunks_exact_mut(*width)) {
+                        for (symbol, vector) in symbols_in.iter().zip(given.chunks_exact_mut(*width)) {
                             let symbol = *symbol as usize;
                             assert!(symbol < *symbols, "symbol {symbol} of {symbols}");
                             vector.copy_from_slice(&self.weights[weights + symbol * width..][..*width]);
@@ -345,62 +362,64 @@ impl Workspace {
             }
         }
         self.stale = false;
-        let last = net.shapes.last().expect("a network has layers");
-        let (scores, slopes) = (self.values.last(), self.slopes.last_mut());
-        let (scores, slopes) = (scores.expect("as above"), slopes.expect("as above"));
+        let last = net.activation_shapes.last().expect("a network has layers");
+        let (scores, output_grads) = (self.activations.last(), self.activation_grads.last_mut());
+        let (scores, output_grads) = (scores.expect("as above"), output_grads.expect("as above"));
         let scores = &scores[..n_rows * last.stride];
-        slopes[..scores.len()].copy_from_slice(scores);
+        output_grads[..scores.len()].copy_from_slice(scores);
         let n_classes = net.n_classes();
         match net.loss {
             Loss::CrossEntropy => {
                 let mut tally = [0.0; 2];
-                loss::softmax(net.path, slopes, n_classes, last.stride, &self.labels, &mut tally);
-                Tally { weight: n_rows as f64, loss: tally[0], hits: Some(tally[1]) }
+                loss::softmax(net.path, output_grads, n_classes, last.stride, &self.labels, &mut tally);
+                Tally { n_samples: n_rows as f64, loss: tally[0], hits: Some(tally[1]) }
             }
             Loss::SquaredError => {
-                let rows = slopes.chunks_exact_mut(last.stride).take(n_rows);
-                let aims = if self.aims.is_empty() {
-                    loss::Aims::Classes(&self.labels)
+                let rows = output_grads.chunks_exact_mut(last.stride).take(n_rows);
+                let targets = if self.targets.is_empty() {
+                    loss::Targets::Classes(&self.labels)
                 } else {
-                    loss::Aims::Values(&self.aims)
+                    loss::Targets::Values(&self.targets)
                 };
-                let (loss, hits) = loss::squared(rows, n_classes, aims);
-                Tally { weight: n_rows as f64, loss, hits }
+                let (loss, hits) = loss::squared(rows, n_classes, targets);
+                Tally { n_samples: n_rows as f64, loss, hits }
             }
         }
     }
 
     /// From the slopes of the scores back to the weights: they move at once, or their gradient is stored.
-    fn backward(&mut self, net: &Net, then: Then) {
+    fn backward(&mut self, net: &Net, gradient_use: GradientUse) {
         let n_rows = self.labels.len();
-        let Rule { step, corrected, .. } = self.rule;
-        if then == Then::Store && self.gradient.is_empty() {
+        let Rule { coefficients, is_general, .. } = self.rule;
+        if gradient_use == GradientUse::Keep && self.gradient.is_empty() {
             self.gradient = buffer(net.packed_len);
         }
         for (at, op) in net.ops.iter().enumerate().rev() {
-            let (before, after) = self.slopes.split_at_mut(at + 1);
-            let (into, slopes) = (&mut before[at], &mut after[0]);
-            let (from, to) = (net.shapes[at], net.shapes[at + 1]);
-            let (input, output) = (&self.values[at], &self.values[at + 1]);
+            let (before, after) = self.activation_grads.split_at_mut(at + 1);
+            let (input_grads, output_grads) = (&mut before[at], &mut after[0]);
+            let (from, to) = (net.activation_shapes[at], net.activation_shapes[at + 1]);
+            let (input, output) = (&self.activations[at], &self.activations[at + 1]);
             // Nobody asks for the slopes of the samples themselves.
-            let wanted = at > 0;
+            let needs_input_grads = at > 0;
             macro_rules! sink {
                 () => {
-                    match then {
-                        Then::Store => dense::Sink::store(&mut self.gradient),
-                        Then::Step if corrected => dense::Sink::corrected(
+                    match gradient_use {
+                        GradientUse::Keep => dense::GradientSink::store(&mut self.gradient),
+                        GradientUse::Apply if is_general => dense::GradientSink::general(
                             &mut self.weights,
                             &mut self.velocity,
                             &self.start,
-                            &self.push,
-                            step,
+                            &self.correction,
+                            coefficients,
                         ),
-                        Then::Step if step.momentum == 0.0 => dense::Sink::step(&mut self.weights, step.rate),
-                        Then::Step => dense::Sink::momentum(
+                        GradientUse::Apply if coefficients.momentum == 0.0 => {
+                            dense::GradientSink::step(&mut self.weights, coefficients.learning_rate)
+                        }
+                        GradientUse::Apply => dense::GradientSink::momentum(
                             &mut self.weights,
                             &mut self.velocity,
-                            step.rate,
-                            step.momentum,
+                            coefficients.learning_rate,
+                            coefficients.momentum,
                         ),
                     }
                 };
@@ -413,107 +432,141 @@ impl Workspace {
                     scratch.gradient.fill(0.0);
                     scratch.bias_gradient.fill(0.0);
                     // Places in the input are counted in 32 bits.
-                    let at_a_time = (LISTED / shape.out_len()).min(u32::MAX as usize / shape.in_len()).max(1);
+                    let at_a_time =
+                        (MAX_LISTED_OUTPUTS / shape.out_len()).min(u32::MAX as usize / shape.in_len()).max(1);
                     for first in (0..n_rows).step_by(at_a_time) {
                         let count = at_a_time.min(n_rows - first);
                         let out = first * shape.out_len();
-                        let lists = &mut scratch.lists;
+                        let lists = &mut scratch.active_lists;
                         lists.collect(
                             net.path,
                             shape,
                             count,
-                            &slopes[out..],
-                            &scratch.chosen[out..],
+                            &output_grads[out..],
+                            &scratch.argmax[out..],
                             &mut scratch.bias_gradient,
                         );
                         let input = &input[first * shape.in_len()..];
                         conv::weight_gradient(net.path, shape, input, lists, &mut scratch.gradient);
                     }
-                    for row in scratch.gradient.chunks_mut(shape.row_pad()).take(shape.n_out * shape.side) {
-                        row[shape.row()..].fill(0.0);
+                    for row in
+                        scratch.gradient.chunks_mut(shape.padded_row_len()).take(shape.n_out * shape.kernel)
+                    {
+                        row[shape.row_len()..].fill(0.0);
                     }
-                    if wanted && *padding > 0 {
-                        scratch.padded_slopes[..n_rows * shape.in_len() + SLACK].fill(0.0);
-                        let to = &mut scratch.padded_slopes;
-                        conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, to);
-                        unpad(n_rows, &from, *padding, to, into);
-                    } else if wanted {
-                        into[..n_rows * from.stride + SLACK].fill(0.0);
-                        conv::input_gradient(net.path, shape, n_rows, slopes, &scratch.chosen, filters, into);
+                    if needs_input_grads && *padding > 0 {
+                        scratch.padded_input_grads[..n_rows * shape.in_len() + SLACK].fill(0.0);
+                        let to = &mut scratch.padded_input_grads;
+                        conv::input_gradient(
+                            net.path,
+                            shape,
+                            n_rows,
+                            output_grads,
+                            &scratch.argmax,
+                            filters,
+                            to,
+                        );
+                        unpad(n_rows, &from, *padding, to, input_grads);
+                    } else if needs_input_grads {
+                        input_grads[..n_rows * from.stride + SLACK].fill(0.0);
+                        conv::input_gradient(
+                            net.path,
+                            shape,
+                            n_rows,
+                            output_grads,
+                            &scratch.argmax,
+                            filters,
+                            input_grads,
+                        );
                     }
                     let sink = sink!();
-                    sink.take(net.path, &scratch.gradient[..shape.weights_len()], *weights);
-                    sink.take(net.path, &scratch.bias_gradient[..padded(shape.n_out)], *bias);
+                    sink.apply_all(net.path, &scratch.gradient[..shape.weights_len()], *weights);
+                    sink.apply_all(net.path, &scratch.bias_gradient[..padded(shape.n_out)], *bias);
                 }
                 (Op::Dense { n_in, out_pad, relu, weights, bias }, _) => {
-                    let sizes = dense::Sizes::close(n_rows, *n_in, from.stride, *out_pad);
+                    let sizes = dense::Sizes::contiguous(n_rows, *n_in, from.stride, *out_pad);
                     if *relu {
-                        loss::only_alive(net.path, &mut slopes[..n_rows * out_pad], output);
+                        loss::relu_backward(net.path, &mut output_grads[..n_rows * out_pad], output);
                     }
-                    if wanted {
-                        dense::input_gradient(net.path, &sizes, slopes, &self.weights[*weights..], into);
+                    if needs_input_grads {
+                        dense::input_gradient(
+                            net.path,
+                            &sizes,
+                            output_grads,
+                            &self.weights[*weights..],
+                            input_grads,
+                        );
                     }
-                    dense::weight_gradient(net.path, &sizes, input, slopes, &sink!(), *weights, *bias);
+                    dense::weight_gradient(net.path, &sizes, input, output_grads, &sink!(), *weights, *bias);
                 }
-                (Op::MaxPool { .. }, Scratch::MaxPool { chosen }) => {
-                    into.fill(0.0);
+                (Op::MaxPool { .. }, Scratch::MaxPool { argmax }) => {
+                    input_grads.fill(0.0);
                     for row in 0..n_rows {
                         for at in 0..to.len() {
-                            into[row * from.stride + chosen[row * to.len() + at] as usize] +=
-                                slopes[row * to.stride + at];
+                            input_grads[row * from.stride + argmax[row * to.len() + at] as usize] +=
+                                output_grads[row * to.stride + at];
                         }
                     }
                 }
-                (Op::AvgPool { size }, _) => spread(n_rows, &from, &to, *size, slopes, into),
+                (Op::AvgPool { size }, _) => {
+                    avg_pool_backward(n_rows, &from, &to, *size, output_grads, input_grads)
+                }
                 (Op::Relu, _) => {
-                    copy(n_rows, &from, slopes, into);
-                    loss::only_alive(net.path, &mut into[..n_rows * from.stride], output);
+                    copy_activations(n_rows, &from, output_grads, input_grads);
+                    loss::relu_backward(net.path, &mut input_grads[..n_rows * from.stride], output);
                 }
                 (Op::Tanh, _) => {
                     for row in 0..n_rows {
                         for at in 0..from.len() {
                             let value = output[row * to.stride + at];
-                            into[row * from.stride + at] =
-                                slopes[row * to.stride + at] * (1.0 - value * value);
+                            input_grads[row * from.stride + at] =
+                                output_grads[row * to.stride + at] * (1.0 - value * value);
                         }
                     }
                 }
                 (Op::Dropout { .. } | Op::ChannelDropout { .. }, Scratch::Mask(mask)) => {
-                    masked(n_rows, &from, &mask[..n_rows * from.len()], slopes, into);
+                    apply_mask(n_rows, &from, &mask[..n_rows * from.len()], output_grads, input_grads);
                 }
                 (Op::BatchNorm(shape), Scratch::Norm(scratch)) => {
-                    scratch.backward(shape, n_rows, &from, &self.weights, slopes, into);
+                    scratch.backward(shape, n_rows, &from, &self.weights, output_grads, input_grads);
                     let sink = sink!();
-                    sink.take(net.path, &scratch.scales, shape.scale);
-                    sink.take(net.path, &scratch.shifts, shape.shift);
+                    sink.apply_all(net.path, &scratch.scales, shape.scale);
+                    sink.apply_all(net.path, &scratch.shifts, shape.shift);
                 }
                 (Op::Embedding { width, weights, .. }, Scratch::Embedding { gradient }) => {
                     gradient.fill(0.0);
                     for row in 0..n_rows {
-                        let taken = &input[row * from.stride..][..from.len()];
-                        let given = &slopes[row * to.stride..][..to.len()];
-                        for (symbol, vector) in taken.iter().zip(given.chunks_exact(*width)) {
+                        let symbols_in = &input[row * from.stride..][..from.len()];
+                        let given = &output_grads[row * to.stride..][..to.len()];
+                        for (symbol, vector) in symbols_in.iter().zip(given.chunks_exact(*width)) {
                             let sum = &mut gradient[*symbol as usize * width..][..*width];
-                            sum.iter_mut().zip(vector).for_each(|(sum, slope)| *sum += slope);
+                            sum.iter_mut().zip(vector).for_each(|(sum, grad)| *sum += grad);
                         }
                     }
-                    sink!().take(net.path, gradient, *weights);
+                    sink!().apply_all(net.path, gradient, *weights);
                 }
                 (Op::Lstm(shape), Scratch::Lstm(scratch)) => {
-                    let into = wanted.then_some(into.as_mut_slice());
-                    scratch.backward(net.path, shape, n_rows, &self.weights, (&from, into), (&to, slopes));
+                    let input_grads = needs_input_grads.then_some(input_grads.as_mut_slice());
+                    scratch.backward(
+                        net.path,
+                        shape,
+                        n_rows,
+                        &self.weights,
+                        (&from, input_grads),
+                        (&to, output_grads),
+                    );
                     let (gradient, bias) = scratch.gradient.split_at(shape.weights_len());
                     let sink = sink!();
-                    sink.take(net.path, gradient, shape.weights);
+                    sink.apply_all(net.path, gradient, shape.weights);
                     for at in shape.biases {
-                        sink.take(net.path, &bias[..shape.out_pad()], at);
+                        sink.apply_all(net.path, &bias[..shape.out_pad()], at);
                     }
                 }
                 (Op::LastStep, _) => {
-                    into.fill(0.0);
+                    input_grads.fill(0.0);
                     for row in 0..n_rows {
-                        into[row * from.stride + from.len() - to.len()..][..to.len()]
-                            .copy_from_slice(&slopes[row * to.stride..][..to.len()]);
+                        input_grads[row * from.stride + from.len() - to.len()..][..to.len()]
+                            .copy_from_slice(&output_grads[row * to.stride..][..to.len()]);
                     }
                 }
                 _ => unreachable!("every operation has its own scratch"),
@@ -522,33 +575,49 @@ impl Workspace {
     }
 
     /// A step from the stored gradient, for rules that must see all of it first, or remember more than velocity.
-    fn update(&mut self, net: &Net) {
-        let Workspace { weights, velocity, squares, n_steps, gradient, start, push, rule, .. } = self;
-        let Rule { step, adam, clip, .. } = *rule;
+    fn update_weights(&mut self, net: &Net) {
+        let Workspace {
+            weights,
+            velocity,
+            squared_gradients: squares,
+            n_adam_steps: n_steps,
+            gradient,
+            start,
+            correction,
+            rule,
+            ..
+        } = self;
+        let Rule { coefficients, adam, max_grad_norm, .. } = *rule;
         let mut squared = 0.0;
         for range in &net.trained {
             for at in range.clone() {
-                gradient[at] += step.pull * (weights[at] - start[at]) + push[at];
+                gradient[at] += coefficients.proximal * (weights[at] - start[at]) + correction[at];
                 squared += f64::from(gradient[at]) * f64::from(gradient[at]);
             }
         }
-        let scale = clip.map_or(1.0, |clip| (f64::from(clip) / (squared.sqrt() + 1e-6)).min(1.0) as f32);
+        let scale = max_grad_norm
+            .map_or(1.0, |max_norm| (f64::from(max_norm) / (squared.sqrt() + 1e-6)).min(1.0) as f32);
         *n_steps += 1;
-        let kept = adam.map(|adam| (1.0 - adam.beta1.powi(*n_steps), 1.0 - adam.beta2.powi(*n_steps)));
+        let bias_corrections =
+            adam.map(|adam| (1.0 - adam.beta1.powi(*n_steps), 1.0 - adam.beta2.powi(*n_steps)));
         for range in &net.trained {
             for at in range.clone() {
-                let slope = scale * gradient[at] + step.decay * weights[at];
-                let moved = if let (Some(adam), Some((first, second))) = (adam, kept) {
-                    velocity[at] = adam.beta1 * velocity[at] + (1.0 - adam.beta1) * slope;
-                    squares[at] = adam.beta2 * squares[at] + (1.0 - adam.beta2) * slope * slope;
+                let grad = scale * gradient[at] + coefficients.weight_decay * weights[at];
+                let moved = if let (Some(adam), Some((first, second))) = (adam, bias_corrections) {
+                    velocity[at] = adam.beta1 * velocity[at] + (1.0 - adam.beta1) * grad;
+                    squares[at] = adam.beta2 * squares[at] + (1.0 - adam.beta2) * grad * grad;
                     (velocity[at] / first) / ((squares[at] / second).sqrt() + adam.epsilon)
-                } else if step.momentum != 0.0 {
-                    velocity[at] = step.momentum * velocity[at] + slope;
-                    if step.nesterov { slope + step.momentum * velocity[at] } else { velocity[at] }
+                } else if coefficients.momentum != 0.0 {
+                    velocity[at] = coefficients.momentum * velocity[at] + grad;
+                    if coefficients.nesterov {
+                        grad + coefficients.momentum * velocity[at]
+                    } else {
+                        velocity[at]
+                    }
                 } else {
-                    slope
+                    grad
                 };
-                weights[at] -= step.rate * moved;
+                weights[at] -= coefficients.learning_rate * moved;
             }
         }
     }
@@ -556,20 +625,20 @@ impl Workspace {
 
 /// What becomes of a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum GradientUse {
     /// It is stored.
-    Store,
+    Keep,
     /// The step that is followed is taken at once.
-    Step,
+    Apply,
 }
 
-fn pad(n_rows: usize, from: &Flow, padding: usize, input: &[f32], to: &mut [f32]) {
+fn pad(n_rows: usize, from: &ActivationShape, padding: usize, input: &[f32], to: &mut [f32]) {
     for (inside, plain) in image_rows(n_rows, from, padding) {
         to[inside].copy_from_slice(&input[plain]);
     }
 }
 
-fn unpad(n_rows: usize, to: &Flow, padding: usize, from: &[f32], into: &mut [f32]) {
+fn unpad(n_rows: usize, to: &ActivationShape, padding: usize, from: &[f32], into: &mut [f32]) {
     for (inside, plain) in image_rows(n_rows, to, padding) {
         into[plain].copy_from_slice(&from[inside]);
     }
@@ -578,7 +647,7 @@ fn unpad(n_rows: usize, to: &Flow, padding: usize, from: &[f32], into: &mut [f32
 /// Where each row of pixels of each sample stands with zeros around the images, and without.
 fn image_rows(
     n_rows: usize,
-    flow: &Flow,
+    flow: &ActivationShape,
     padding: usize,
 ) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let flow = *flow;
@@ -594,7 +663,13 @@ fn image_rows(
     })
 }
 
-fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: impl Fn(f32) -> f32) {
+fn map_activations(
+    n_rows: usize,
+    flow: &ActivationShape,
+    input: &[f32],
+    output: &mut [f32],
+    compute: impl Fn(f32) -> f32,
+) {
     for row in 0..n_rows {
         let range = row * flow.stride..row * flow.stride + flow.len();
         for (output, &input) in output[range.clone()].iter_mut().zip(&input[range]) {
@@ -603,20 +678,20 @@ fn each(n_rows: usize, flow: &Flow, input: &[f32], output: &mut [f32], compute: 
     }
 }
 
-fn copy(n_rows: usize, flow: &Flow, from: &[f32], into: &mut [f32]) {
-    each(n_rows, flow, from, into, |value| value);
+fn copy_activations(n_rows: usize, flow: &ActivationShape, from: &[f32], into: &mut [f32]) {
+    map_activations(n_rows, flow, from, into, |value| value);
 }
 
 /// Factors of a dropout: 0 with this chance, and else what makes up for it. The chance is rounded to a multiple
 /// of 2^-32.
-fn drop_some(mask: &mut [f32], chance: f32, stream: &mut Stream) {
-    let (bound, keep) = ((f64::from(chance) * 4_294_967_296.0) as u64, 1.0 / (1.0 - chance));
+fn draw_mask(mask: &mut [f32], probability: f32, stream: &mut Stream) {
+    let (bound, keep) = ((f64::from(probability) * 4_294_967_296.0) as u64, 1.0 / (1.0 - probability));
     for mask in mask {
         *mask = if u64::from(stream.next_u32()) < bound { 0.0 } else { keep };
     }
 }
 
-fn masked(n_rows: usize, flow: &Flow, mask: &[f32], input: &[f32], output: &mut [f32]) {
+fn apply_mask(n_rows: usize, flow: &ActivationShape, mask: &[f32], input: &[f32], output: &mut [f32]) {
     for row in 0..n_rows {
         let range = row * flow.stride..row * flow.stride + flow.len();
         let mask = &mask[row * flow.len()..][..flow.len()];
@@ -628,12 +703,12 @@ fn masked(n_rows: usize, flow: &Flow, mask: &[f32], input: &[f32], output: &mut 
 
 fn max_pool(
     n_rows: usize,
-    from: &Flow,
-    to: &Flow,
+    from: &ActivationShape,
+    to: &ActivationShape,
     size: usize,
     input: &[f32],
     output: &mut [f32],
-    chosen: &mut [u32],
+    argmax: &mut [u32],
 ) {
     for row in 0..n_rows {
         for y in 0..to.height {
@@ -650,33 +725,47 @@ fn max_pool(
                     }
                     let at = (y * to.width + x) * to.channels + channel;
                     output[row * to.stride + at] = best.0;
-                    chosen[row * to.len() + at] = best.1 as u32;
+                    argmax[row * to.len() + at] = best.1 as u32;
                 }
             }
         }
     }
 }
 
-fn avg_pool(n_rows: usize, from: &Flow, to: &Flow, size: usize, input: &[f32], output: &mut [f32]) {
+fn avg_pool(
+    n_rows: usize,
+    from: &ActivationShape,
+    to: &ActivationShape,
+    size: usize,
+    input: &[f32],
+    output: &mut [f32],
+) {
     let share = 1.0 / (size * size) as f32;
-    windows(n_rows, from, to, size, |outside, inside| {
+    for_each_window(n_rows, from, to, size, |outside, inside| {
         output[outside] = share * inside.map(|at| input[at]).sum::<f32>();
     });
 }
 
-fn spread(n_rows: usize, from: &Flow, to: &Flow, size: usize, slopes: &[f32], into: &mut [f32]) {
+fn avg_pool_backward(
+    n_rows: usize,
+    from: &ActivationShape,
+    to: &ActivationShape,
+    size: usize,
+    output_grads: &[f32],
+    input_grads: &mut [f32],
+) {
     let share = 1.0 / (size * size) as f32;
-    into.fill(0.0);
-    windows(n_rows, from, to, size, |outside, inside| {
-        inside.for_each(|at| into[at] = share * slopes[outside]);
+    input_grads.fill(0.0);
+    for_each_window(n_rows, from, to, size, |outside, inside| {
+        inside.for_each(|at| input_grads[at] = share * output_grads[outside]);
     });
 }
 
 /// Visits every window: the place of its output, and the places of its inputs.
-fn windows(
+fn for_each_window(
     n_rows: usize,
-    from: &Flow,
-    to: &Flow,
+    from: &ActivationShape,
+    to: &ActivationShape,
     size: usize,
     mut visit: impl FnMut(usize, &mut dyn Iterator<Item = usize>),
 ) {

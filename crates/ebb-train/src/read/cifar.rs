@@ -20,7 +20,7 @@ const SAMPLE: usize = SIDE * SIDE * CHANNELS;
 const N_CLASSES: usize = 10;
 
 /// Images in a row of a sheet, and rows of images.
-const ACROSS: usize = 100;
+const IMAGES_PER_SIDE: usize = 100;
 
 /// Where batches are looked for within the data folder; the second is what the official archive unpacks to.
 const FOLDERS: [&str; 2] = ["cifar10", "cifar-10-batches-bin"];
@@ -48,8 +48,8 @@ pub fn cifar10(data: &Path, part: Part) -> Result<Images, ReadError> {
     };
     let files: Vec<_> = batches.iter().map(|batch| file(place, batch)).collect();
     match place {
-        (_, "bin") => from_batches(&files, ACROSS * ACROSS),
-        (folder, _) => from_sheets(&files, &idx_file(folder, labels)?, ACROSS),
+        (_, "bin") => from_batches(&files, IMAGES_PER_SIDE * IMAGES_PER_SIDE),
+        (folder, _) => from_sheets(&files, &idx_file(folder, labels)?, IMAGES_PER_SIDE),
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn check_batch_length(file: &Path, n_found: u64, n_images: usize) -> 
 }
 
 /// Decoding a sheet takes 70 MB beside the result.
-const AT_A_TIME: usize = 2;
+const SHEETS_AT_A_TIME: usize = 2;
 
 fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Images, ReadError> {
     let n_images = files.len() * across * across;
@@ -102,12 +102,12 @@ fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Im
     }
     let mut pixels = vec![0; n_images * SAMPLE];
     let mut work: Vec<_> = files.iter().zip(pixels.chunks_exact_mut(across * across * SAMPLE)).collect();
-    for together in work.chunks_mut(AT_A_TIME) {
+    for together in work.chunks_mut(SHEETS_AT_A_TIME) {
         thread::scope(|scope| {
             let decoding: Vec<_> = together
                 .iter_mut()
                 .map(|(file, place)| {
-                    scope.spawn(|| decode_file(file, across).map(|sheet| cut(&sheet, across, place)))
+                    scope.spawn(|| decode_file(file, across).map(|sheet| cut_sheet(&sheet, across, place)))
                 })
                 .collect();
             decoding
@@ -172,7 +172,7 @@ fn check_length(file: &Path, content: &mut (impl Read + Seek)) -> Result<(), Rea
 }
 
 /// Cuts a sheet into its images, row by row.
-fn cut(sheet: &[u8], across: usize, images: &mut [u8]) {
+fn cut_sheet(sheet: &[u8], across: usize, images: &mut [u8]) {
     const ROW: usize = SIDE * CHANNELS;
     for (image_idx, image) in images.chunks_exact_mut(SAMPLE).enumerate() {
         let (top, left) = (image_idx / across * SIDE, image_idx % across * ROW);
@@ -238,7 +238,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("batch.bin");
         fs::write(&file, content).unwrap();
-        from_batches(&[file.clone(), file], N_IMAGES).map_err(|error| told(&error, folder.path()))
+        from_batches(&[file.clone(), file], N_IMAGES).map_err(|error| message_of(&error, folder.path()))
     }
 
     fn read_sheet(content: &[u8], labels: &[u8]) -> Result<Images, String> {
@@ -247,10 +247,10 @@ mod tests {
         fs::write(&sheet_file, content).unwrap();
         fs::write(&label_file, labels).unwrap();
         from_sheets(&[sheet_file.clone(), sheet_file], &label_file, 2)
-            .map_err(|error| told(&error, folder.path()))
+            .map_err(|error| message_of(&error, folder.path()))
     }
 
-    fn told(error: &ReadError, folder: &Path) -> String {
+    fn message_of(error: &ReadError, folder: &Path) -> String {
         error.to_string().replace(folder.to_str().unwrap(), "at")
     }
 

@@ -9,26 +9,26 @@ use flate2::read::MultiGzDecoder;
 use super::ReadError;
 
 /// The most bytes that a file may hold or declare: 4 GiB, ninety times MNIST.
-pub(super) const LIMIT: u64 = 1 << 32;
+pub(super) const MAX_BYTES: u64 = 1 << 32;
 
 /// Deflate cannot grow a byte to more than this, so a small file that declares much is found out unread.
-pub(super) const MOST_PER_COMPRESSED_BYTE: u64 = 1032;
+pub(super) const MAX_BYTES_PER_COMPRESSED_BYTE: u64 = 1032;
 
 /// Text declares no length. Compressed, it may grow to this many times its size: ten times what LEAF's spelling
 /// of every sequence grows to.
-const MOST_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
+const MAX_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
 
 /// What a short text may grow to in any case.
 const SHORT_TEXT: u64 = 1 << 20;
 
 /// The most that a row or line of text may take.
-const MOST_IN_A_ROW: u64 = 64 << 20;
+const MAX_ROW_BYTES: u64 = 64 << 20;
 
 /// What some programs write before text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Memory taken before a compressed byte is read, for each of them; more only as it turns out to be needed.
-const TAKEN_PER_COMPRESSED_BYTE: u64 = 8;
+const RESERVED_PER_COMPRESSED_BYTE: u64 = 8;
 
 /// What a file holds, from its beginning on.
 pub(super) struct Content<'p> {
@@ -69,11 +69,11 @@ impl<'p> Content<'p> {
 
     /// The next bytes: fewer than `n_bytes` only where the content ends.
     pub(super) fn next_bytes(&mut self, n_bytes: usize) -> Result<Vec<u8>, ReadError> {
-        let n_taken =
-            self.n_stored.saturating_mul(if self.compressed { TAKEN_PER_COMPRESSED_BYTE } else { 1 });
+        let n_reserved =
+            self.n_stored.saturating_mul(if self.compressed { RESERVED_PER_COMPRESSED_BYTE } else { 1 });
         let mut bytes = Vec::new();
         bytes
-            .try_reserve_exact(n_taken.min(n_bytes as u64) as usize)
+            .try_reserve_exact(n_reserved.min(n_bytes as u64) as usize)
             .map_err(|source| ReadError::io(self.path, source))?;
         match self.reader.by_ref().take(n_bytes as u64).read_to_end(&mut bytes) {
             Ok(_) => Ok(bytes),
@@ -94,23 +94,23 @@ impl<'p> Content<'p> {
 
     /// From here on, until the next row begins, only as much is read as a row may take.
     pub(super) fn begin_row(&mut self) {
-        self.left_in_row = MOST_IN_A_ROW;
+        self.left_in_row = MAX_ROW_BYTES;
     }
 
     /// The content cannot be longer than this.
-    pub(super) fn most(&self) -> u64 {
-        self.n_stored.saturating_mul(if self.compressed { MOST_PER_COMPRESSED_BYTE } else { 1 })
+    pub(super) fn max_bytes(&self) -> u64 {
+        self.n_stored.saturating_mul(if self.compressed { MAX_BYTES_PER_COMPRESSED_BYTE } else { 1 })
     }
 
     pub(super) fn size(&self) -> String {
         format!("a file of {} bytes", self.n_stored)
     }
 
-    fn most_text(&self) -> u64 {
+    fn max_text_bytes(&self) -> u64 {
         if !self.compressed {
-            return LIMIT;
+            return MAX_BYTES;
         }
-        self.n_stored.saturating_mul(MOST_TEXT_PER_COMPRESSED_BYTE).saturating_add(SHORT_TEXT).min(LIMIT)
+        self.n_stored.saturating_mul(MAX_TEXT_PER_COMPRESSED_BYTE).saturating_add(SHORT_TEXT).min(MAX_BYTES)
     }
 }
 
@@ -122,13 +122,13 @@ impl Read for Content<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let n_bytes = self.reader.read(to)?;
         self.n_read += n_bytes as u64;
-        let most = self.most_text();
+        let most = self.max_text_bytes();
         if self.n_read > most {
             let stored = format!("at most {most} bytes of text in {}", self.size());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, stored));
         }
         let Some(left_in_row) = self.left_in_row.checked_sub(n_bytes as u64) else {
-            let most = format!("at most {MOST_IN_A_ROW} bytes in a row");
+            let most = format!("at most {MAX_ROW_BYTES} bytes in a row");
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, most));
         };
         self.left_in_row = left_in_row;

@@ -10,7 +10,7 @@ use csv::{ErrorKind, ReaderBuilder, StringRecord};
 use super::ReadError;
 use super::content::{Content, unreadable};
 use super::lines::Lines;
-use super::table::{Builder, Meant, Table, TableForm, Value, distinct, short};
+use super::table::{ColumnBuilder, ColumnRole, Table, TableForm, Value, distinct, short};
 
 /// The columns' names.
 pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
@@ -36,14 +36,14 @@ pub(super) fn table(
     content: Content<'_>,
     form: TableForm<'_>,
     names: Vec<String>,
-    meant: impl Fn(&str) -> Option<Meant>,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
 ) -> Result<Table, ReadError> {
     let file = content.path;
     let n_fields = names.len();
     let mut columns: Vec<_> = names
         .into_iter()
         .enumerate()
-        .filter_map(|(at, name)| Some((at, Builder::new(meant(&name)?), name)))
+        .filter_map(|(at, name)| Some((at, ColumnBuilder::new(role_of(&name)?), name)))
         .collect();
     let mut reader = reader(content, form)?;
     let (mut record, mut n_rows) = (StringRecord::new(), 0);
@@ -169,8 +169,9 @@ mod tests {
                 let text = text.replace('\n', end);
                 for content in [text.clone().into_bytes(), gzip(text.as_bytes())] {
                     let error = read(&content, form).unwrap_err();
-                    let told = [",", " does,"].map(|rest| error.contains(&format!(" line {line}{rest}")));
-                    assert!(told[0] || told[1], "{line} in {text:?}: {error}");
+                    let names_line =
+                        [",", " does,"].map(|rest| error.contains(&format!(" line {line}{rest}")));
+                    assert!(names_line[0] || names_line[1], "{line} in {text:?}: {error}");
                 }
             };
             check("size,id\n1,a\nx,a\n", PLAIN, 3);

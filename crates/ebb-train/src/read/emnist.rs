@@ -175,7 +175,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("emnist");
         fs::create_dir(&folder).unwrap();
-        let told = || {
+        let error_text = || {
             let error = emnist_letters_10k(data.path(), Part::Train).unwrap_err().to_string();
             error.replace(folder.to_str().unwrap(), "at")
         };
@@ -186,7 +186,9 @@ mod tests {
         let labels: Vec<_> = (0..N_PUBLISHED).map(|idx| (idx / 1000 % 26 + 1) as u8).collect();
         let image_file = folder.join("emnist-letters-train-first10000-images-idx3-ubyte");
         let label_file = folder.join("emnist-letters-train-labels-idx1-ubyte");
-        assert!(told().starts_with("at: expected emnist-letters-train-first10000-images-idx3-ubyte.gz or "));
+        assert!(
+            error_text().starts_with("at: expected emnist-letters-train-first10000-images-idx3-ubyte.gz or ")
+        );
         fs::write(&image_file, images(N_SMALL)).unwrap();
         fs::write(&label_file, self::labels(&labels)).unwrap();
         let train = emnist_letters_10k(data.path(), Part::Train).unwrap();
@@ -199,11 +201,11 @@ mod tests {
         fs::write(&label_file, self::labels(&labels[..N_SMALL])).unwrap();
         let expected = "at/emnist-letters-train-labels-idx1-ubyte: expected 10000 labels for the images of \
                         at/emnist-letters-train-first10000-images-idx3-ubyte and 114800 others, found 10000";
-        assert_eq!(told(), format!("{expected}; fetch the file again"));
+        assert_eq!(error_text(), format!("{expected}; fetch the file again"));
         fs::write(&image_file, images(N_SMALL - 1)).unwrap();
         fs::write(&label_file, self::labels(&labels[..N_PUBLISHED - 1])).unwrap();
         let expected =
             "at/emnist-letters-train-first10000-images-idx3-ubyte: expected 10000 images, found 9999";
-        assert_eq!(told(), format!("{expected}; fetch the file again"));
+        assert_eq!(error_text(), format!("{expected}; fetch the file again"));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::content::{Content, LIMIT};
+use super::content::{Content, MAX_BYTES};
 use super::{Images, ReadError, check_labels};
 
 /// Reads grey images and their labels from two IDX files, each plain or compressed by gzip.
@@ -58,12 +58,12 @@ pub(super) fn idx_bytes<const N: usize>(
     if n_declared == 0 {
         return Err(ReadError::damaged(path, "at least one value", format!("sizes {shape}")));
     }
-    if n_declared > u128::from(LIMIT) || usize::try_from(n_declared).is_err() {
+    if n_declared > u128::from(MAX_BYTES) || usize::try_from(n_declared).is_err() {
         return Err(ReadError::TooLarge { file: path.to_owned(), n_bytes: n_declared });
     }
     let n_declared = n_declared as usize;
     let expected = || format!("{n_declared} bytes of values ({shape})");
-    if n_declared as u64 > content.most() {
+    if n_declared as u64 > content.max_bytes() {
         return Err(ReadError::damaged(path, expected(), content.size()));
     }
 
@@ -176,7 +176,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn magic_must_be_that_of_bytes_in_so_many_dimensions() {
+    fn magic_must_be_that_of_bytes_in_n_dimensions() {
         let expected = |n| format!("expected an IDX file of bytes in {n} dimensions, starting 00 00 08 0{n}");
         let check_magic = |file: &[u8], found: &str| {
             check_images(file, &format!("{}, found {found}; fetch the file again", expected(3)));

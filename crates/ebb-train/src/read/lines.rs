@@ -8,10 +8,10 @@ use super::ReadError;
 use super::content::Content;
 
 /// A line end follows the content: in a file that breaks off within quotes, it is part of the last value.
-type Ended<'p> = Chain<Content<'p>, &'static [u8]>;
+type EndedContent<'p> = Chain<Content<'p>, &'static [u8]>;
 
 pub(super) struct Lines<'p> {
-    text: BufReader<Ended<'p>>,
+    text: BufReader<EndedContent<'p>>,
     comment: Option<u8>,
     in_comment: bool,
     /// The last byte handed out, and the line that it is in, from 1.
@@ -39,7 +39,7 @@ impl<'p> Lines<'p> {
     }
 
     /// Notes where a part of a line is that is handed out.
-    fn note(&mut self, first: u8, last: u8) {
+    fn track_line(&mut self, first: u8, last: u8) {
         if self.last == b'\n' || self.last == b'\r' && first != b'\n' {
             self.line += 1;
         }
@@ -62,7 +62,7 @@ impl Read for Lines<'_> {
         to[..end].copy_from_slice(text);
         if let (Some(&first), Some(&last)) = (text.first(), text.last()) {
             self.text.consume(end);
-            self.note(first, last);
+            self.track_line(first, last);
         }
         Ok(end)
     }

@@ -25,7 +25,7 @@ pub use emnist::{emnist_letters, emnist_letters_10k};
 pub use idx::idx_images;
 pub use npz::{Array, Arrays, Values, npz};
 pub use shakespeare::{Role, Roles, shakespeare};
-pub use table::{Column, Meant, Place, Table, TableForm, table, table_names};
+pub use table::{Column, ColumnRole, RowLocation, Table, TableForm, table, table_names};
 
 /// Labelled images as bytes, height x width x channels, sample after sample.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub enum Part {
 
 /// The folder that holds the data sets, if it is there: see [`DataFolder::choose`].
 pub fn data_folder(explicit: Option<&Path>) -> Result<PathBuf, ReadError> {
-    there(DataFolder::choose(explicit))
+    existing_folder(DataFolder::choose(explicit))
 }
 
 /// The file that these settings name: within the data folder, or at an absolute path, so that a record can be repeated
@@ -89,25 +89,25 @@ pub fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathB
     let path = Path::new(file);
     let wrong = |message: String| settings.error(key, message);
     if path.is_absolute() {
-        let there = path.is_file().then(|| path.to_owned());
-        return there.ok_or_else(|| wrong("there is no such file; correct it".to_owned()));
+        let found = path.is_file().then(|| path.to_owned());
+        return found.ok_or_else(|| wrong("there is no such file; correct it".to_owned()));
     }
     let folder = data_folder(settings.data_folder())
         .map_err(|error| wrong(format!("{error}. Or give an absolute path")))?;
-    let there = Some(folder.join(path)).filter(|path| path.is_file());
-    there.ok_or_else(|| {
+    let found = Some(folder.join(path)).filter(|path| path.is_file());
+    found.ok_or_else(|| {
         wrong(format!("there is no such file in {}; correct it, or give an absolute path", folder.display()))
     })
 }
 
 /// MNIST, from the four IDX files in `mnist` within the data folder, compressed or not.
 pub fn mnist(data: &Path, part: Part) -> Result<Images, ReadError> {
-    like_mnist(&data.join("mnist"), part)
+    mnist_files(&data.join("mnist"), part)
 }
 
 /// Fashion-MNIST, from the four IDX files in `fashion-mnist` within the data folder, compressed or not.
 pub fn fashion_mnist(data: &Path, part: Part) -> Result<Images, ReadError> {
-    like_mnist(&data.join("fashion-mnist"), part)
+    mnist_files(&data.join("fashion-mnist"), part)
 }
 
 /// Why data could not be read.
@@ -202,8 +202,8 @@ impl ReadError {
     }
 
     /// What is wrong, with the command that fetches this set.
-    pub fn told_of(&self, set: &str) -> String {
-        Told { error: self, set: Some(set) }.to_string()
+    pub fn message_for_set(&self, set: &str) -> String {
+        ReadErrorMessage { error: self, set: Some(set) }.to_string()
     }
 
     fn damaged(file: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
@@ -212,19 +212,19 @@ impl ReadError {
 }
 
 /// An error, and the set it is about, if there is one that can be fetched.
-struct Told<'e> {
+struct ReadErrorMessage<'e> {
     error: &'e ReadError,
     set: Option<&'e str>,
 }
 
-impl Told<'_> {
-    fn get(&self) -> String {
+impl ReadErrorMessage<'_> {
+    fn fetch_hint(&self) -> String {
         self.set.map_or("see: ebbflow data list".to_owned(), |set| {
             format!("fetch it with: ebbflow data get {set}")
         })
     }
 
-    fn get_again(&self) -> String {
+    fn refetch_hint(&self) -> String {
         let with = self.set.map_or(String::new(), |set| format!(" with: ebbflow data get {set} --force"));
         format!("fetch the file again{with}")
     }
@@ -232,11 +232,11 @@ impl Told<'_> {
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Told { error: self, set: None }.fmt(f)
+        ReadErrorMessage { error: self, set: None }.fmt(f)
     }
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ReadErrorMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.error {
             ReadError::NoFolder => {
@@ -244,7 +244,7 @@ impl fmt::Display for Told<'_> {
             }
             ReadError::NotAFolder { folder, named_by } if *named_by == DataFolder::CACHE => {
                 write!(f, "no data was put into {} yet; ", folder.display())?;
-                write!(f, "{}. Or name a folder with --data or {DATA_VARIABLE}", self.get())
+                write!(f, "{}. Or name a folder with --data or {DATA_VARIABLE}", self.fetch_hint())
             }
             ReadError::NotAFolder { folder, named_by } => {
                 write!(
@@ -256,20 +256,20 @@ impl fmt::Display for Told<'_> {
             ReadError::Missing { folder, names } => {
                 let (folder, names) = (folder.display(), names.join(" or "));
                 write!(f, "{folder}: expected {names}, found neither; ")?;
-                write!(f, "{}, or put the published file there", self.get())
+                write!(f, "{}, or put the published file there", self.fetch_hint())
             }
             ReadError::Io { file, source } => {
                 write!(f, "{}: cannot be read: {source}; check the path and who may read it", file.display())
             }
             ReadError::Damaged { file, expected, found } => {
                 let file = file.display();
-                write!(f, "{file}: expected {expected}, found {found}; {}", self.get_again())
+                write!(f, "{file}: expected {expected}, found {found}; {}", self.refetch_hint())
             }
             ReadError::Unfit { file, expected, found, remedy } => {
                 write!(f, "{}: expected {expected}, found {found}; {remedy}", file.display())
             }
             ReadError::TooLarge { file, n_bytes } => {
-                let (file, limit) = (file.display(), content::LIMIT);
+                let (file, limit) = (file.display(), content::MAX_BYTES);
                 write!(f, "{file}: declares {n_bytes} bytes, expected at most {limit}; ")?;
                 write!(f, "fetch the file again, or split it")
             }
@@ -279,7 +279,7 @@ impl fmt::Display for Told<'_> {
                     f,
                     "{file}: label of sample {sample_idx}: expected below {n_classes}, found {label}; "
                 )?;
-                write!(f, "{}", self.get_again())
+                write!(f, "{}", self.refetch_hint())
             }
             ReadError::Unpaired { images, n_images, labels, n_labels } => {
                 let (images, labels) = (images.display(), labels.display());
@@ -299,7 +299,7 @@ impl std::error::Error for ReadError {
     }
 }
 
-fn there(folder: Option<DataFolder>) -> Result<PathBuf, ReadError> {
+fn existing_folder(folder: Option<DataFolder>) -> Result<PathBuf, ReadError> {
     match folder {
         None => Err(ReadError::NoFolder),
         Some(folder) if folder.path.is_dir() => Ok(folder.path),
@@ -307,7 +307,7 @@ fn there(folder: Option<DataFolder>) -> Result<PathBuf, ReadError> {
     }
 }
 
-fn like_mnist(folder: &Path, part: Part) -> Result<Images, ReadError> {
+fn mnist_files(folder: &Path, part: Part) -> Result<Images, ReadError> {
     let prefix = match part {
         Part::Train => "train",
         Part::Test => "t10k",

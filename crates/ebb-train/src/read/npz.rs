@@ -49,7 +49,7 @@ impl fmt::Debug for Array {
             Values::Floats(_) => "floats",
             Values::Integers(_) => "integers",
         };
-        write!(f, "{} {kind}", times(&self.shape))
+        write!(f, "{} {kind}", shape_text(&self.shape))
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) fn arrays(file: &Path, content: impl Read + Seek) -> Result<Arrays, R
     let mut read = |name: &str| array(file, name, archive.content(&format!("{name}.npy"))?);
     let (x, y) = (read("x")?, read("y")?);
     let unfit = |expected: &str, found: &Array| {
-        Err(ReadError::unfit(file, expected, times(&found.shape), "save arrays of other shapes"))
+        Err(ReadError::unfit(file, expected, shape_text(&found.shape), "save arrays of other shapes"))
     };
     if !(2..=4).contains(&x.shape.len()) {
         return unfit("`x` in 2 to 4 dimensions, of which the first counts the samples", &x);
@@ -100,7 +100,7 @@ fn array(path: &Path, name: &str, mut content: Vec<u8>) -> Result<Array, ReadErr
     content.drain(..n_header);
     if n_declared == 0 || n_declared != content.len() as u128 {
         let expected =
-            format!("{n_declared} bytes of values in `{name}` ({}), and at least one", times(&shape));
+            format!("{n_declared} bytes of values in `{name}` ({}), and at least one", shape_text(&shape));
         return Err(unfit(expected, content.len().to_string()));
     }
     let values = match kind.as_str() {
@@ -142,9 +142,9 @@ impl Header {
             return Err((format!("a header of {n_bytes} bytes of `{name}`"), content.len().to_string()));
         };
         let text = String::from_utf8_lossy(text);
-        let quoted = field(&text, "descr").and_then(|rest| rest.strip_prefix('\''));
+        let quoted = header_field(&text, "descr").and_then(|rest| rest.strip_prefix('\''));
         let kind = quoted.and_then(|rest| rest.split_once('\'')).map(|(kind, _)| kind.to_owned());
-        let in_order = field(&text, "fortran_order").is_some_and(|rest| rest.starts_with("False"));
+        let in_order = header_field(&text, "fortran_order").is_some_and(|rest| rest.starts_with("False"));
         match (kind, shape(&text)) {
             (Some(kind), Some(shape)) if in_order => Ok(Header { n_bytes, kind, shape }),
             _ => Err((format!("`{name}` of numbers of one kind, in C order"), short(text.trim()))),
@@ -153,21 +153,24 @@ impl Header {
 }
 
 /// What stands behind a key of a Python dictionary.
-fn field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
+fn header_field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
     let (_, rest) = header.split_once(&format!("'{key}':"))?;
     Some(rest.trim_start())
 }
 
 /// As many dimensions as NumPy can write.
-const MOST_SIZES: usize = 64;
+const MAX_DIMENSIONS: usize = 64;
 
 fn shape(header: &str) -> Option<Vec<usize>> {
-    let (inside, _) = field(header, "shape")?.strip_prefix('(')?.split_once(')')?;
+    let (inside, _) = header_field(header, "shape")?.strip_prefix('(')?.split_once(')')?;
     let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
-    sizes.map(|size| size.parse().ok()).collect::<Option<Vec<_>>>().filter(|sizes| sizes.len() <= MOST_SIZES)
+    sizes
+        .map(|size| size.parse().ok())
+        .collect::<Option<Vec<_>>>()
+        .filter(|sizes| sizes.len() <= MAX_DIMENSIONS)
 }
 
-fn times(shape: &[usize]) -> String {
+fn shape_text(shape: &[usize]) -> String {
     shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" x ")
 }
 
@@ -333,10 +336,10 @@ pub(crate) mod tests {
         assert_eq!(read(&doubles).unwrap_err(), format!("{expected}; {remedy}"));
         let nan = zip(&[("x.npy", npy("<f4", "2, 1", &[0, 0, 0, 0, 0, 0, 0xc0, 0x7f])), y()], false);
         check(&nan, "expected finite numbers in `x`, found NaN at place 1");
-        let turned = npy("|u1", "2, 1", &[0; 2]);
-        let turned = String::from_utf8_lossy(&turned).replace("False", "True ");
-        let turned = [&b"\x93NUMPY"[..], &turned.as_bytes()["\u{fffd}NUMPY".len()..]].concat();
-        let error = read(&zip(&[("x.npy", turned), y()], false)).unwrap_err();
+        let fortran = npy("|u1", "2, 1", &[0; 2]);
+        let fortran = String::from_utf8_lossy(&fortran).replace("False", "True ");
+        let fortran = [&b"\x93NUMPY"[..], &fortran.as_bytes()["\u{fffd}NUMPY".len()..]].concat();
+        let error = read(&zip(&[("x.npy", fortran), y()], false)).unwrap_err();
         assert!(
             error.starts_with("at: expected `x` of numbers of one kind, in C order, found \"{'descr'"),
             "{error}"

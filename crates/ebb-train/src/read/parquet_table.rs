@@ -21,8 +21,8 @@ use parquet::file::serialized_reader::{SerializedFileReader, SerializedPageReade
 use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor};
 
 use super::ReadError;
-use super::content::{LIMIT, MOST_PER_COMPRESSED_BYTE};
-use super::table::{Builder, Meant, Place, Table, TableForm, Value, distinct};
+use super::content::{MAX_BYTES, MAX_BYTES_PER_COMPRESSED_BYTE};
+use super::table::{ColumnBuilder, ColumnRole, RowLocation, Table, TableForm, Value, distinct};
 
 /// What a Parquet file begins and ends with.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
@@ -33,27 +33,27 @@ const WRITE_AGAIN: &str = "fetch the file again, or write it again";
 pub(super) fn file_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
     check(file, form)?;
     let opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
-    guarded(file, || names(file, &open(file, opened)?))
+    catch_panics(file, || names(file, &open(file, opened)?))
 }
 
 /// The columns of a file that mean something.
 pub(super) fn file_table(
     file: &Path,
     form: TableForm<'_>,
-    meant: impl Fn(&str) -> Option<Meant>,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
 ) -> Result<Table, ReadError> {
     check(file, form)?;
     let bytes = fs::read(file).map_err(|source| ReadError::io(file, source))?;
-    table(file, bytes.into(), meant)
+    table(file, bytes.into(), role_of)
 }
 
 /// The columns that mean something.
 pub(super) fn table(
     file: &Path,
     bytes: Bytes,
-    meant: impl Fn(&str) -> Option<Meant>,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
 ) -> Result<Table, ReadError> {
-    guarded(file, || columns(file, bytes, meant))
+    catch_panics(file, || columns(file, bytes, role_of))
 }
 
 fn check(file: &Path, form: TableForm<'_>) -> Result<(), ReadError> {
@@ -62,53 +62,57 @@ fn check(file: &Path, form: TableForm<'_>) -> Result<(), ReadError> {
         return Err(ReadError::unfit(file, expected, "a Parquet file", "leave those out"));
     }
     let n_bytes = fs::metadata(file).map_err(|source| ReadError::io(file, source))?.len();
-    if n_bytes > LIMIT {
+    if n_bytes > MAX_BYTES {
         return Err(ReadError::TooLarge { file: file.to_owned(), n_bytes: u128::from(n_bytes) });
     }
     Ok(())
 }
 
 /// Pages are checked before the library has them, but it asserts more than can be foreseen.
-fn guarded<T>(file: &Path, read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
-    keep_quiet_about_guarded();
-    GUARDED.set(true);
+fn catch_panics<T>(file: &Path, read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
+    silence_caught_panics();
+    IS_CATCHING.set(true);
     let done = catch_unwind(AssertUnwindSafe(read));
-    GUARDED.set(false);
+    IS_CATCHING.set(false);
     done.unwrap_or_else(|_| {
         Err(ReadError::unfit(file, "a whole Parquet file", "what cannot be read", WRITE_AGAIN))
     })
 }
 
 thread_local! {
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
+    static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What panics there is answered with an error, and need not be printed as well.
-fn keep_quiet_about_guarded() {
+fn silence_caught_panics() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
         let usual = take_hook();
         set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
+            if !IS_CATCHING.get() {
                 usual(panic);
             }
         }));
     });
 }
 
-fn columns(file: &Path, bytes: Bytes, meant: impl Fn(&str) -> Option<Meant>) -> Result<Table, ReadError> {
+fn columns(
+    file: &Path,
+    bytes: Bytes,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
+) -> Result<Table, ReadError> {
     let reader = open(file, bytes.clone())?;
     let names = names(file, &reader)?;
     let chosen: Vec<_> = names
         .into_iter()
         .enumerate()
-        .filter_map(|(at, name)| Some((at, Builder::new(meant(&name)?), name)))
+        .filter_map(|(at, name)| Some((at, ColumnBuilder::new(role_of(&name)?), name)))
         .collect();
     let n_rows = n_rows(file, &reader, bytes.len(), chosen.len())?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let mut columns = Vec::with_capacity(chosen.len());
     for (at, mut builder, name) in chosen {
-        let chunks = Chunks { file, bytes: &bytes, name: &name, form: schema.column(at) };
+        let chunks = ColumnChunks { file, bytes: &bytes, name: &name, form: schema.column(at) };
         chunks.check_form()?;
         let mut first_row = 0;
         for group in reader.metadata().row_groups() {
@@ -150,7 +154,8 @@ fn n_rows(
     }
     // Equal values take next to no room, but not this little.
     let n_taken = n_rows.saturating_mul(8 * n_columns as u128);
-    if n_rows > u128::from(u32::MAX) || n_taken > n_bytes as u128 * u128::from(MOST_PER_COMPRESSED_BYTE) {
+    if n_rows > u128::from(u32::MAX) || n_taken > n_bytes as u128 * u128::from(MAX_BYTES_PER_COMPRESSED_BYTE)
+    {
         let expected = format!("no more rows than a file of {n_bytes} bytes can hold");
         return Err(ReadError::unfit(file, expected, n_rows.to_string(), WRITE_AGAIN));
     }
@@ -158,14 +163,14 @@ fn n_rows(
 }
 
 /// Where the values of a column are.
-struct Chunks<'c> {
+struct ColumnChunks<'c> {
     file: &'c Path,
     bytes: &'c Bytes,
     name: &'c str,
     form: ColumnDescPtr,
 }
 
-impl Chunks<'_> {
+impl ColumnChunks<'_> {
     /// Whether each row has one value, of a kind that can be used.
     fn check_form(&self) -> Result<(), ReadError> {
         let form = &self.form;
@@ -187,14 +192,14 @@ impl Chunks<'_> {
         group: &RowGroupMetaData,
         at: usize,
         first_row: usize,
-        to: &mut Builder,
+        to: &mut ColumnBuilder,
     ) -> Result<usize, ReadError> {
         let n_rows = group.num_rows() as usize;
         let Some(chunk) = group.columns().get(at) else {
             let expected = format!("column \"{}\" in each row group", self.name);
             return Err(ReadError::unfit(self.file, expected, "none", WRITE_AGAIN));
         };
-        let mut rows = Rows { chunks: self, row: first_row, end: first_row + n_rows, to };
+        let mut rows = RowReader { chunks: self, row: first_row, end: first_row + n_rows, to };
         match self.reader(chunk, n_rows)? {
             ColumnReader::BoolColumnReader(reader) => {
                 rows.add(reader, |&value| Some(Value::Whole(i128::from(value))))
@@ -246,7 +251,7 @@ impl Chunks<'_> {
         let stored = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build();
         let pages = stored.and_then(|chunk| {
             let stored = SerializedPageReader::new(Arc::new(self.bytes.clone()), &chunk, n_rows, None)?;
-            Ok(Pages { stored, compressed, has_dictionary: false })
+            Ok(CheckedPages { stored, compressed, has_dictionary: false })
         });
         let pages = pages.map_err(|error| refuse(self.file, format!("column \"{}\"", self.name), &error))?;
         Ok(get_column_reader(self.form.clone(), Box::new(pages)))
@@ -263,14 +268,14 @@ fn unsigned(form: &ColumnDescriptor) -> bool {
 }
 
 /// The rows of a group that are still to come.
-struct Rows<'c> {
-    chunks: &'c Chunks<'c>,
+struct RowReader<'c> {
+    chunks: &'c ColumnChunks<'c>,
     row: usize,
     end: usize,
-    to: &'c mut Builder,
+    to: &'c mut ColumnBuilder,
 }
 
-impl Rows<'_> {
+impl RowReader<'_> {
     /// Adds all that a column has in this group, which must be a value, or nothing, for each row.
     fn add<T: DataType>(
         &mut self,
@@ -278,8 +283,8 @@ impl Rows<'_> {
         value_of: impl for<'v> Fn(&'v T::T) -> Option<Value<'v>>,
     ) -> Result<(), ReadError> {
         const TOGETHER: usize = 1 << 12;
-        let Chunks { file, name, form, .. } = self.chunks;
-        let place = |row: usize| format!("{}, column \"{name}\"", Place::Row(row + 1));
+        let ColumnChunks { file, name, form, .. } = self.chunks;
+        let place = |row: usize| format!("{}, column \"{name}\"", RowLocation::Row(row + 1));
         let n_expected = self.end - self.row;
         let miscounted = |found: String| {
             let expected = format!("{n_expected} rows of a group in column \"{name}\"");
@@ -300,8 +305,8 @@ impl Rows<'_> {
             }
             let mut present = values.iter();
             for idx in 0..n_read {
-                let there = form.max_def_level() == 0 || levels.get(idx) == Some(&form.max_def_level());
-                let value = match there.then(|| present.next()).flatten() {
+                let is_present = form.max_def_level() == 0 || levels.get(idx) == Some(&form.max_def_level());
+                let value = match is_present.then(|| present.next()).flatten() {
                     None => Value::Nothing,
                     Some(value) => value_of(value).ok_or_else(|| {
                         let expected = format!("text in {}", place(self.row));
@@ -316,13 +321,13 @@ impl Rows<'_> {
 }
 
 /// The pages of a column, decompressed and checked one by one.
-struct Pages {
+struct CheckedPages {
     stored: SerializedPageReader<Bytes>,
     compressed: bool,
     has_dictionary: bool,
 }
 
-impl Pages {
+impl CheckedPages {
     /// What the library believes of a page: memory is taken for what a dictionary declares, and for what is
     /// declared within pages of differences.
     fn check(&mut self, page: &Page) -> ParquetResult<()> {
@@ -348,9 +353,9 @@ impl Pages {
 }
 
 /// Snappy cannot grow a byte to more than this: its longest copy makes 64 of 3.
-const MOST_PER_SNAPPY_BYTE: usize = 22;
+const MAX_BYTES_PER_SNAPPY_BYTE: usize = 22;
 
-impl PageReader for Pages {
+impl PageReader for CheckedPages {
     fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
         let Some(mut page) = self.stored.get_next_page()? else { return Ok(None) };
         if self.compressed {
@@ -369,7 +374,7 @@ impl PageReader for Pages {
     }
 }
 
-impl Iterator for Pages {
+impl Iterator for CheckedPages {
     type Item = ParquetResult<Page>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -393,7 +398,7 @@ fn decompressed(mut page: Page) -> ParquetResult<Page> {
     };
     // A page of nothing but nothings has no values to compress.
     let n_bytes = if stored.is_empty() { 0 } else { snap::raw::decompress_len(stored).map_err(external)? };
-    if n_bytes > stored.len().saturating_mul(MOST_PER_SNAPPY_BYTE) {
+    if n_bytes > stored.len().saturating_mul(MAX_BYTES_PER_SNAPPY_BYTE) {
         return Err(broken(format!("{n_bytes} bytes out of {}", stored.len())));
     }
     let mut whole = vec![0; start + n_bytes];
@@ -424,8 +429,8 @@ mod tests {
     fn parsed(bytes: &[u8]) -> Result<Table, String> {
         let meant = |name: &str| match name {
             "id.list.element" | "empty" => None,
-            "colour" => Some(Meant::Category),
-            _ => Some(Meant::Number),
+            "colour" => Some(ColumnRole::Category),
+            _ => Some(ColumnRole::Number),
         };
         parse::parquet(bytes, meant).map_err(|error| error.to_string())
     }
@@ -467,15 +472,15 @@ mod tests {
         };
         let remedy = "correct it, list the column as categorical, or leave it out";
         let message = format!("a number in row 1, column \"colour\", found \"red\"; {remedy}");
-        check(DEFAULT, "colour", Meant::Number, &message);
+        check(DEFAULT, "colour", ColumnRole::Number, &message);
         let message = format!("a number in row 1, column \"empty\", found nothing; {remedy}");
-        check(DEFAULT, "empty", Meant::Number, &message);
+        check(DEFAULT, "empty", ColumnRole::Number, &message);
         let message = "numbers or text in column \"id.list.element\", found a list; \
                        convert the column, or leave it out";
-        check(DEFAULT, "id.list.element", Meant::Number, message);
+        check(DEFAULT, "id.list.element", ColumnRole::Number, message);
         let message = "column \"size\" uncompressed or compressed by Snappy, found ZSTD(ZstdLevel(1)); \
                        write it again with compression=\"snappy\"";
-        check(ZSTD, "size", Meant::Number, message);
+        check(ZSTD, "size", ColumnRole::Number, message);
         let form = TableForm { separator: Some(b';'), ..TableForm::default() };
         let message = "at: expected a CSV file, since columns, comment or separator are given, \
                        found a Parquet file; leave those out";
@@ -514,16 +519,18 @@ mod tests {
     }
 
     #[test]
-    fn as_many_values_as_rows() {
+    fn a_column_has_one_value_per_row() {
         let reader = open(Path::new("at"), Bytes::from_static(PLAIN)).unwrap();
         let group = reader.metadata().row_group(0);
         let bytes = Bytes::from_static(PLAIN);
         let form = reader.metadata().file_metadata().schema_descr().column(1);
-        let chunks = Chunks { file: Path::new("at"), bytes: &bytes, name: "size", form };
+        let chunks = ColumnChunks { file: Path::new("at"), bytes: &bytes, name: "size", form };
         for (n_rows, found) in [(299, "more"), (301, "300")] {
             let changed = group.clone().into_builder().set_num_rows(n_rows).build().unwrap();
-            let error =
-                chunks.read(&changed, 1, 0, &mut Builder::new(Meant::Number)).unwrap_err().to_string();
+            let error = chunks
+                .read(&changed, 1, 0, &mut ColumnBuilder::new(ColumnRole::Number))
+                .unwrap_err()
+                .to_string();
             let expected = format!("at: expected {n_rows} rows of a group in column \"size\", found {found}");
             assert_eq!(error, format!("{expected}; fetch the file again, or write it again"));
         }
@@ -537,15 +544,15 @@ mod tests {
             encoding: Encoding::PLAIN,
             is_sorted: false,
         };
-        let told = |buf: &[u8]| {
+        let outcome = |buf: &[u8]| {
             decompressed(page(buf)).map(|page| page.buffer().len()).map_err(|error| error.to_string())
         };
         let zeros = snap::raw::Encoder::new().compress_vec(&[0; 100_000]).unwrap();
         assert!(zeros.len() * 20 < 100_000, "as small as it gets");
-        assert_eq!((told(&zeros), told(&[])), (Ok(100_000), Ok(0)));
+        assert_eq!((outcome(&zeros), outcome(&[])), (Ok(100_000), Ok(0)));
         // Two gigabytes, declared in seven bytes.
         let bomb = [0xff, 0xff, 0xff, 0xff, 0x07, 0, 0];
-        assert_eq!(told(&bomb), Err("Parquet error: 2147483647 bytes out of 7".to_owned()));
+        assert_eq!(outcome(&bomb), Err("Parquet error: 2147483647 bytes out of 7".to_owned()));
 
         let schema = parse_message_type("message table { required int64 size; }").unwrap();
         let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::default()).unwrap();

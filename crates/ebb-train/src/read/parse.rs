@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::content::{Content, NO_FILE};
 use super::{
-    Arrays, Images, Meant, ReadError, Roles, Table, TableForm, cifar, csv_table, emnist, idx, npz as archive,
-    parquet_table, shakespeare,
+    Arrays, ColumnRole, Images, ReadError, Roles, Table, TableForm, cifar, csv_table, emnist, idx,
+    npz as archive, parquet_table, shakespeare,
 };
 
 fn no_file() -> &'static Path {
@@ -57,15 +57,15 @@ pub fn shakespeare_leaf(bytes: &[u8]) -> Result<Roles, ReadError> {
 pub fn csv(
     bytes: &[u8],
     form: TableForm<'_>,
-    meant: impl Fn(&str) -> Option<Meant>,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
 ) -> Result<Table, ReadError> {
     let names = csv_table::names(Content::of_bytes(bytes), form)?;
-    csv_table::table(Content::of_bytes(bytes), form, names, meant)
+    csv_table::table(Content::of_bytes(bytes), form, names, role_of)
 }
 
 /// A Parquet file.
-pub fn parquet(bytes: &[u8], meant: impl Fn(&str) -> Option<Meant>) -> Result<Table, ReadError> {
-    parquet_table::table(no_file(), bytes.to_vec().into(), meant)
+pub fn parquet(bytes: &[u8], role_of: impl Fn(&str) -> Option<ColumnRole>) -> Result<Table, ReadError> {
+    parquet_table::table(no_file(), bytes.to_vec().into(), role_of)
 }
 
 /// A NumPy archive.

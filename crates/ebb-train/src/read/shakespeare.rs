@@ -80,7 +80,7 @@ fn not_empty(file: &Path, roles: Roles) -> Result<Roles, ReadError> {
 
 /// One line of the first form.
 #[derive(Deserialize)]
-struct Line {
+struct RoleLine {
     user: String,
     text: String,
 }
@@ -100,7 +100,7 @@ pub(super) fn read_lines(content: Content<'_>) -> Result<Roles, ReadError> {
         let refuse = |expected: &str, found: String| {
             ReadError::damaged(file, format!("{expected} in line {line_number}"), found)
         };
-        let Line { user, text } = serde_json::from_slice(&line)
+        let RoleLine { user, text } = serde_json::from_slice(&line)
             .map_err(|error| refuse("an object with `user` and `text`", error.to_string()))?;
         if !names.insert(user.clone()) {
             return Err(refuse("another role", format!("\"{user}\" again")));
@@ -125,12 +125,12 @@ pub(super) fn read_lines(content: Content<'_>) -> Result<Roles, ReadError> {
 struct Leaf {
     users: Vec<String>,
     num_samples: Vec<u64>,
-    user_data: BTreeMap<String, Spelt>,
+    user_data: BTreeMap<String, LeafUser>,
 }
 
 /// What a user of the second form says.
 #[derive(Deserialize)]
-struct Spelt {
+struct LeafUser {
     x: Sequences,
     y: Vec<Symbol>,
 }
@@ -147,17 +147,17 @@ pub(super) fn read_leaf(content: Content<'_>) -> Result<Roles, ReadError> {
     }
     let mut all = Roles::default();
     for (name, n_samples) in users.into_iter().zip(num_samples) {
-        let Some(spelt) = user_data.remove(&name) else {
+        let Some(user) = user_data.remove(&name) else {
             return Err(ReadError::damaged(file, format!("\"{name}\" once in `user_data`"), "nothing left"));
         };
-        let (n_x, n_y) = (spelt.x.starts.len(), spelt.y.len());
+        let (n_x, n_y) = (user.x.starts.len(), user.y.len());
         if n_x as u64 != n_samples || n_y as u64 != n_samples {
             let expected =
                 format!("{n_samples} sequences of \"{name}\" in `x` and as many characters in `y`");
             return Err(ReadError::damaged(file, expected, format!("{n_x} and {n_y}")));
         }
         if n_x > 0 {
-            let starts = spelt.write(&mut all.text);
+            let starts = user.write(&mut all.text);
             all.roles.push(Role { name, starts });
         }
     }
@@ -175,15 +175,15 @@ fn parse(file: &Path, content: impl Read) -> Result<Leaf, ReadError> {
     })
 }
 
-impl Spelt {
+impl LeafUser {
     /// Adds the text, and says where in it the sequences begin.
     fn write(&self, text: &mut Vec<u8>) -> Vec<u32> {
         let mut starts: Vec<u32> = Vec::with_capacity(self.y.len());
         for (idx, (&at, &Symbol(next))) in self.x.starts.iter().zip(&self.y).enumerate() {
             let sequence = &self.x.text[at..at + STEPS];
-            let goes_on =
+            let is_continued =
                 idx > 0 && at == self.x.starts[idx - 1] + 1 && sequence[STEPS - 1] == self.y[idx - 1].0;
-            if goes_on {
+            if is_continued {
                 starts.push(starts[idx - 1] + 1);
             } else {
                 starts.push(position(text.len()));
@@ -227,7 +227,7 @@ impl Sequences {
 }
 
 /// The place of every ASCII character among the symbols, or [`NONE`].
-const PLACES: [u8; 128] = {
+const SYMBOL_OF_CHAR: [u8; 128] = {
     let mut places = [NONE; 128];
     let mut at = 0;
     while at < SYMBOLS.len() {
@@ -239,7 +239,7 @@ const PLACES: [u8; 128] = {
 const NONE: u8 = u8::MAX;
 
 fn symbol(c: char) -> Result<u8, String> {
-    match PLACES.get(c as usize) {
+    match SYMBOL_OF_CHAR.get(c as usize) {
         Some(&place) if place != NONE => Ok(place),
         _ => Err(format!("{c:?}")),
     }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     /// A user's sequences and next characters, as LEAF cuts them.
-    fn cut(text: &str) -> Value {
+    fn leaf_samples(text: &str) -> Value {
         let n_samples = text.len().saturating_sub(STEPS);
         let x: Vec<_> = (0..n_samples).map(|at| &text[at..at + STEPS]).collect();
         let y: Vec<_> = (0..n_samples).map(|at| &text[at + STEPS..=at + STEPS]).collect();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     /// A sequence and what follows, spelt out.
-    fn spelt(roles: &Roles, role_idx: usize, sample_idx: usize) -> (String, char) {
+    fn sample_text(roles: &Roles, role_idx: usize, sample_idx: usize) -> (String, char) {
         let start = roles.roles[role_idx].starts[sample_idx] as usize;
         let character = |&place: &u8| char::from(SYMBOLS[usize::from(place)]);
         let sequence = roles.text[start..start + STEPS].iter().map(character).collect();
@@ -384,13 +384,17 @@ mod tests {
         for (role_idx, text) in [first.as_str(), &second].into_iter().enumerate() {
             for at in 0..roles.roles[role_idx].starts.len() {
                 let next = char::from(text.as_bytes()[at + STEPS]);
-                assert_eq!(spelt(&roles, role_idx, at), (text[at..at + STEPS].to_owned(), next));
+                assert_eq!(sample_text(&roles, role_idx, at), (text[at..at + STEPS].to_owned(), next));
             }
         }
-        let users = [("PUCK", cut(&first)), ("SHORT", cut(&short)), ("Bottom \"B\"", cut(&second))];
-        let spelt_out = leaf(&users).to_string();
-        assert_eq!(read(LEAF, spelt_out.as_bytes()).unwrap(), roles);
-        assert_eq!(read("all_data.json.gz", &gzip(spelt_out.as_bytes())).unwrap(), roles);
+        let users = [
+            ("PUCK", leaf_samples(&first)),
+            ("SHORT", leaf_samples(&short)),
+            ("Bottom \"B\"", leaf_samples(&second)),
+        ];
+        let leaf_json = leaf(&users).to_string();
+        assert_eq!(read(LEAF, leaf_json.as_bytes()).unwrap(), roles);
+        assert_eq!(read("all_data.json.gz", &gzip(leaf_json.as_bytes())).unwrap(), roles);
         assert_eq!(read("leaf-roles.jsonl.gz", &gzip(lines.as_bytes())).unwrap(), roles);
     }
 
@@ -401,10 +405,10 @@ mod tests {
         let held = json!({ "x": [one, two, speech(2, 80), one], "y": ["?", speech(81, 1), "!", "."] });
         let roles = read(LEAF, leaf(&[("A", held)]).to_string().as_bytes()).unwrap();
         assert_eq!(roles.roles[0].starts, [0, 81, 82, 81 + 82]);
-        assert_eq!(spelt(&roles, 0, 0), (one.clone(), '?'));
-        assert_eq!(spelt(&roles, 0, 1), (two, char::from(speech(81, 1).as_bytes()[0])));
-        assert_eq!(spelt(&roles, 0, 2), (speech(2, 80), '!'));
-        assert_eq!(spelt(&roles, 0, 3), (one, '.'));
+        assert_eq!(sample_text(&roles, 0, 0), (one.clone(), '?'));
+        assert_eq!(sample_text(&roles, 0, 1), (two, char::from(speech(81, 1).as_bytes()[0])));
+        assert_eq!(sample_text(&roles, 0, 2), (speech(2, 80), '!'));
+        assert_eq!(sample_text(&roles, 0, 3), (one, '.'));
     }
 
     #[test]
@@ -438,7 +442,7 @@ mod tests {
     #[test]
     fn objects_that_are_not_leafs() {
         let expected = "expected LEAF's JSON object of `users`, `num_samples` and `user_data`, found";
-        let whole = leaf(&[("A", cut(&speech(0, 90)))]);
+        let whole = leaf(&[("A", leaf_samples(&speech(0, 90)))]);
         let text = whole.to_string();
         for n_left in 0..text.len() {
             let error = read(LEAF, &text.as_bytes()[..n_left]).unwrap_err();
@@ -487,7 +491,7 @@ mod tests {
         let message = "expected a whole gzip file, found one that breaks off";
         for (name, content) in [
             ("leaf-roles.jsonl.gz", line("A", &speech(0, 90))),
-            ("all_data.json.gz", leaf(&[("A", cut(&speech(0, 90)))]).to_string()),
+            ("all_data.json.gz", leaf(&[("A", leaf_samples(&speech(0, 90)))]).to_string()),
         ] {
             let whole = gzip(content.as_bytes());
             for n_left in 2..whole.len() {

@@ -22,7 +22,7 @@ pub struct TableForm<'f> {
 
 /// How the values of a column are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meant {
+pub enum ColumnRole {
     /// Each is a number.
     Number,
     /// Each is the name of one of a few; nothing is a name like the others.
@@ -48,7 +48,7 @@ pub enum Column {
     /// Names out of a list, in which they stand in the order they first occur.
     Categories {
         /// For each row the place of its name.
-        places: Vec<u32>,
+        codes: Vec<u32>,
         /// The list.
         names: Vec<String>,
     },
@@ -63,30 +63,30 @@ impl fmt::Debug for Table {
 
 /// Where in its file a row of a table stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RowLocation {
     /// The line of a CSV file, compressed or not, from 1.
     Line(u64),
     /// The row of a Parquet file, from 1.
     Row(usize),
 }
 
-impl Place {
+impl RowLocation {
     /// Where a row of a table stands that was read from this file. A CSV file is read once more, up to that row.
-    pub fn of(file: &Path, form: TableForm<'_>, row_idx: usize) -> Place {
+    pub fn of(file: &Path, form: TableForm<'_>, row_idx: usize) -> RowLocation {
         let line = || match is_parquet(file) {
             Ok(false) => csv_table::line(Content::open(file)?, form, row_idx),
             _ => Ok(None),
         };
         // What is no longer there has no lines.
-        line().ok().flatten().map_or(Place::Row(row_idx + 1), Place::Line)
+        line().ok().flatten().map_or(RowLocation::Row(row_idx + 1), RowLocation::Line)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RowLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(line) => write!(f, "line {line}"),
-            Place::Row(row) => write!(f, "row {row}"),
+            RowLocation::Line(line) => write!(f, "line {line}"),
+            RowLocation::Row(row) => write!(f, "row {row}"),
         }
     }
 }
@@ -105,13 +105,13 @@ pub fn table_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, Read
 pub fn table(
     file: &Path,
     form: TableForm<'_>,
-    meant: impl Fn(&str) -> Option<Meant>,
+    role_of: impl Fn(&str) -> Option<ColumnRole>,
 ) -> Result<Table, ReadError> {
     if is_parquet(file)? {
-        parquet_table::file_table(file, form, meant)
+        parquet_table::file_table(file, form, role_of)
     } else {
         let names = csv_table::names(Content::open(file)?, form)?;
-        csv_table::table(Content::open(file)?, form, names, meant)
+        csv_table::table(Content::open(file)?, form, names, role_of)
     }
 }
 
@@ -135,13 +135,13 @@ pub(super) fn distinct(names: Vec<String>) -> Result<Vec<String>, String> {
 
 /// Why a value cannot be in its column.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct RejectedValue {
     expected: &'static str,
     found: String,
     remedy: &'static str,
 }
 
-impl Refused {
+impl RejectedValue {
     /// What is wrong with the value at this place of a file.
     pub(super) fn at(self, file: &Path, place: &str) -> ReadError {
         ReadError::unfit(file, format!("{} in {place}", self.expected), self.found, self.remedy)
@@ -159,26 +159,26 @@ pub(super) enum Value<'v> {
 }
 
 /// A column as it is read.
-pub(super) enum Builder {
+pub(super) enum ColumnBuilder {
     Numbers(Vec<f64>),
-    Categories { places: Vec<u32>, known: BTreeMap<String, u32>, all_named: bool },
+    Categories { codes: Vec<u32>, code_of: BTreeMap<String, u32>, requires_name: bool },
 }
 
-impl Builder {
-    pub(super) fn new(meant: Meant) -> Builder {
-        match meant {
-            Meant::Number => Builder::Numbers(Vec::new()),
-            Meant::Category | Meant::Class => {
-                let all_named = meant == Meant::Class;
-                Builder::Categories { places: Vec::new(), known: BTreeMap::new(), all_named }
+impl ColumnBuilder {
+    pub(super) fn new(role: ColumnRole) -> ColumnBuilder {
+        match role {
+            ColumnRole::Number => ColumnBuilder::Numbers(Vec::new()),
+            ColumnRole::Category | ColumnRole::Class => {
+                let requires_name = role == ColumnRole::Class;
+                ColumnBuilder::Categories { codes: Vec::new(), code_of: BTreeMap::new(), requires_name }
             }
         }
     }
 
     /// Adds a value. No number is what 32 bits do not hold, and no class is one without a name.
-    pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), Refused> {
+    pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), RejectedValue> {
         match self {
-            Builder::Numbers(numbers) => {
+            ColumnBuilder::Numbers(numbers) => {
                 let (number, found) = match value {
                     Value::Nothing => (f64::NAN, "nothing".to_owned()),
                     Value::Text(text) => (text.parse().unwrap_or(f64::NAN), short(text)),
@@ -187,32 +187,32 @@ impl Builder {
                 };
                 if !(number as f32).is_finite() {
                     let remedy = "correct it, list the column as categorical, or leave it out";
-                    return Err(Refused { expected: "a number", found, remedy });
+                    return Err(RejectedValue { expected: "a number", found, remedy });
                 }
                 numbers.push(number);
             }
-            Builder::Categories { places, known, all_named } => {
-                let unnamed = match value {
+            ColumnBuilder::Categories { codes: places, code_of: known, requires_name: all_named } => {
+                let is_unnamed = match value {
                     Value::Nothing => true,
                     Value::Text(text) => text.trim().is_empty(),
                     Value::Whole(_) | Value::Real(_) => false,
                 };
-                if *all_named && unnamed {
+                if *all_named && is_unnamed {
                     let (found, remedy) = ("nothing".to_owned(), "fill it in, or take out the row");
-                    return Err(Refused { expected: "a class", found, remedy });
+                    return Err(RejectedValue { expected: "a class", found, remedy });
                 }
-                let mut place = |name: &str| match known.get(name) {
-                    Some(&place) => place,
+                let mut code_for = |name: &str| match known.get(name) {
+                    Some(&code) => code,
                     None => {
                         let next = known.len() as u32;
                         *known.entry(name.to_owned()).or_insert(next)
                     }
                 };
                 places.push(match value {
-                    Value::Nothing => place(""),
-                    Value::Text(text) => place(text),
-                    Value::Whole(whole) => place(&whole.to_string()),
-                    Value::Real(real) => place(&real.to_string()),
+                    Value::Nothing => code_for(""),
+                    Value::Text(text) => code_for(text),
+                    Value::Whole(whole) => code_for(&whole.to_string()),
+                    Value::Real(real) => code_for(&real.to_string()),
                 });
             }
         }
@@ -221,11 +221,11 @@ impl Builder {
 
     pub(super) fn finish(self) -> Column {
         match self {
-            Builder::Numbers(numbers) => Column::Numbers(numbers),
-            Builder::Categories { places, known, .. } => {
+            ColumnBuilder::Numbers(numbers) => Column::Numbers(numbers),
+            ColumnBuilder::Categories { codes: places, code_of: known, .. } => {
                 let mut names = vec![String::new(); known.len()];
-                known.into_iter().for_each(|(name, place)| names[place as usize] = name);
-                Column::Categories { places, names }
+                known.into_iter().for_each(|(name, code)| names[code as usize] = name);
+                Column::Categories { codes: places, names }
             }
         }
     }
@@ -233,9 +233,9 @@ impl Builder {
 
 /// A value in quotes, cut where it is long.
 pub(super) fn short(value: &str) -> String {
-    const MOST: usize = 40;
-    let cut = value.chars().nth(MOST).is_some();
-    let kept: String = value.chars().take(MOST).collect();
+    const MAX_CHARS: usize = 40;
+    let cut = value.chars().nth(MAX_CHARS).is_some();
+    let kept: String = value.chars().take(MAX_CHARS).collect();
     format!("\"{kept}\"{}", if cut { "..." } else { "" })
 }
 
@@ -251,12 +251,12 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("table");
         fs::write(&file, content).unwrap();
-        let meant = |name: &str| match name {
+        let role_of = |name: &str| match name {
             "id" => None,
-            "colour" => Some(Meant::Category),
-            _ => Some(Meant::Number),
+            "colour" => Some(ColumnRole::Category),
+            _ => Some(ColumnRole::Number),
         };
-        table(&file, form, meant).map_err(|error| error.to_string().replace(file.to_str().unwrap(), "at"))
+        table(&file, form, role_of).map_err(|error| error.to_string().replace(file.to_str().unwrap(), "at"))
     }
 
     pub(in super::super) fn numbers(name: &str, values: &[f64]) -> (String, Column) {
@@ -265,33 +265,33 @@ pub(super) mod tests {
 
     pub(in super::super) fn colours(places: &[u32], names: &[&str]) -> (String, Column) {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        ("colour".to_owned(), Column::Categories { places: places.to_vec(), names })
+        ("colour".to_owned(), Column::Categories { codes: places.to_vec(), names })
     }
 
     #[test]
-    fn values_become_numbers_or_names() {
+    fn cells_become_numbers_or_categories() {
         let values = [Value::Text("7"), Value::Whole(7), Value::Real(7.0), Value::Real(0.5)];
-        let built = |meant, values: &[Value<'_>]| {
-            let mut column = Builder::new(meant);
+        let built = |role, values: &[Value<'_>]| {
+            let mut column = ColumnBuilder::new(role);
             values.iter().try_for_each(|&value| column.add(value)).map(|()| column.finish())
         };
-        assert_eq!(built(Meant::Number, &values), Ok(Column::Numbers(vec![7.0, 7.0, 7.0, 0.5])));
+        assert_eq!(built(ColumnRole::Number, &values), Ok(Column::Numbers(vec![7.0, 7.0, 7.0, 0.5])));
         let names = ["7", "0.5", ""].map(str::to_owned).to_vec();
         let all = [&values[..], &[Value::Nothing]].concat();
-        let expected = Column::Categories { places: vec![0, 0, 0, 1, 2], names };
-        assert_eq!(built(Meant::Category, &all), Ok(expected));
-        for (value, told) in [
+        let expected = Column::Categories { codes: vec![0, 0, 0, 1, 2], names };
+        assert_eq!(built(ColumnRole::Category, &all), Ok(expected));
+        for (value, shown) in [
             (Value::Nothing, "nothing"),
             (Value::Text("red"), "\"red\""),
             (Value::Text("1e39"), "\"1e39\""),
             (Value::Real(f64::INFINITY), "inf"),
         ] {
-            let refused = built(Meant::Number, &[value]).unwrap_err();
-            assert_eq!((refused.expected, refused.found.as_str()), ("a number", told));
+            let refused = built(ColumnRole::Number, &[value]).unwrap_err();
+            assert_eq!((refused.expected, refused.found.as_str()), ("a number", shown));
         }
-        assert_eq!(built(Meant::Class, &values), built(Meant::Category, &values));
+        assert_eq!(built(ColumnRole::Class, &values), built(ColumnRole::Category, &values));
         for value in [Value::Nothing, Value::Text(""), Value::Text(" ")] {
-            let refused = built(Meant::Class, &[Value::Text("red"), value]).unwrap_err();
+            let refused = built(ColumnRole::Class, &[Value::Text("red"), value]).unwrap_err();
             assert_eq!((refused.expected, refused.found.as_str()), ("a class", "nothing"));
         }
     }
@@ -302,7 +302,7 @@ pub(super) mod tests {
         let file = folder.path().join("table");
         let place = |content: &[u8], form: TableForm<'_>, row_idx| {
             fs::write(&file, content).unwrap();
-            Place::of(&file, form, row_idx).to_string()
+            RowLocation::of(&file, form, row_idx).to_string()
         };
         let form = TableForm::default();
         let text = b"\xef\xbb\xbf\r\nsize,colour\r\n1,red\r\n\r\n\"2\",blue\r\n#,3\r\n";
@@ -322,7 +322,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn long_values_are_cut_in_errors() {
+    fn long_values_are_shortened_in_errors() {
         assert_eq!(short("brief"), "\"brief\"");
         assert_eq!(short(&"é".repeat(41)), format!("\"{}\"...", "é".repeat(40)));
     }

@@ -38,7 +38,7 @@ fn class_counts(images: &Images) -> Vec<usize> {
 }
 
 /// Class counts and digests of the bytes after the headers.
-fn check_grey(images: &Images, counts: [usize; 10], pixels: &str, labels: &str) {
+fn check_grey_images(images: &Images, counts: [usize; 10], pixels: &str, labels: &str) {
     let n_images: usize = counts.iter().sum();
     assert_eq!(format!("{images:?}"), format!("{n_images} images of 28 x 28 x 1 in 10 classes"));
     assert_eq!(class_counts(images), counts);
@@ -83,13 +83,13 @@ fn a_file_is_within_the_data_folder_or_has_a_path() {
 #[test]
 fn real_mnist() {
     let Some(data) = real("mnist") else { return };
-    check_grey(
+    check_grey_images(
         &mnist(&data, Part::Train).unwrap(),
         [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
         "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
         "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
     );
-    check_grey(
+    check_grey_images(
         &mnist(&data, Part::Test).unwrap(),
         [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
         "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
@@ -100,13 +100,13 @@ fn real_mnist() {
 #[test]
 fn real_fashion_mnist() {
     let Some(data) = real("fashion-mnist") else { return };
-    check_grey(
+    check_grey_images(
         &fashion_mnist(&data, Part::Train).unwrap(),
         [6000; 10],
         "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
         "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
     );
-    check_grey(
+    check_grey_images(
         &fashion_mnist(&data, Part::Test).unwrap(),
         [1000; 10],
         "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
@@ -196,7 +196,7 @@ fn real_shakespeare() {
 fn a_folder_that_is_not_there_is_named_with_the_remedy() {
     let here = tempfile::tempdir().unwrap();
     let check = |path: &Path, named_by, expected: Result<&Path, &str>| {
-        let found = there(Some(DataFolder { path: path.to_owned(), named_by }));
+        let found = existing_folder(Some(DataFolder { path: path.to_owned(), named_by }));
         let found = found.as_deref().map_err(ToString::to_string);
         assert_eq!(found, expected.map_err(str::to_owned));
     };
@@ -206,7 +206,7 @@ fn a_folder_that_is_not_there_is_named_with_the_remedy() {
     let message = "no data was put into not/there yet; see: ebbflow data list. Or name a folder with --data or \
                    EBBFLOW_DATA";
     check(absent, DataFolder::CACHE, Err(message));
-    let error = there(None).unwrap_err().to_string();
+    let error = existing_folder(None).unwrap_err().to_string();
     assert_eq!(error, "no data folder; name one with --data or in the variable EBBFLOW_DATA");
 }
 
@@ -214,21 +214,21 @@ fn a_folder_that_is_not_there_is_named_with_the_remedy() {
 fn mnist_may_be_compressed_or_not_and_is_28_x_28() {
     let data = tempfile::tempdir().unwrap();
     let folder = data.path().join("mnist");
-    let told = || {
+    let error_text = || {
         let error = mnist(data.path(), Part::Test).unwrap_err().to_string();
         error.replace(folder.to_str().unwrap(), "at")
     };
     fs::create_dir(&folder).unwrap();
     let missing = "at: expected t10k-images-idx3-ubyte.gz or t10k-images-idx3-ubyte, found neither; \
                    see: ebbflow data list, or put the published file there";
-    assert_eq!(told(), missing);
+    assert_eq!(error_text(), missing);
 
     let images = |side: u8| {
         [&[0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, side, 0, 0, 0, side][..], &vec![5; usize::from(side).pow(2)]]
             .concat()
     };
     fs::write(folder.join("t10k-images-idx3-ubyte"), images(28)).unwrap();
-    assert_eq!(told(), missing.replace("images-idx3", "labels-idx1"));
+    assert_eq!(error_text(), missing.replace("images-idx3", "labels-idx1"));
 
     fs::write(folder.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 9]).unwrap();
     let read = mnist(data.path(), Part::Test).unwrap();
@@ -237,19 +237,19 @@ fn mnist_may_be_compressed_or_not_and_is_28_x_28() {
     // The published name goes first; what is in the file, not its name, says whether it is compressed.
     fs::write(folder.join("t10k-images-idx3-ubyte.gz"), images(27)).unwrap();
     let message = "expected images of 28 x 28, found 27 x 27; fetch the file again";
-    assert_eq!(told(), format!("at/t10k-images-idx3-ubyte.gz: {message}"));
+    assert_eq!(error_text(), format!("at/t10k-images-idx3-ubyte.gz: {message}"));
 }
 
 #[test]
 fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
     let data = tempfile::tempdir().unwrap();
-    let told = |part| {
+    let error_text = |part| {
         let error = cifar10(data.path(), part).unwrap_err().to_string();
         error.replace(data.path().to_str().unwrap(), "at")
     };
     let missing = "at/cifar10: expected test_batch.bin or test_batch.webp, found neither; \
                    see: ebbflow data list, or put the published file there";
-    assert_eq!(told(Part::Test), missing);
+    assert_eq!(error_text(Part::Test), missing);
 
     let unpacked = data.path().join("cifar-10-batches-bin");
     fs::create_dir(&unpacked).unwrap();
@@ -258,12 +258,12 @@ fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
     assert_eq!((class_counts(&read)[7], read.pixels.len()), (10_000, 10_000 * 3072));
 
     fs::rename(unpacked.join("test_batch.bin"), unpacked.join("data_batch_1.bin")).unwrap();
-    let error = told(Part::Train);
+    let error = error_text(Part::Train);
     assert!(error.starts_with("at/cifar-10-batches-bin/data_batch_2.bin: cannot be read: "), "{error}");
 
     fs::create_dir(data.path().join("cifar10")).unwrap();
     fs::write(data.path().join("cifar10/test_batch.webp"), "").unwrap();
-    assert!(told(Part::Test).starts_with("at/cifar10: expected test-labels-idx1-ubyte.gz or "));
+    assert!(error_text(Part::Test).starts_with("at/cifar10: expected test-labels-idx1-ubyte.gz or "));
 
     // One place is whole, so what lies about elsewhere does not matter.
     for batch in

@@ -9,7 +9,7 @@ use flate2::Crc;
 use flate2::read::DeflateDecoder;
 
 use super::ReadError;
-use super::content::{LIMIT, MOST_PER_COMPRESSED_BYTE};
+use super::content::{MAX_BYTES, MAX_BYTES_PER_COMPRESSED_BYTE};
 use super::npz::SAVE_AGAIN;
 use super::table::short;
 
@@ -33,12 +33,12 @@ struct Member {
 }
 
 /// Members that an error names.
-const MOST_SHOWN: usize = 8;
+const MAX_SHOWN: usize = 8;
 
 /// Lengths of the headers of a ZIP file, without the names and notes that follow them.
-const END: usize = 22;
-const ENTRY: usize = 46;
-const LOCAL: usize = 30;
+const END_RECORD_BYTES: usize = 22;
+const ENTRY_BYTES: usize = 46;
+const LOCAL_HEADER_BYTES: usize = 30;
 
 impl<'p, R: Read + Seek> Archive<'p, R> {
     pub(super) fn open(path: &'p Path, mut file: R) -> Result<Self, ReadError> {
@@ -50,29 +50,33 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
 
     /// Reads the directory, which stands at the end of the file, before a note of up to 65,535 bytes.
     fn list(&mut self) -> Result<Vec<Member>, ReadError> {
-        let n_tail = self.n_bytes.min(END as u64 + 0xffff);
+        let n_tail = self.n_bytes.min(END_RECORD_BYTES as u64 + 0xffff);
         let tail = self.slice(self.n_bytes - n_tail, n_tail)?;
-        let end = tail.windows(END).rposition(|end| end.starts_with(b"PK\x05\x06")).ok_or_else(|| {
-            ReadError::unfit(
-                self.path,
-                "a whole ZIP file, as np.savez writes it",
-                "no directory at its end",
-                SAVE_AGAIN,
-            )
-        })?;
+        let end = tail.windows(END_RECORD_BYTES).rposition(|end| end.starts_with(b"PK\x05\x06")).ok_or_else(
+            || {
+                ReadError::unfit(
+                    self.path,
+                    "a whole ZIP file, as np.savez writes it",
+                    "no directory at its end",
+                    SAVE_AGAIN,
+                )
+            },
+        )?;
         let end = &tail[end..];
         let (n_members, n_listed, start) = (u16_at(end, 10), u32_at(end, 12), u32_at(end, 16));
         let listed = self.slice(u64::from(start), u64::from(n_listed))?;
         let mut members = Vec::new();
         let mut rest = listed.as_slice();
         for _ in 0..n_members {
-            if rest.len() < ENTRY || !rest.starts_with(b"PK\x01\x02") {
+            if rest.len() < ENTRY_BYTES || !rest.starts_with(b"PK\x01\x02") {
                 let found = format!("{}", members.len());
                 return Err(self.damaged(format!("a directory of {n_members} members"), found));
             }
             let lengths = [28, 30, 32].map(|at| usize::from(u16_at(rest, at)));
-            let n_entry = ENTRY + lengths.iter().sum::<usize>();
-            let Some(name) = rest.get(ENTRY..ENTRY + lengths[0]).filter(|_| rest.len() >= n_entry) else {
+            let n_entry = ENTRY_BYTES + lengths.iter().sum::<usize>();
+            let Some(name) =
+                rest.get(ENTRY_BYTES..ENTRY_BYTES + lengths[0]).filter(|_| rest.len() >= n_entry)
+            else {
                 return Err(
                     self.damaged(format!("a directory of {n_members} members"), members.len().to_string())
                 );
@@ -93,27 +97,28 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
     /// What a member holds, as it was before it was put in the archive.
     pub(super) fn content(&mut self, name: &str) -> Result<Vec<u8>, ReadError> {
         let Some(member) = self.members.iter().find(|member| member.name == name) else {
-            let known = self.members.iter().map(|member| member.name.as_str()).take(MOST_SHOWN);
+            let known = self.members.iter().map(|member| member.name.as_str()).take(MAX_SHOWN);
             let known = known.collect::<Vec<_>>().join(", ");
             let found = if known.is_empty() { "nothing".to_owned() } else { short(&known) };
             return Err(self.damaged(format!("a member {name}"), found));
         };
         let Member { method, checksum, n_stored, n_bytes, start, .. } = *member;
-        let local = self.slice(u64::from(start), LOCAL as u64)?;
+        let local = self.slice(u64::from(start), LOCAL_HEADER_BYTES as u64)?;
         if !local.starts_with(b"PK\x03\x04") {
             return Err(self.damaged(format!("member {name} at byte {start}"), "something else"));
         }
-        let n_header = LOCAL as u64 + u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
+        let n_header =
+            LOCAL_HEADER_BYTES as u64 + u64::from(u16_at(&local, 26)) + u64::from(u16_at(&local, 28));
         let expected = || format!("{n_bytes} bytes in member {name}");
         let most = match method {
             0 => u64::from(n_stored),
-            8 => u64::from(n_stored).saturating_mul(MOST_PER_COMPRESSED_BYTE),
+            8 => u64::from(n_stored).saturating_mul(MAX_BYTES_PER_COMPRESSED_BYTE),
             other => {
                 let found = format!("method {other}");
                 return Err(ReadError::unfit(self.path, "members stored or deflated", found, SAVE_AGAIN));
             }
         };
-        if u64::from(n_bytes) > most || u64::from(n_bytes) > LIMIT {
+        if u64::from(n_bytes) > most || u64::from(n_bytes) > MAX_BYTES {
             return Err(self.damaged(expected(), format!("{n_stored} in the file")));
         }
         let stored = self.slice(u64::from(start) + n_header, u64::from(n_stored))?;
@@ -147,7 +152,7 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
             let expected = format!("{n_bytes} bytes from byte {start} on");
             return Err(self.damaged(expected, format!("a file of {} bytes", self.n_bytes)));
         }
-        if n_bytes > LIMIT {
+        if n_bytes > MAX_BYTES {
             return Err(ReadError::TooLarge { file: self.path.to_owned(), n_bytes: u128::from(n_bytes) });
         }
         let mut bytes = Vec::new();

@@ -8,10 +8,10 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
+use super::assign::{ShortagePolicy, by_class, from_classes, hold_out, present_classes};
 use super::clustered::two;
-use super::dealing::{Scarce, by_class, from_classes, hold_out, present};
 use super::iid::nothing;
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -32,15 +32,15 @@ struct Classes {
 }
 
 impl Splitter for Classes {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let mut order = present(&by_class(deal));
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let mut order = present_classes(&by_class(input));
         let per_client = self.per_client.get() as usize;
         if per_client > order.len() {
             let message = format!("more than the {} classes; give at most that", order.len());
-            return Err(Misfit::Setting("per_client", message));
+            return Err(SplitError::Setting("per_client", message));
         }
-        let mut n_users = vec![0; deal.n_classes];
-        let classes_of: Vec<Vec<usize>> = (0..deal.n_clients)
+        let mut n_users = vec![0; input.n_classes];
+        let classes_of: Vec<Vec<usize>> = (0..input.n_clients)
             .map(|_| {
                 // Those that were taken least often; which of them is left to chance.
                 stream.shuffle(&mut order);
@@ -49,22 +49,22 @@ impl Splitter for Classes {
                 order[..per_client].to_vec()
             })
             .collect();
-        let (lists, notes) = from_classes(deal, &classes_of, Scarce::Refuse, stream)?;
+        let (lists, remarks) = from_classes(input, &classes_of, ShortagePolicy::Refuse, stream)?;
         let (train, held_out) = hold_out(lists, self.held_out, stream);
-        Ok(Split::new(deal.labels.len(), train, held_out, None, notes))
+        Ok(Split::new(input.labels.len(), train, held_out, None, remarks))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{counts, dealt, labels, refused};
+    use super::super::property_tests::{counts, labels, refused, split_of};
 
     const KIND: &str = "[data.split]\nkind = \"classes\"";
 
     #[test]
     fn two_classes_each_and_every_class_at_as_many_clients() {
         let labels = labels(10, 50_000);
-        let split = dealt(KIND, &labels, 10, 100, 1);
+        let split = split_of(KIND, &labels, 10, 100, 1);
         let mut users = [0; 10];
         for list in &split.train {
             let counts = counts(list, &labels, 10);
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn numbers_that_do_not_divide() {
         let labels = labels(10, 10_000);
-        let split = dealt(&format!("[data]\nsamples = 101\n{KIND}\nper_client = 3"), &labels, 10, 7, 1);
+        let split = split_of(&format!("[data]\nsamples = 101\n{KIND}\nper_client = 3"), &labels, 10, 7, 1);
         let mut users = [0; 10];
         for list in &split.train {
             let mut counts = counts(list, &labels, 10);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_dealt_is_refused() {
+    fn impossible_splits_are_refused() {
         let labels = labels(10, 1000);
         let check = |text: &str, expected: &str| refused(text, &labels, 10, 20, expected);
         check(

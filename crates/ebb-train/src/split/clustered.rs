@@ -11,8 +11,8 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::{Scarce, by_class, count, from_classes, present};
-use super::{Deal, Misfit, Split, Splitter};
+use super::assign::{ShortagePolicy, by_class, from_classes, present_classes, share_of};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -42,14 +42,14 @@ struct Clustered {
     held_out: Share,
     #[serde(default = "tenth")]
     validation: Share,
-    #[serde(default, skip_serializing_if = "TakenFrom::is_default")]
-    taken_from: TakenFrom,
+    #[serde(default, skip_serializing_if = "HoldOutSource::is_default")]
+    taken_from: HoldOutSource,
 }
 
 /// Which of a client's samples are held out and set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum TakenFrom {
+enum HoldOutSource {
     /// Any, at random.
     #[default]
     AllClasses,
@@ -57,9 +57,9 @@ enum TakenFrom {
     LastClass,
 }
 
-impl TakenFrom {
+impl HoldOutSource {
     fn is_default(&self) -> bool {
-        *self == TakenFrom::default()
+        *self == HoldOutSource::default()
     }
 }
 
@@ -71,16 +71,16 @@ pub(super) fn tenth() -> Share {
 }
 
 impl Splitter for Clustered {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let (n_clients, each) = (deal.n_clients, self.classes.get() as usize);
-        let mut classes = present(&by_class(deal));
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let (n_clients, each) = (input.n_clients, self.classes.get() as usize);
+        let mut classes = present_classes(&by_class(input));
         let n_clusters = classes.len() / each;
         if n_clusters == 0 {
             let message = format!("more than the {} classes; give at most that", classes.len());
-            return Err(Misfit::Setting("classes", message));
+            return Err(SplitError::Setting("classes", message));
         }
         if n_clients < n_clusters {
-            return Err(Misfit::Clients(format!(
+            return Err(SplitError::Clients(format!(
                 "fewer than the {n_clusters} clusters; give at least that, or more data.split.classes a cluster"
             )));
         }
@@ -88,40 +88,41 @@ impl Splitter for Clustered {
         let clusters: Vec<_> = (0..n_clients).map(|client| client * n_clusters / n_clients).collect();
         let classes_of: Vec<_> =
             clusters.iter().map(|cluster| classes[cluster * each..(cluster + 1) * each].to_vec()).collect();
-        let (mut lists, mut notes) = from_classes(deal, &classes_of, Scarce::Refuse, stream)?;
+        let (mut lists, mut remarks) = from_classes(input, &classes_of, ShortagePolicy::Refuse, stream)?;
         let without: Vec<_> = classes[n_clusters * each..].iter().map(ToString::to_string).collect();
         if !without.is_empty() {
-            notes.push(format!("no cluster has class {}", without.join(", ")));
+            remarks.push(format!("no cluster has class {}", without.join(", ")));
         }
         let mut n_validation = 0;
         let mut held_out = Vec::new();
         for (list, classes) in lists.iter_mut().zip(&classes_of) {
-            let (n_held, aside) = (count(self.held_out, list.len()), count(self.validation, list.len()));
+            let (n_held_out, n_aside) =
+                (share_of(self.held_out, list.len()), share_of(self.validation, list.len()));
             // Of two or three samples the shares could leave nothing.
-            let aside = aside.min(list.len() - 1 - n_held);
+            let n_aside = n_aside.min(list.len() - 1 - n_held_out);
             match self.taken_from {
-                TakenFrom::AllClasses => stream.shuffle(list),
+                HoldOutSource::AllClasses => stream.shuffle(list),
                 // Within a class they come from a shuffled deck.
-                TakenFrom::LastClass => list.sort_by_key(|&sample| {
-                    let class = deal.labels[sample as usize] as usize;
+                HoldOutSource::LastClass => list.sort_by_key(|&sample| {
+                    let class = input.labels[sample as usize] as usize;
                     classes.iter().position(|&one| one == class)
                 }),
             }
-            list.truncate(list.len() - aside);
-            held_out.push(list.split_off(list.len() - n_held));
-            n_validation += aside;
+            list.truncate(list.len() - n_aside);
+            held_out.push(list.split_off(list.len() - n_held_out));
+            n_validation += n_aside;
         }
         if n_validation > 0 {
-            notes.push(format!("{n_validation} samples that nobody holds are set aside for validation"));
+            remarks.push(format!("{n_validation} samples that nobody holds are set aside for validation"));
         }
         let clusters = clusters.into_iter().map(|cluster| cluster as u32).collect();
-        Ok(Split::new(deal.labels.len(), lists, held_out, Some(clusters), notes))
+        Ok(Split::new(input.labels.len(), lists, held_out, Some(clusters), remarks))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{classes_held, dealt, labels, refused};
+    use super::super::property_tests::{classes_held, labels, refused, split_of};
 
     const KIND: &str = "[data.split]\nkind = \"clustered\"";
 
@@ -133,7 +134,7 @@ mod tests {
         {
             let labels = labels(10, n_samples);
             let text = format!("[data]\nsamples = {samples}\n{KIND}");
-            let split = dealt(&text, &labels, 10, n_clients, 1);
+            let split = split_of(&text, &labels, 10, n_clients, 1);
             let clusters = split.clusters.unwrap();
             let mut classes_of_cluster = vec![None; 5];
             for client in 0..n_clients {
@@ -151,7 +152,7 @@ mod tests {
             assert_eq!(split.left_over, n_samples - n_clients * (trained + samples / 10));
             let aside = n_clients * samples / 10;
             assert_eq!(
-                split.notes[0],
+                split.remarks[0],
                 format!("{aside} samples that nobody holds are set aside for validation")
             );
         }
@@ -165,7 +166,7 @@ mod tests {
         {
             let labels = labels(10, n_samples);
             let text = |from: &str| format!("[data]\nsamples = {samples}\n{KIND}\ntaken_from = \"{from}\"");
-            let split = dealt(&text("last-class"), &labels, 10, 20, 1);
+            let split = split_of(&text("last-class"), &labels, 10, 20, 1);
             let count =
                 |list: &[u32], class| list.iter().filter(|&&sample| labels[sample as usize] == class).count();
             let mut favoured = Vec::new();
@@ -183,14 +184,14 @@ mod tests {
                 classes_held(&split.train[client], &labels).first() == Some(&favoured[client])
             });
             assert!((1..20).contains(&lower.count()));
-            assert_eq!(split.clusters, dealt(&text("all-classes"), &labels, 10, 20, 1).clusters);
+            assert_eq!(split.clusters, split_of(&text("all-classes"), &labels, 10, 20, 1).clusters);
         }
     }
 
     #[test]
-    fn as_many_as_can_be_had_and_classes_without_a_cluster() {
+    fn equal_sizes_are_maximal_and_a_class_may_have_no_cluster() {
         let labels = labels(10, 1000);
-        let split = dealt(&format!("{KIND}\nclasses = 3\nvalidation = 0"), &labels, 10, 6, 1);
+        let split = split_of(&format!("{KIND}\nclasses = 3\nvalidation = 0"), &labels, 10, 6, 1);
         // Two clients share the 100 samples of each of three classes.
         assert!(
             split
@@ -199,12 +200,12 @@ mod tests {
                 .zip(&split.held_out)
                 .all(|(train, held)| (train.len(), held.len()) == (135, 15))
         );
-        assert!(split.notes[0].starts_with("no cluster has class "), "{:?}", split.notes);
+        assert!(split.remarks[0].starts_with("no cluster has class "), "{:?}", split.remarks);
         assert_eq!(split.left_over, 100);
     }
 
     #[test]
-    fn what_cannot_be_dealt_is_refused() {
+    fn impossible_splits_are_refused() {
         let labels = labels(10, 1000);
         let check = |text: &str, n_clients, expected: &str| refused(text, &labels, 10, n_clients, expected);
         check(

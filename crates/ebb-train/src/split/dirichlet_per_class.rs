@@ -12,10 +12,10 @@ use ebb_round::rng::softmax;
 use ebb_settings::{Entry, Positive, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::{by_class, cut, hold_out, lacking, top_up};
+use super::assign::{by_class, cut_by_shares, hold_out, n_lacking, top_up};
 use super::dirichlet_per_client::{check_alpha, check_least};
 use super::iid::nothing;
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -28,15 +28,15 @@ held_out = 0.0             # of every client's samples, as test data of its own"
     build: |settings| {
         let split = settings.parse::<DirichletPerClass>()?;
         check_alpha(settings, split.alpha)?;
-        if split.draws.get() > MOST_DRAWS {
-            return Err(settings.error("draws", format!("give at most {MOST_DRAWS}")));
+        if split.draws.get() > MAX_DRAWS {
+            return Err(settings.error("draws", format!("give at most {MAX_DRAWS}")));
         }
         Ok(Box::new(split))
     },
 };
 
 /// Minutes of drawing, where even that is not enough.
-const MOST_DRAWS: u32 = 10_000;
+const MAX_DRAWS: u32 = 10_000;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,26 +55,26 @@ fn ten() -> NonZeroU32 {
 }
 
 impl Splitter for DirichletPerClass {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
         let least = self.least.get() as usize;
-        check_least(deal, least)?;
-        let mut decks = by_class(deal);
+        check_least(input, least)?;
+        let mut decks = by_class(input);
         let mut best: Option<(usize, Vec<Vec<u32>>)> = None;
         for _ in 0..self.draws.get() {
-            let lists = self.draw(deal, &mut decks, stream);
-            let lacking = lacking(&lists, least);
-            if best.as_ref().is_none_or(|(least_lacking, _)| lacking < *least_lacking) {
-                best = Some((lacking, lists));
+            let lists = self.draw(input, &mut decks, stream);
+            let lacked = n_lacking(&lists, least);
+            if best.as_ref().is_none_or(|(fewest_lacking, _)| lacked < *fewest_lacking) {
+                best = Some((lacked, lists));
             }
-            if lacking == 0 {
+            if lacked == 0 {
                 break;
             }
         }
         let (_, mut lists) = best.expect("there is at least one draw");
-        let note =
-            top_up(&mut lists, least, stream).map(|note| format!("after {} draws, {note}", self.draws));
+        let remark = top_up(&mut lists, least, stream)
+            .map(|previous| format!("after {} draws, {previous}", self.draws));
         let (train, held_out) = hold_out(lists, self.held_out, stream);
-        Ok(Split::new(deal.labels.len(), train, held_out, None, note.into_iter().collect()))
+        Ok(Split::new(input.labels.len(), train, held_out, None, remark.into_iter().collect()))
     }
 
     fn sets_sizes(&self) -> bool {
@@ -83,18 +83,18 @@ impl Splitter for DirichletPerClass {
 }
 
 impl DirichletPerClass {
-    fn draw(&self, deal: &Deal<'_>, decks: &mut [Vec<u32>], stream: &mut Stream) -> Vec<Vec<u32>> {
-        let mut lists = vec![Vec::new(); deal.n_clients];
+    fn draw(&self, input: &SplitInput<'_>, decks: &mut [Vec<u32>], stream: &mut Stream) -> Vec<Vec<u32>> {
+        let mut lists = vec![Vec::new(); input.n_clients];
         for deck in decks.iter_mut().filter(|deck| !deck.is_empty()) {
             stream.shuffle(deck);
             // As long as a class is to be dealt, somebody is below the average.
             let logarithms = lists.iter().map(|list: &Vec<u32>| {
                 let drawn = stream.ln_gamma(self.alpha.get());
-                let below_average = list.len() * deal.n_clients < deal.labels.len();
+                let below_average = list.len() * input.n_clients < input.labels.len();
                 if below_average { drawn } else { f64::NEG_INFINITY }
             });
             let shares = softmax(&logarithms.collect::<Vec<_>>());
-            cut(deck, &shares, |client, part| lists[client].extend_from_slice(part));
+            cut_by_shares(deck, &shares, |client, part| lists[client].extend_from_slice(part));
         }
         lists
     }
@@ -103,7 +103,7 @@ impl DirichletPerClass {
 #[cfg(test)]
 mod tests {
     use super::super::Sizes;
-    use super::super::properties::{dealt, labels, refused};
+    use super::super::property_tests::{labels, refused, split_of};
     use super::*;
 
     fn kind(alpha: f64, rest: &str) -> String {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn at_alpha_0_05_about_8_of_100_clients_fall_short_in_a_draw() {
         let labels = labels(10, 60_000);
-        let deal = Deal { labels: &labels, n_classes: 10, n_clients: 100, sizes: Sizes::AsMany };
+        let input = SplitInput { labels: &labels, n_classes: 10, n_clients: 100, sizes: Sizes::Maximal };
         let split = DirichletPerClass {
             alpha: Positive::new(0.05).unwrap(),
             least: ten(),
@@ -123,32 +123,33 @@ mod tests {
         let mut stream = Stream::of_run(1, "t");
         let mut short = 0;
         for _ in 0..20 {
-            let lists = split.draw(&deal, &mut by_class(&deal), &mut stream);
+            let lists = split.draw(&input, &mut by_class(&input), &mut stream);
             assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), 60_000);
-            short += lists.iter().filter(|list| lacking(std::slice::from_ref(*list), 10) > 0).count();
+            short += lists.iter().filter(|list| n_lacking(std::slice::from_ref(*list), 10) > 0).count();
         }
         let mean = f64::from(u32::try_from(short).unwrap()) / 20.0;
         assert!((5.0..11.0).contains(&mean), "{mean}");
     }
 
     #[test]
-    fn clients_that_fall_short_are_topped_up_and_it_is_said() {
+    fn clients_that_fall_short_are_topped_up_with_a_remark() {
         let labels = labels(10, 60_000);
-        let split = dealt(&kind(0.05, ""), &labels, 10, 100, 1);
+        let split = split_of(&kind(0.05, ""), &labels, 10, 100, 1);
         assert!(split.train.iter().all(|list| list.len() >= 10) && split.left_over == 0);
-        let note = &split.notes[0];
-        let said = note.starts_with("after 10 draws, ") && note.contains(" with fewer than 10 samples got ");
-        assert!(said, "{note}");
+        let remark = &split.remarks[0];
+        let is_reported =
+            remark.starts_with("after 10 draws, ") && remark.contains(" with fewer than 10 samples got ");
+        assert!(is_reported, "{remark}");
         // Where clients differ less, the first draws do.
-        let split = dealt(&kind(1.0, ""), &labels, 10, 100, 1);
-        assert!(split.notes.is_empty() && split.train.iter().all(|list| list.len() >= 10));
+        let split = split_of(&kind(1.0, ""), &labels, 10, 100, 1);
+        assert!(split.remarks.is_empty() && split.train.iter().all(|list| list.len() >= 10));
     }
 
     #[test]
-    fn who_has_the_average_gets_no_more() {
+    fn clients_with_the_average_size_get_no_more() {
         let labels = labels(10, 6000);
         for seed in 1..6 {
-            let split = dealt(&kind(0.1, ""), &labels, 10, 20, seed);
+            let split = split_of(&kind(0.1, ""), &labels, 10, 20, seed);
             // The last class that a client gets may lead it beyond the average of 300 by 600 at most.
             assert!(split.train.iter().all(|list| list.len() < 300 + 600));
         }

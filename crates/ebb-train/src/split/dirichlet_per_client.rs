@@ -9,9 +9,9 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Positive, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::{by_class, cut, hold_out, top_up};
+use super::assign::{by_class, cut_by_shares, hold_out, top_up};
 use super::iid::nothing;
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -50,44 +50,44 @@ pub(super) fn check_alpha(settings: &Settings<'_>, alpha: Positive) -> Result<()
 }
 
 /// Refuses more than there is for each client.
-pub(super) fn check_least(deal: &Deal<'_>, least: usize) -> Result<(), Misfit> {
-    let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
+pub(super) fn check_least(input: &SplitInput<'_>, least: usize) -> Result<(), SplitError> {
+    let (n_samples, n_clients) = (input.labels.len(), input.n_clients);
     if least * n_clients <= n_samples {
         return Ok(());
     }
     let most = n_samples / n_clients;
     let message = format!("{n_clients} x {least} samples, but there are {n_samples}; give at most {most}");
-    Err(Misfit::Setting("least", message))
+    Err(SplitError::Setting("least", message))
 }
 
 impl Splitter for DirichletPerClient {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
         let least = self.least.get() as usize;
-        check_least(deal, least)?;
-        let mut decks = by_class(deal);
-        let mut laws = Vec::with_capacity(deal.n_clients);
-        laws.resize_with(deal.n_clients, || stream.dirichlet(self.alpha.get(), deal.n_classes));
-        let mut lists = vec![Vec::new(); deal.n_clients];
+        check_least(input, least)?;
+        let mut decks = by_class(input);
+        let mut distributions = Vec::with_capacity(input.n_clients);
+        distributions.resize_with(input.n_clients, || stream.dirichlet(self.alpha.get(), input.n_classes));
+        let mut lists = vec![Vec::new(); input.n_clients];
         let mut without = Vec::new();
         for (class, deck) in decks.iter_mut().enumerate() {
             stream.shuffle(deck);
-            let shares: Vec<_> = laws.iter().map(|law| law[class]).collect();
-            cut(deck, &shares, |client, part| lists[client].extend_from_slice(part));
+            let shares: Vec<_> = distributions.iter().map(|distribution| distribution[class]).collect();
+            cut_by_shares(deck, &shares, |client, part| lists[client].extend_from_slice(part));
             // Numbers smaller than the smallest there is: only where alpha is tiny and clients are few.
             if !deck.is_empty() && shares.iter().all(|&share| share == 0.0) {
                 without.push(class);
             }
         }
         // Nobody's classes go to nobody, so there may be too little for all.
-        let n_dealt: usize = lists.iter().map(Vec::len).sum();
-        if n_dealt < least * deal.n_clients {
+        let n_assigned: usize = lists.iter().map(Vec::len).sum();
+        if n_assigned < least * input.n_clients {
             let message =
                 format!("nobody's law has class {without:?}, and the others are too few; raise alpha");
-            return Err(Misfit::Setting("alpha", message));
+            return Err(SplitError::Setting("alpha", message));
         }
-        let note = top_up(&mut lists, least, stream);
+        let remark = top_up(&mut lists, least, stream);
         let (train, held_out) = hold_out(lists, self.held_out, stream);
-        Ok(Split::new(deal.labels.len(), train, held_out, None, note.into_iter().collect()))
+        Ok(Split::new(input.labels.len(), train, held_out, None, remark.into_iter().collect()))
     }
 
     fn sets_sizes(&self) -> bool {
@@ -97,7 +97,7 @@ impl Splitter for DirichletPerClient {
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{counts, dealt, labels, refused};
+    use super::super::property_tests::{counts, labels, refused, split_of};
 
     fn kind(alpha: f64) -> String {
         format!("[data.split]\nkind = \"dirichlet-per-client\"\nalpha = {alpha:?}")
@@ -106,7 +106,7 @@ mod tests {
     /// The mean over clients of the largest share of a class in their data.
     fn concentration(alpha: f64) -> f64 {
         let labels = labels(10, 20_000);
-        let split = dealt(&kind(alpha), &labels, 10, 50, 2);
+        let split = split_of(&kind(alpha), &labels, 10, 50, 2);
         assert_eq!(split.left_over, 0);
         let largest =
             |list: &Vec<u32>| *counts(list, &labels, 10).iter().max().unwrap() as f64 / list.len() as f64;
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_dealt_and_small_clients_are_topped_up() {
+    fn every_sample_is_assigned_and_small_clients_are_topped_up() {
         let labels = labels(10, 2000);
-        let split = dealt(&format!("{}\nleast = 18", kind(0.01)), &labels, 10, 100, 1);
+        let split = split_of(&format!("{}\nleast = 18", kind(0.01)), &labels, 10, 100, 1);
         assert!(split.train.iter().all(|list| list.len() >= 18));
         assert_eq!(split.train.iter().map(Vec::len).sum::<usize>(), 2000);
-        let note = &split.notes[0];
-        assert!(note.contains(" with fewer than 18 samples got ") && split.notes.len() == 1, "{note}");
+        let remark = &split.remarks[0];
+        assert!(remark.contains(" with fewer than 18 samples got ") && split.remarks.len() == 1, "{remark}");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::{fit, hold_out};
-use super::{Deal, Misfit, Sizes, Split, Splitter};
+use super::assign::{hold_out, scale_down};
+use super::{Sizes, Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -27,28 +27,28 @@ pub(super) fn nothing() -> Share {
 }
 
 impl Splitter for Iid {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
-        let asked = deal.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
-        let wanted: usize = asked.iter().sum();
-        let mut notes = Vec::new();
-        if wanted > n_samples {
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let (n_samples, n_clients) = (input.labels.len(), input.n_clients);
+        let requested = input.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
+        let n_requested: usize = requested.iter().sum();
+        let mut remarks = Vec::new();
+        if n_requested > n_samples {
             let most = n_samples / n_clients;
-            match &deal.sizes {
+            match &input.sizes {
                 Sizes::Same(size) => {
                     let message = format!("{n_clients} x {size} samples, but there are {n_samples}; ");
-                    return Err(Misfit::Sizes(format!("{message}give at most {most}")));
+                    return Err(SplitError::Sizes(format!("{message}give at most {most}")));
                 }
-                Sizes::Drawn(_) => notes.push(format!(
-                    "there are {n_samples} of the {wanted} samples that the clients ask for: each gets less"
+                Sizes::Drawn(_) => remarks.push(format!(
+                    "there are {n_samples} of the {n_requested} samples that the clients ask for: each gets less"
                 )),
                 _ => {
-                    let message = format!("{wanted} samples, but there are {n_samples}; give fewer");
-                    return Err(Misfit::Sizes(message));
+                    let message = format!("{n_requested} samples, but there are {n_samples}; give fewer");
+                    return Err(SplitError::Sizes(message));
                 }
             }
         }
-        let sizes = fit(&asked, n_samples).expect("there are no more clients than samples");
+        let sizes = scale_down(&requested, n_samples).expect("there are no more clients than samples");
         let mut order: Vec<u32> = (0..n_samples as u32).collect();
         stream.shuffle(&mut order);
         let mut rest = order.as_slice();
@@ -59,32 +59,32 @@ impl Splitter for Iid {
         });
         let lists = lists.collect();
         let (train, held_out) = hold_out(lists, self.held_out, stream);
-        Ok(Split::new(n_samples, train, held_out, None, notes))
+        Ok(Split::new(n_samples, train, held_out, None, remarks))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{dealt, labels, refused};
+    use super::super::property_tests::{labels, refused, split_of};
     use super::*;
 
     #[test]
     fn equal_parts_in_the_order_of_one_shuffle() {
-        let split = dealt("[data]", &labels(10, 103), 10, 4, 5);
+        let split = split_of("[data]", &labels(10, 103), 10, 4, 5);
         let mut order: Vec<u32> = (0..103).collect();
         Stream::of_run(5, "deal").shuffle(&mut order);
         assert_eq!(split.train.concat(), order[..100]);
         assert!(split.train.iter().all(|list| list.len() == 25));
         assert_eq!((split.left_over, split.clusters), (3, None));
-        assert_eq!(split.notes, ["3 of 103 samples are held by nobody"]);
+        assert_eq!(split.remarks, ["3 of 103 samples are held by nobody"]);
     }
 
     #[test]
-    fn sizes_as_the_user_says() {
-        let given = dealt("[data.sizes]\nkind = \"given\"\nsamples = [7, 1, 2]", &labels(2, 12), 2, 3, 1);
+    fn sizes_are_as_the_user_gave_them() {
+        let given = split_of("[data.sizes]\nkind = \"given\"\nsamples = [7, 1, 2]", &labels(2, 12), 2, 3, 1);
         assert_eq!(given.train.iter().map(Vec::len).collect::<Vec<_>>(), [7, 1, 2]);
-        let drawn = dealt("[data.sizes]\nkind = \"pareto\"", &labels(10, 5000), 10, 100, 1);
-        assert!(drawn.notes[0].contains("5000 of the ") && drawn.notes[0].ends_with("each gets less"));
+        let drawn = split_of("[data.sizes]\nkind = \"pareto\"", &labels(10, 5000), 10, 100, 1);
+        assert!(drawn.remarks[0].contains("5000 of the ") && drawn.remarks[0].ends_with("each gets less"));
         let smallest = drawn.train.iter().map(Vec::len).min();
         assert!(drawn.left_over < 100 && smallest > Some(0), "{} left over", drawn.left_over);
     }

@@ -1,32 +1,32 @@
 //! How samples are split among clients: one file each.
 
+mod assign;
 pub mod classes;
 pub mod clustered;
-mod dealing;
 pub mod dirichlet_per_class;
 pub mod dirichlet_per_client;
 pub mod iid;
+mod label_skew;
 pub mod one_label;
 pub mod primary_label;
 #[cfg(test)]
-mod properties;
+mod property_tests;
 pub mod shards;
 pub mod sizes;
-mod skew;
 
 use std::num::NonZeroU32;
 
 use ebb_round::Stream;
 use ebb_settings::{Entry, Settings, SettingsError, find};
 
-pub(crate) use dealing::count;
+pub(crate) use assign::share_of;
+pub use label_skew::{LabelSkew, class_distribution, total_variation};
 pub use sizes::Sizes;
-pub use skew::{Skew, distance, law};
 
 /// A way to split samples among clients.
 pub trait Splitter {
     /// Deals the samples out; what comes of it depends on the arguments alone.
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit>;
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError>;
 
     /// Whether it decides itself how many samples a client gets.
     fn sets_sizes(&self) -> bool {
@@ -48,7 +48,7 @@ pub const ALL: &[Entry<dyn Splitter>] = &[
 
 /// What there is to deal out, and to how many.
 #[derive(Clone, Debug)]
-pub struct Deal<'d> {
+pub struct SplitInput<'d> {
     /// The class of every sample, below `n_classes`.
     pub labels: &'d [u32],
     /// How many classes there are, whether or not each of them occurs.
@@ -71,7 +71,7 @@ pub struct Split {
     /// How many samples nobody holds.
     pub left_over: usize,
     /// What the user should know: left over, topped up, held twice.
-    pub notes: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
 impl Split {
@@ -81,21 +81,21 @@ impl Split {
         train: Vec<Vec<u32>>,
         held_out: Vec<Vec<u32>>,
         clusters: Option<Vec<u32>>,
-        mut notes: Vec<String>,
+        mut remarks: Vec<String>,
     ) -> Split {
         let mut held = vec![false; n_samples];
         train.iter().chain(&held_out).flatten().for_each(|&sample| held[sample as usize] = true);
         let left_over = held.iter().filter(|&&held| !held).count();
         if left_over > 0 {
-            notes.push(format!("{left_over} of {n_samples} samples are held by nobody"));
+            remarks.push(format!("{left_over} of {n_samples} samples are held by nobody"));
         }
-        Split { train, held_out, clusters, left_over, notes }
+        Split { train, held_out, clusters, left_over, remarks }
     }
 }
 
 /// Why there is no such split, and whose setting would have to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misfit {
+pub enum SplitError {
     /// The number of clients.
     Clients(String),
     /// How many samples they get.
@@ -105,7 +105,7 @@ pub enum Misfit {
 }
 
 /// Deals samples out as the `split` and `sizes` tables within `data` say; `samples` is what it says of sizes itself.
-pub fn deal(
+pub fn split_samples(
     data: &Settings<'_>,
     samples: Option<NonZeroU32>,
     labels: &[u32],
@@ -132,17 +132,19 @@ pub fn deal(
         return Err(data.error("clients", message));
     }
     let sizes = if splitter.sets_sizes() {
-        Sizes::AsMany
+        Sizes::Maximal
     } else {
         sizes::build(data, samples, n_clients, &mut Stream::of_run(seed, "sizes"))?
     };
-    let deal = Deal { labels, n_classes, n_clients, sizes };
-    splitter.split(&deal, &mut Stream::of_run(seed, "deal")).map_err(|misfit| match misfit {
-        Misfit::Clients(message) => data.error("clients", message),
-        Misfit::Sizes(message) if samples.is_some() => data.error("samples", message),
-        Misfit::Sizes(message) if data.inner("sizes").has("samples") => data.error("sizes.samples", message),
-        Misfit::Sizes(message) if data.inner("sizes").written() => data.error("sizes", message),
-        Misfit::Sizes(message) => data.error("clients", message),
-        Misfit::Setting(key, message) => own.error(key, message),
+    let input = SplitInput { labels, n_classes, n_clients, sizes };
+    splitter.split(&input, &mut Stream::of_run(seed, "deal")).map_err(|error| match error {
+        SplitError::Clients(message) => data.error("clients", message),
+        SplitError::Sizes(message) if samples.is_some() => data.error("samples", message),
+        SplitError::Sizes(message) if data.inner("sizes").has("samples") => {
+            data.error("sizes.samples", message)
+        }
+        SplitError::Sizes(message) if data.inner("sizes").written() => data.error("sizes", message),
+        SplitError::Sizes(message) => data.error("clients", message),
+        SplitError::Setting(key, message) => own.error(key, message),
     })
 }

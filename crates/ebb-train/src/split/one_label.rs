@@ -6,9 +6,9 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::{Scarce, by_class, from_classes, hold_out, present};
+use super::assign::{ShortagePolicy, by_class, from_classes, hold_out, present_classes};
 use super::iid::nothing;
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -26,20 +26,20 @@ struct OneLabel {
 }
 
 impl Splitter for OneLabel {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let present = present(&by_class(deal));
-        let labels: Vec<_> = (0..deal.n_clients).map(|_| present[stream.below(present.len())]).collect();
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let present = present_classes(&by_class(input));
+        let labels: Vec<_> = (0..input.n_clients).map(|_| present[stream.below(present.len())]).collect();
         let classes_of: Vec<_> = labels.iter().map(|&label| vec![label]).collect();
-        let (lists, notes) = from_classes(deal, &classes_of, Scarce::Share, stream)?;
+        let (lists, remarks) = from_classes(input, &classes_of, ShortagePolicy::Share, stream)?;
         let (train, held_out) = hold_out(lists, self.held_out, stream);
         let clusters = labels.into_iter().map(|label| label as u32).collect();
-        Ok(Split::new(deal.labels.len(), train, held_out, Some(clusters), notes))
+        Ok(Split::new(input.labels.len(), train, held_out, Some(clusters), remarks))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{classes_held, dealt, labels, refused};
+    use super::super::property_tests::{classes_held, labels, refused, split_of};
 
     const KIND: &str = "[data.split]\nkind = \"one-label\"";
 
@@ -47,7 +47,7 @@ mod tests {
     fn one_label_each_and_pareto_sizes() {
         let labels = labels(10, 60_000);
         let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"");
-        let split = dealt(&text, &labels, 10, 100, 1);
+        let split = split_of(&text, &labels, 10, 100, 1);
         let clusters = split.clusters.unwrap();
         for (client, list) in split.train.iter().enumerate() {
             assert_eq!(classes_held(list, &labels), [clusters[client]]);
@@ -57,24 +57,27 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_are_short_are_shared_and_it_is_said() {
+    fn scarce_labels_are_shared_with_a_remark() {
         let labels = labels(2, 100);
-        let split = dealt(&format!("[data]\nsamples = 20\n{KIND}"), &labels, 2, 8, 1);
+        let split = split_of(&format!("[data]\nsamples = 20\n{KIND}"), &labels, 2, 8, 1);
         let clusters = split.clusters.unwrap();
         for (client, list) in split.train.iter().enumerate() {
-            let alike = clusters.iter().filter(|&&label| label == clusters[client]).count();
-            assert!(if alike > 2 {
-                list.len() == 1 + 19 * (50 - alike) / (19 * alike)
+            let n_with_label = clusters.iter().filter(|&&label| label == clusters[client]).count();
+            assert!(if n_with_label > 2 {
+                list.len() == 1 + 19 * (50 - n_with_label) / (19 * n_with_label)
             } else {
                 list.len() == 20
             });
         }
-        assert!(split.notes[0].contains(" has 50 of the "), "{:?}", split.notes);
+        assert!(split.remarks[0].contains(" has 50 of the "), "{:?}", split.remarks);
         // Without a size, an eighth each; only where more than four share a label they get less.
-        let equal = dealt(KIND, &labels, 2, 8, 1);
+        let equal = split_of(KIND, &labels, 2, 8, 1);
         for (client, list) in equal.train.iter().enumerate() {
-            let alike = clusters.iter().filter(|&&label| label == clusters[client]).count();
-            assert_eq!(list.len(), if alike > 4 { 1 + 11 * (50 - alike) / (11 * alike) } else { 12 });
+            let n_with_label = clusters.iter().filter(|&&label| label == clusters[client]).count();
+            assert_eq!(
+                list.len(),
+                if n_with_label > 4 { 1 + 11 * (50 - n_with_label) / (11 * n_with_label) } else { 12 }
+            );
         }
     }
 

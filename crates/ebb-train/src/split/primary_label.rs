@@ -10,9 +10,9 @@ use ebb_round::Stream;
 use ebb_settings::{Chance, Entry, Share};
 use serde::{Deserialize, Serialize};
 
+use super::assign::{by_class, present_classes, share_of};
 use super::clustered::tenth;
-use super::dealing::{by_class, count, present};
-use super::{Deal, Misfit, Sizes, Split, Splitter};
+use super::{Sizes, Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -37,21 +37,22 @@ fn four_fifths() -> Chance {
 }
 
 impl Splitter for PrimaryLabel {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
-        let sizes = deal.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
-        let mut classes = by_class(deal);
-        let present = present(&classes);
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let (n_samples, n_clients) = (input.labels.len(), input.n_clients);
+        let sizes = input.sizes.list(n_clients).unwrap_or_else(|| vec![n_samples / n_clients; n_clients]);
+        let mut classes = by_class(input);
+        let present = present_classes(&classes);
         let mut decks: Vec<_> = classes.iter_mut().map(|all| self.decks(all, stream)).collect();
         let (mut train, mut held_out, mut primaries) = (Vec::new(), Vec::new(), Vec::new());
         let mut n_smaller = 0;
-        for asked in sizes {
+        for n_requested in sizes {
             let primary = stream.below(present.len());
-            let (wanted, size) = self.fitting(deal, asked, primary, &present, &decks, stream)?;
-            n_smaller += usize::from(size < asked);
+            let (class_counts, size) =
+                self.largest_fitting(input, n_requested, primary, &present, &decks, stream)?;
+            n_smaller += usize::from(size < n_requested);
             let [own, held] = [0, 1].map(|part| {
                 let mut list = Vec::new();
-                for (counts, &class) in wanted.iter().zip(&present) {
+                for (counts, &class) in class_counts.iter().zip(&present) {
                     decks[class][part].draw(counts[part], stream, &mut list);
                 }
                 list
@@ -60,22 +61,22 @@ impl Splitter for PrimaryLabel {
             held_out.push(held);
             primaries.push(present[primary] as u32);
         }
-        let ran_out = |class: &usize| decks[*class].iter().any(|deck| deck.dealt_again);
+        let ran_out = |class: &usize| decks[*class].iter().any(|deck| deck.is_reshuffled);
         let again: Vec<_> = (0..decks.len()).filter(ran_out).map(|class| class.to_string()).collect();
         let n_held: usize = train.iter().chain(&held_out).map(Vec::len).sum();
         let mut split = Split::new(n_samples, train, held_out, Some(primaries), Vec::new());
         if n_smaller > 0 {
-            let note =
+            let remark =
                 format!("{n_smaller} of {n_clients} clients ask for more than a class has: they get less");
-            split.notes.insert(0, note);
+            split.remarks.insert(0, remark);
         }
         if !again.is_empty() {
             let copies = n_held - (n_samples - split.left_over);
-            let note = format!(
+            let remark = format!(
                 "ran out and was dealt again: class {}; {copies} of the {n_held} samples held are copies",
                 again.join(", ")
             );
-            split.notes.insert(0, note);
+            split.remarks.insert(0, remark);
         }
         Ok(split)
     }
@@ -83,60 +84,72 @@ impl Splitter for PrimaryLabel {
 
 impl PrimaryLabel {
     /// The samples of a class for training, and those for hold-outs.
-    fn decks(&self, all: &mut Vec<u32>, stream: &mut Stream) -> [Deck; 2] {
+    fn decks(&self, all: &mut Vec<u32>, stream: &mut Stream) -> [ShuffledPool; 2] {
         stream.shuffle(all);
-        let held = all.split_off(all.len() - count(self.held_out, all.len()));
-        [std::mem::take(all), held].map(|all| Deck { order: all.clone(), all, at: 0, dealt_again: false })
+        let held = all.split_off(all.len() - share_of(self.held_out, all.len()));
+        [std::mem::take(all), held].map(|all| ShuffledPool {
+            order: all.clone(),
+            all,
+            next: 0,
+            is_reshuffled: false,
+        })
     }
 
     /// How many samples of each class a client trains on and holds out, and how many that are in all. A size that was
     /// drawn and is too large for a class becomes smaller; another is refused.
-    fn fitting(
+    fn largest_fitting(
         &self,
-        deal: &Deal<'_>,
+        input: &SplitInput<'_>,
         mut size: usize,
         primary: usize,
         present: &[usize],
-        decks: &[[Deck; 2]],
+        decks: &[[ShuffledPool; 2]],
         stream: &mut Stream,
-    ) -> Result<(Vec<[usize; 2]>, usize), Misfit> {
+    ) -> Result<(Vec<[usize; 2]>, usize), SplitError> {
         loop {
-            if size > deal.labels.len() && !matches!(deal.sizes, Sizes::Drawn(_)) {
-                let there = deal.labels.len();
-                let message = format!("a client asks for {size} samples, but there are {there}; give fewer");
-                return Err(Misfit::Sizes(message));
+            if size > input.labels.len() && !matches!(input.sizes, Sizes::Drawn(_)) {
+                let n_available = input.labels.len();
+                let message =
+                    format!("a client asks for {size} samples, but there are {n_available}; give fewer");
+                return Err(SplitError::Sizes(message));
             }
-            size = size.min(deal.labels.len());
+            size = size.min(input.labels.len());
             let mut labels = self.labels(size, primary, present.len(), stream);
             stream.shuffle(&mut labels);
-            let n_train = size - count(self.held_out, size);
-            let mut wanted = vec![[0; 2]; present.len()];
-            labels.iter().enumerate().for_each(|(at, &label)| wanted[label][usize::from(at >= n_train)] += 1);
-            let short = wanted.iter().zip(present).find_map(|(wanted, &class)| {
-                let part = (0..2).find(|&part| wanted[part] > decks[class][part].all.len())?;
-                Some((class, part, wanted[part], decks[class][part].all.len()))
+            let n_train = size - share_of(self.held_out, size);
+            let mut class_counts = vec![[0; 2]; present.len()];
+            labels
+                .iter()
+                .enumerate()
+                .for_each(|(at, &label)| class_counts[label][usize::from(at >= n_train)] += 1);
+            let short = class_counts.iter().zip(present).find_map(|(part_counts, &class)| {
+                let part = (0..2).find(|&part| part_counts[part] > decks[class][part].all.len())?;
+                Some((class, part, part_counts[part], decks[class][part].all.len()))
             });
-            let Some((class, part, wanted_of_it, there)) = short else { return Ok((wanted, size)) };
-            let smaller = size * there / wanted_of_it;
-            if !matches!(deal.sizes, Sizes::Drawn(_)) || smaller == 0 {
+            let Some((class, part, n_requested, n_available)) = short else {
+                return Ok((class_counts, size));
+            };
+            let smaller = size * n_available / n_requested;
+            if !matches!(input.sizes, Sizes::Drawn(_)) || smaller == 0 {
                 let what = ["to train on", "to hold out"][part];
                 let message = format!(
-                    "a client asks for {wanted_of_it} samples of class {class} {what}, which has {there}"
+                    "a client asks for {n_requested} samples of class {class} {what}, which has {n_available}"
                 );
-                return Err(self.too_few(deal, part, message));
+                return Err(self.too_few(input, part, message));
             }
             size = smaller;
         }
     }
 
     /// A refusal, with the remedy that helps.
-    fn too_few(&self, deal: &Deal<'_>, part: usize, message: String) -> Misfit {
-        match (part, &deal.sizes) {
-            (1, _) => {
-                Misfit::Setting("held_out", message + "; give less to hold out, or fewer samples a client")
-            }
-            (_, Sizes::AsMany) => Misfit::Clients(message + "; give more clients, or data.samples"),
-            _ => Misfit::Sizes(message + "; give fewer"),
+    fn too_few(&self, input: &SplitInput<'_>, part: usize, message: String) -> SplitError {
+        match (part, &input.sizes) {
+            (1, _) => SplitError::Setting(
+                "held_out",
+                message + "; give less to hold out, or fewer samples a client",
+            ),
+            (_, Sizes::Maximal) => SplitError::Clients(message + "; give more clients, or data.samples"),
+            _ => SplitError::Sizes(message + "; give fewer"),
         }
     }
 
@@ -158,20 +171,20 @@ impl PrimaryLabel {
 }
 
 /// Samples that are dealt again once they have run out.
-struct Deck {
+struct ShuffledPool {
     all: Vec<u32>,
     order: Vec<u32>,
-    at: usize,
-    dealt_again: bool,
+    next: usize,
+    is_reshuffled: bool,
 }
 
-impl Deck {
+impl ShuffledPool {
     /// Adds the next `count` samples to a client's list, which gets none of them twice.
     fn draw(&mut self, count: usize, stream: &mut Stream, list: &mut Vec<u32>) {
-        let end = (self.at + count).min(self.order.len());
-        let first = self.order[self.at..end].to_vec();
+        let end = (self.next + count).min(self.order.len());
+        let first = self.order[self.next..end].to_vec();
         list.extend_from_slice(&first);
-        self.at = end;
+        self.next = end;
         let missing = count - first.len();
         if missing == 0 {
             return;
@@ -182,13 +195,13 @@ impl Deck {
         let own: BTreeSet<_> = first.into_iter().collect();
         again.sort_by_key(|sample| own.contains(sample));
         list.extend_from_slice(&again[..missing]);
-        (self.order, self.at, self.dealt_again) = (again, missing, true);
+        (self.order, self.next, self.is_reshuffled) = (again, missing, true);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{classes_held, counts, dealt, labels, refused};
+    use super::super::property_tests::{classes_held, counts, labels, refused, split_of};
     use super::*;
 
     const KIND: &str = "[data.split]\nkind = \"primary-label\"";
@@ -198,7 +211,7 @@ mod tests {
         // CIFAR-10, and EMNIST letters: 100 clients with 500 samples.
         for (n_samples, n_classes, others) in [(50_000, 10, 11..=12), (124_800, 26, 4..=4)] {
             let labels = labels(n_classes, n_samples);
-            let split = dealt(&format!("[data]\nsamples = 500\n{KIND}"), &labels, n_classes, 100, 1);
+            let split = split_of(&format!("[data]\nsamples = 500\n{KIND}"), &labels, n_classes, 100, 1);
             let primaries = split.clusters.unwrap();
             assert_eq!(primaries.len(), 100);
             for (client, &primary) in primaries.iter().enumerate() {
@@ -216,15 +229,15 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_run_out_are_dealt_again_and_hold_outs_are_never_trained_on() {
+    fn classes_that_run_out_are_reused_and_hold_outs_are_never_trained_on() {
         let labels = labels(10, 50_000);
-        let split = dealt(KIND, &labels, 10, 100, 3);
+        let split = split_of(KIND, &labels, 10, 100, 3);
         let trained: BTreeSet<_> = split.train.iter().flatten().collect();
         assert!(split.held_out.iter().flatten().all(|sample| !trained.contains(sample)));
-        let note = &split.notes[0];
-        assert!(note.starts_with("ran out and was dealt again: class "), "{note}");
+        let remark = &split.remarks[0];
+        assert!(remark.starts_with("ran out and was dealt again: class "), "{remark}");
         // As many are dealt as there are, so there are as many copies as left-overs.
-        assert!(note.contains(&format!("; {} of the 50000 ", split.left_over)), "{note}");
+        assert!(remark.contains(&format!("; {} of the 50000 ", split.left_over)), "{remark}");
         for list in &split.train {
             let mut once = list.clone();
             once.sort_unstable();
@@ -235,13 +248,17 @@ mod tests {
 
     #[test]
     fn a_deck_goes_round() {
-        let mut deck =
-            Deck { all: vec![1, 2, 3, 4, 5], order: vec![1, 2, 3, 4, 5], at: 0, dealt_again: false };
+        let mut deck = ShuffledPool {
+            all: vec![1, 2, 3, 4, 5],
+            order: vec![1, 2, 3, 4, 5],
+            next: 0,
+            is_reshuffled: false,
+        };
         let mut stream = Stream::of_run(1, "t");
         let mut draw = |count| {
             let mut list = Vec::new();
             deck.draw(count, &mut stream, &mut list);
-            (list, deck.dealt_again)
+            (list, deck.is_reshuffled)
         };
         assert_eq!(draw(2), (vec![1, 2], false));
         assert_eq!(draw(2), (vec![3, 4], false));
@@ -255,33 +272,33 @@ mod tests {
 
     #[test]
     fn one_class_and_odd_shares() {
-        let split = dealt(&format!("{KIND}\nprimary = 1.0"), &labels(4, 400), 4, 5, 1);
+        let split = split_of(&format!("{KIND}\nprimary = 1.0"), &labels(4, 400), 4, 5, 1);
         for (list, held) in split.train.iter().zip(&split.held_out) {
             assert_eq!(classes_held(&[&list[..], held].concat(), &labels(4, 400)).len(), 1);
         }
-        let split = dealt(KIND, &[0; 30], 1, 3, 1);
+        let split = split_of(KIND, &[0; 30], 1, 3, 1);
         assert_eq!(split.train.iter().map(Vec::len).collect::<Vec<_>>(), [9, 9, 9]);
     }
 
     #[test]
-    fn sizes_that_a_law_draws_become_as_small_as_they_must() {
+    fn drawn_sizes_become_as_small_as_they_must() {
         let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 2000");
         let labels = labels(10, 6000);
-        let split = dealt(&text, &labels, 10, 20, 1);
+        let split = split_of(&text, &labels, 10, 20, 1);
         let size = |client: usize| split.train[client].len() + split.held_out[client].len();
         // A class has 540 samples to train on, of which most are for clients of up to 675 or so.
         assert!((0..20).all(|client| (50..=750).contains(&size(client))), "{:?}", split.train.len());
         assert!((0..20).any(|client| size(client) > 400));
         assert!(
             split
-                .notes
+                .remarks
                 .iter()
-                .any(|note| note.ends_with("clients ask for more than a class has: they get less"))
+                .any(|remark| remark.ends_with("clients ask for more than a class has: they get less"))
         );
     }
 
     #[test]
-    fn what_cannot_be_dealt_is_refused() {
+    fn impossible_splits_are_refused() {
         let labels = labels(10, 1000);
         refused(KIND, &labels, 10, 2, "to train on, which has 90; give more clients, or data.samples");
         let text = |samples: u32| format!("[data]\nsamples = {samples}\n{KIND}");

@@ -10,9 +10,9 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
 use serde::{Deserialize, Serialize};
 
-use super::dealing::hold_out;
+use super::assign::hold_out;
 use super::iid::nothing;
-use super::{Deal, Misfit, Split, Splitter};
+use super::{Split, SplitError, SplitInput, Splitter};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
@@ -68,41 +68,42 @@ impl Shards {
 }
 
 impl Splitter for Shards {
-    fn split(&self, deal: &Deal<'_>, stream: &mut Stream) -> Result<Split, Misfit> {
-        let (n_samples, n_clients) = (deal.labels.len(), deal.n_clients);
+    fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
+        let (n_samples, n_clients) = (input.labels.len(), input.n_clients);
         let (n_shards, per_client) = self.counts();
         if n_clients * per_client > n_shards {
             let message = format!("{n_clients} x {per_client} shards, but there are {n_shards}; ");
-            return Err(Misfit::Clients(format!("{message}give at most {}", n_shards / per_client)));
+            return Err(SplitError::Clients(format!("{message}give at most {}", n_shards / per_client)));
         }
         let size = self.shard_size.map_or(n_samples / n_shards, |size| size.get() as usize);
         if size == 0 {
             return Err(match self.level {
-                None => {
-                    Misfit::Setting("shards", format!("more than the {n_samples} samples; give at most that"))
-                }
+                None => SplitError::Setting(
+                    "shards",
+                    format!("more than the {n_samples} samples; give at most that"),
+                ),
                 Some(_) => {
                     let message = format!("{n_shards} shards, but there are {n_samples} samples; ");
-                    Misfit::Setting("level", message + "give shards and per_client instead")
+                    SplitError::Setting("level", message + "give shards and per_client instead")
                 }
             });
         }
         if n_shards * size > n_samples {
             let message = format!("{n_shards} x {size} samples, but there are {n_samples}; ");
             let most = n_samples / n_shards;
-            return Err(Misfit::Setting("shard_size", format!("{message}give at most {most}")));
+            return Err(SplitError::Setting("shard_size", format!("{message}give at most {most}")));
         }
         let mut order: Vec<u32> = (0..n_samples as u32).collect();
         stream.shuffle(&mut order);
         order.truncate(n_shards * size);
-        order.sort_by_key(|&sample| deal.labels[sample as usize]);
+        order.sort_by_key(|&sample| input.labels[sample as usize]);
         let mut shards: Vec<_> = order.chunks_exact(size).collect();
         stream.shuffle(&mut shards);
         let lists = shards.chunks_exact(per_client).take(n_clients).map(|own| own.concat()).collect();
         let unused = n_shards - n_clients * per_client;
-        let notes = (unused > 0).then(|| format!("{unused} of {n_shards} shards are left over"));
+        let remarks = (unused > 0).then(|| format!("{unused} of {n_shards} shards are left over"));
         let (train, held_out) = hold_out(lists, self.held_out, stream);
-        Ok(Split::new(n_samples, train, held_out, None, notes.into_iter().collect()))
+        Ok(Split::new(n_samples, train, held_out, None, remarks.into_iter().collect()))
     }
 
     fn sets_sizes(&self) -> bool {
@@ -112,7 +113,7 @@ impl Splitter for Shards {
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::{classes_held, dealt, labels, refused};
+    use super::super::property_tests::{classes_held, labels, refused, split_of};
 
     const KIND: &str = "[data.split]\nkind = \"shards\"";
 
@@ -126,30 +127,30 @@ mod tests {
             ("level = \"medium\"", 2, 160),
             ("level = \"high\"", 1, 80),
         ] {
-            let split = dealt(&format!("{KIND}\n{settings}"), &labels, 10, 20, 1);
+            let split = split_of(&format!("{KIND}\n{settings}"), &labels, 10, 20, 1);
             for list in &split.train {
                 assert_eq!(list.len(), 500);
                 assert!(classes_held(list, &labels).len() <= per_client);
             }
             assert_eq!(split.left_over, 50_000 - 20 * 500);
-            assert!(split.notes[0].starts_with(&format!("{left} of ")), "{:?}", split.notes);
+            assert!(split.remarks[0].starts_with(&format!("{left} of ")), "{:?}", split.remarks);
         }
         // All shards dealt: nothing is left.
-        let split = dealt(KIND, &labels, 10, 100, 1);
-        assert_eq!((split.left_over, split.notes.len()), (0, 0));
+        let split = split_of(KIND, &labels, 10, 100, 1);
+        assert_eq!((split.left_over, split.remarks.len()), (0, 0));
     }
 
     #[test]
     fn what_has_no_shard_is_not_the_last_class() {
         let labels = labels(10, 60_000);
-        let split = dealt(&format!("{KIND}\nshard_size = 250"), &labels, 10, 100, 1);
+        let split = split_of(&format!("{KIND}\nshard_size = 250"), &labels, 10, 100, 1);
         assert_eq!(split.left_over, 10_000);
         let held = classes_held(&split.train.concat(), &labels);
         assert_eq!(held, (0..10).collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_cannot_be_dealt_is_refused() {
+    fn impossible_splits_are_refused() {
         let labels = labels(10, 1000);
         let check = |text: &str, expected: &str| refused(text, &labels, 10, 101, expected);
         check(KIND, "101 x 2 shards, but there are 200; give at most 100");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// The same for all, as many as can be had.
-    AsMany,
+    Maximal,
     /// So many for each.
     Same(usize),
     /// What the user wrote, client by client.
@@ -23,7 +23,7 @@ impl Sizes {
     /// Client by client, where the numbers do not depend on the data.
     pub(crate) fn list(&self, n_clients: usize) -> Option<Vec<usize>> {
         match self {
-            Sizes::AsMany => None,
+            Sizes::Maximal => None,
             Sizes::Same(size) => Some(vec![*size; n_clients]),
             Sizes::Given(list) | Sizes::Drawn(list) => Some(list.clone()),
         }
@@ -31,22 +31,22 @@ impl Sizes {
 }
 
 /// A law of sizes.
-pub trait SizeLaw {
+pub trait SizeDistribution {
     /// The sizes of so many clients.
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes;
 }
 
 /// Everything that `[data.sizes]` can name.
-pub const ALL: &[Entry<dyn SizeLaw>] = &[EQUAL, PARETO, LOG_NORMAL, GIVEN];
+pub const ALL: &[Entry<dyn SizeDistribution>] = &[EQUAL, PARETO, LOG_NORMAL, GIVEN];
 
-const EQUAL: Entry<dyn SizeLaw> = Entry {
+const EQUAL: Entry<dyn SizeDistribution> = Entry {
     name: "equal",
     about: "the same for all: data.samples, or as many as can be had",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Equal>()?)),
 };
 
-const PARETO: Entry<dyn SizeLaw> = Entry {
+const PARETO: Entry<dyn SizeDistribution> = Entry {
     name: "pareto",
     about: "a Pareto law between two bounds: many small clients and a few large ones",
     example: "index = 0.5                # of the tail: the smaller, the heavier
@@ -57,15 +57,15 @@ most = 2000",
         if pareto.most < pareto.least {
             return Err(settings.error("most", format!("below least = {}; give at least that", pareto.least)));
         }
-        if !(LEAST_INDEX..=MOST_INDEX).contains(&pareto.index.get()) {
-            let message = format!("give at least {LEAST_INDEX} and at most {MOST_INDEX}");
+        if !(MIN_INDEX..=MAX_INDEX).contains(&pareto.index.get()) {
+            let message = format!("give at least {MIN_INDEX} and at most {MAX_INDEX}");
             return Err(settings.error("index", message));
         }
         Ok(Box::new(pareto))
     },
 };
 
-const LOG_NORMAL: Entry<dyn SizeLaw> = Entry {
+const LOG_NORMAL: Entry<dyn SizeDistribution> = Entry {
     name: "log-normal",
     about: "so many samples and a log-normal number beside them",
     example: "log_mean = 4.0             # of the logarithm
@@ -73,15 +73,17 @@ log_deviation = 2.0        # of the logarithm
 least = 50
 most = 2000",
     build: |settings| {
-        let law = settings.parse::<LogNormal>()?;
-        if law.most < law.least {
-            return Err(settings.error("most", format!("below least = {}; give at least that", law.least)));
+        let distribution = settings.parse::<LogNormal>()?;
+        if distribution.most < distribution.least {
+            return Err(
+                settings.error("most", format!("below least = {}; give at least that", distribution.least))
+            );
         }
-        Ok(Box::new(law))
+        Ok(Box::new(distribution))
     },
 };
 
-const GIVEN: Entry<dyn SizeLaw> = Entry {
+const GIVEN: Entry<dyn SizeDistribution> = Entry {
     name: "given",
     about: "as listed, client by client",
     example: "samples = [100, 200, 300]  # as many numbers as clients",
@@ -89,10 +91,10 @@ const GIVEN: Entry<dyn SizeLaw> = Entry {
 };
 
 /// Below it the arithmetic is not exact enough.
-const LEAST_INDEX: f64 = 1e-6;
+const MIN_INDEX: f64 = 1e-6;
 
 /// Beyond it all clients have the least size.
-const MOST_INDEX: f64 = 100.0;
+const MAX_INDEX: f64 = 100.0;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,13 +146,13 @@ fn two_thousand() -> NonZeroU32 {
     NonZeroU32::new(2000).expect("2000 is not 0")
 }
 
-impl SizeLaw for Equal {
+impl SizeDistribution for Equal {
     fn sizes(&self, _n_clients: usize, _stream: &mut Stream) -> Sizes {
-        Sizes::AsMany
+        Sizes::Maximal
     }
 }
 
-impl SizeLaw for Pareto {
+impl SizeDistribution for Pareto {
     /// By inversion: 1 - F(x) = ((least / x)^index - r) / (1 - r) with r = (least / most)^index.
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
         let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
@@ -165,18 +167,18 @@ impl SizeLaw for Pareto {
     }
 }
 
-impl SizeLaw for LogNormal {
+impl SizeDistribution for LogNormal {
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
         let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
         let draw = |_| {
-            let beside = libm::exp(self.log_mean.get() + self.log_deviation.get() * stream.normal());
-            (least + beside.floor()).min(most) as usize
+            let log_normal = libm::exp(self.log_mean.get() + self.log_deviation.get() * stream.normal());
+            (least + log_normal.floor()).min(most) as usize
         };
         Sizes::Drawn((0..n_clients).map(draw).collect())
     }
 }
 
-impl SizeLaw for Given {
+impl SizeDistribution for Given {
     fn sizes(&self, _n_clients: usize, _stream: &mut Stream) -> Sizes {
         Sizes::Given(self.samples.iter().map(|size| size.get() as usize).collect())
     }
@@ -194,7 +196,7 @@ pub(crate) fn build(
     own.resolve_kind(entry.name);
     let sizes = (entry.build)(&own)?.sizes(n_clients, stream);
     match (sizes, samples) {
-        (Sizes::AsMany, Some(samples)) => Ok(Sizes::Same(samples.get() as usize)),
+        (Sizes::Maximal, Some(samples)) => Ok(Sizes::Same(samples.get() as usize)),
         (_, Some(_)) => {
             let message = format!("data.sizes says \"{}\"; leave out one of them", entry.name);
             Err(data.error("samples", message))
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn pareto_sizes_stay_within_bounds_and_have_the_quantiles_of_the_law() {
+    fn pareto_sizes_stay_within_bounds_and_have_the_right_quantiles() {
         let sizes = drawn("kind = \"pareto\"");
         assert!(sizes[0] == 50 && sizes[19_999] <= 2000 && sizes[19_999] > 1900);
         // (50 / x)^0.5 = 1 - q (1 - 40^-0.5); five standard errors of a quantile, roughly.
@@ -252,7 +254,7 @@ mod tests {
 
     #[test]
     fn sizes_can_be_given_or_left_to_the_data() {
-        assert_eq!(read("", None, 3), Ok(Sizes::AsMany));
+        assert_eq!(read("", None, 3), Ok(Sizes::Maximal));
         assert_eq!(read("kind = \"equal\"", Some(7), 3), Ok(Sizes::Same(7)));
         let given = "kind = \"given\"\nsamples = [3, 1, 2]";
         assert_eq!(read(given, None, 3), Ok(Sizes::Given(vec![3, 1, 2])));

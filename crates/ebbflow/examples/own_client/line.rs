@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ebbflow::net::Abilities;
 use ebbflow::net::client::{AtWork, Invitation, Joining, Left, Trainer, Until, join};
 use ebbflow::train::Tally;
-use ebbflow::train::backend::Trained;
+use ebbflow::train::backend::TrainedUpdate;
 use ebbflow::{ClientId, Job, Layout, Parcel, Tensor, Update};
 use tokio::sync::watch;
 
@@ -58,7 +58,7 @@ impl Trainer for Line {
         job: &Job,
         _memory: &Arc<Parcel>,
         at_work: &AtWork,
-    ) -> Result<Option<Trained>, String> {
+    ) -> Result<Option<TrainedUpdate>, String> {
         let start = &job.global.model;
         let (mut model, mut losses) = (start.clone(), Vec::new());
         let steps_asked = job.work.steps(self.samples());
@@ -89,7 +89,7 @@ impl Trainer for Line {
             loss_fall: losses[0] - losses[losses.len() - 1],
             accuracy: None,
         };
-        Ok(Some(Trained { update, memory: None }))
+        Ok(Some(TrainedUpdate { update, memory: None }))
     }
 
     fn loss(&mut self, job: &Job, _samples: Option<NonZeroU32>) -> Result<f32, String> {
@@ -98,7 +98,7 @@ impl Trainer for Line {
 
     fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
         let weight = self.held_out.len() as f64;
-        Ok(Tally { weight, loss: weight * f64::from(loss(model, &self.held_out)), hits: None })
+        Ok(Tally { n_samples: weight, loss: weight * f64::from(loss(model, &self.held_out)), hits: None })
     }
 }
 

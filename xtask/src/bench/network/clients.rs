@@ -9,7 +9,7 @@ use std::time::Duration;
 use ebb_net::Abilities;
 use ebb_net::client::{AtWork, Joining, Make, Trainer, Until, join};
 use ebb_round::{Job, Parcel};
-use ebb_train::backend::Trained;
+use ebb_train::backend::TrainedUpdate;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -146,7 +146,12 @@ impl Trainer for MadeUp {
         Abilities { partial: !matches!(self.way, Way::Deaf(_)), ..Abilities::default() }
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, at_work: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(
+        &mut self,
+        job: &Job,
+        _: &Arc<Parcel>,
+        at_work: &AtWork,
+    ) -> Result<Option<TrainedUpdate>, String> {
         match self.way {
             Way::AtOnce => {}
             Way::UntilStopped => {
@@ -161,6 +166,6 @@ impl Trainer for MadeUp {
         let mut update = null::update(vec![1e-3; self.n_params]);
         update.base_round = job.round;
         update.learning_rate = job.learning_rate;
-        Ok(Some(Trained { update, memory: None }))
+        Ok(Some(TrainedUpdate { update, memory: None }))
     }
 }

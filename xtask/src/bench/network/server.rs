@@ -12,7 +12,7 @@ use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
 use ebb_record::{FileShelf, Header, Row, RunWriter};
 use ebb_round::{Engine, Fleet, RunContext, Saver, State};
 use ebb_settings::{Facts, Tree};
-use ebb_train::{Stub, Task, Unjudged};
+use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
 use super::child::{open_files, say, told};
@@ -94,7 +94,7 @@ impl House {
             format!("recipe = \"fedavg\"\n[select]\ncohort = {cohort}\n[local]\nrate = 0.1\nsteps = 1\n");
         let registry = Registry::standard();
         let tree = registry.with_recipe(Tree::parse(&text, "bench")?)?;
-        let task = Stub::sized(n_clients, n_params);
+        let task = StubTask::sized(n_clients, n_params);
         let mut roles = registry.build(&tree, Facts { seed: SEED, n_clients, n_rounds: u32::MAX })?;
         roles.server.start_from(task.initial());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -132,7 +132,7 @@ impl House {
     /// A round, driven as the command line does it.
     fn round(&mut self, log: &Log) -> Result<Played, Box<dyn Error>> {
         let began = Instant::now();
-        let outcome = self.engine.round(&mut self.fleet, &mut Unjudged)?;
+        let outcome = self.engine.round(&mut self.fleet, &mut NoEvaluation)?;
         let moved_s = now_s();
         let row = Row::new(self.engine.census(), &outcome, None);
         self.writer.append(&row)?;
@@ -178,7 +178,7 @@ fn rules(plan: &Plan) -> Rules {
         memory_bytes: 1 << 29,
         needs: Abilities::default(),
         uses: Abilities::default(),
-        layout: Stub::sized(plan.n_clients, plan.n_params).layout().clone(),
+        layout: StubTask::sized(plan.n_clients, plan.n_params).layout().clone(),
         sides: [].into(),
         down: Packing::default(),
         up: Packing::default(),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_round::Stream;
-use ebb_train::data::{Held, Labelled, Samples};
+use ebb_train::data::{LabelledTask, Partition, Samples};
 use ebb_train::net::{Net, Spec, named};
-use ebb_train::{Evaluation, Path, Task, TaskEvaluator, read};
+use ebb_train::{Evaluation, KernelPath, Task, TaskEvaluator, read};
 use serde_json::json;
 
 use super::{Bench, EVALUATION, Figures, MNIST, Ours, REPEAT_S, described, figure, flop, shape, write_work};
@@ -64,13 +64,13 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
 /// How often a second the images are judged in each repeat, and the loss.
 fn judged(
     spec: &Spec,
-    path: Path,
+    path: KernelPath,
     samples: &Arc<Samples>,
     threads: NonZeroUsize,
     repeats: usize,
 ) -> Result<(Vec<f64>, f64), Box<dyn Error>> {
-    let held = || Held { samples: Arc::clone(samples), by_client: Vec::new() };
-    let task = Arc::new(Labelled::new(Net::new(spec, path)?, 1, held(), held(), None));
+    let held = || Partition { samples: Arc::clone(samples), by_client: Vec::new() };
+    let task = Arc::new(LabelledTask::new(Net::new(spec, path)?, 1, held(), held(), None));
     let model = task.initial();
     let evaluation = Evaluation {
         every: NonZeroU32::MIN,
@@ -82,14 +82,14 @@ fn judged(
     };
     let evaluator = TaskEvaluator::new(task, evaluation, 1, threads);
     // Once to make workspaces, once to see how many times make a repeat.
-    evaluator.judge(&model);
+    evaluator.score(&model);
     let began = Instant::now();
-    let loss = evaluator.judge(&model).loss;
+    let loss = evaluator.score(&model).loss;
     let count = (REPEAT_S / began.elapsed().as_secs_f64()).ceil() as u32;
     let repeat = |_| {
         let began = Instant::now();
         for _ in 0..count {
-            evaluator.judge(&model);
+            evaluator.score(&model);
         }
         f64::from(count) / began.elapsed().as_secs_f64()
     };

@@ -16,7 +16,7 @@ use crate::output::{Columns, bold, count, say, write_file};
 const PER_CLASS: usize = 20;
 
 pub(crate) fn run(args: &DataShow) -> Result<(), CliError> {
-    let unreadable = |error: ReadError| CliError::Usage(error.told_of(&args.name));
+    let unreadable = |error: ReadError| CliError::Usage(error.message_for_set(&args.name));
     let data = || data_folder(args.place.data.as_deref()).map_err(unreadable);
     match SETS.iter().find(|set| set.name == args.name) {
         Some(set) => {

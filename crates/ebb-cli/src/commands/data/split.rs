@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ebb_plot::{HeatMap, Mosaic, PlotError, Size, Svg, Theme};
 use ebb_round::ClientId;
 use ebb_settings::{Facts, Tree};
-use ebb_train::split::{Skew, distance, law};
+use ebb_train::split::{LabelSkew, class_distribution, total_variation};
 use ebb_train::{Task, data};
 use serde::Serialize;
 
@@ -72,8 +72,8 @@ impl Holdings {
         let task = crate::tasks::build(&settings)?;
         let kind = settings.kind()?.unwrap_or_default();
         let counts: Option<Vec<_>> = clients(task.as_ref()).map(|client| task.class_counts(client)).collect();
-        let skew = counts.as_deref().and_then(Skew::of);
-        let law = counts.as_deref().map(law);
+        let skew = counts.as_deref().and_then(LabelSkew::of);
+        let law = counts.as_deref().map(class_distribution);
         let classes = match task.n_classes().filter(|_| counts.is_some()) {
             None => Vec::new(),
             Some(n_classes) => data::class_names(&kind, n_classes),
@@ -85,16 +85,16 @@ impl Holdings {
                 cluster: task.oracle_cluster(id),
                 samples: task.samples(id),
                 held_out: task.held_out(id),
-                label_skew: law.as_ref().map(|law| distance(&by_class, law)),
+                label_skew: law.as_ref().map(|law| total_variation(&by_class, law)),
                 by_class,
             }
         };
         Ok(Holdings {
             clients: clients(task.as_ref()).map(client).collect(),
-            label_skew: skew.map(|skew| skew.skew),
-            label_skew_by_chance: skew.map(|skew| skew.by_chance),
-            label_skew_at_most: skew.map(|skew| skew.most),
-            notes: task.notes().to_vec(),
+            label_skew: skew.map(|skew| skew.mean_distance),
+            label_skew_by_chance: skew.map(|skew| skew.expected_iid),
+            label_skew_at_most: skew.map(|skew| skew.maximum),
+            notes: task.remarks().to_vec(),
             kind,
             seed,
             classes,

@@ -7,7 +7,7 @@ use ebb_settings::Entry;
 
 use super::Arrivals;
 use super::fast_reboot::FastReboot;
-use crate::local::reach::EffectiveSteps;
+use crate::local::effective_steps::EffectiveSteps;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {

@@ -10,7 +10,7 @@ mod tests;
 use ebb_round::{ClientId, Selected, Stream};
 use serde::{Deserialize, Serialize};
 
-use super::urn::{LocatedClient, WeightTree};
+use super::weight_tree::{LocatedClient, WeightTree};
 
 /// A way to draw. Any selector that has chances can use any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

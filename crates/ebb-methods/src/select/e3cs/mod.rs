@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use self::quota::Quota;
 use super::Among;
 use super::draw::{DrawnCohort, InclusionProbabilities, Sampler, cap_probabilities};
-use super::urn::WeightTree;
+use super::weight_tree::WeightTree;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Selector> = Entry {

@@ -8,7 +8,7 @@
 //! compared with are gone, and somebody has stood in for it already.
 
 mod choose;
-mod known;
+mod pair_statistics;
 mod races;
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cover, mean_of_fresh, mean_stand_in};
 use choose::{ChoiceLimits, choose};
-use known::PairStatistics;
+use pair_statistics::PairStatistics;
 use races::Races;
 
 /// The registry's line.

@@ -6,7 +6,7 @@ use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError};
 use ebb_settings::{Chance, NonNegative, Positive};
 use serde::{Deserialize, Serialize};
 
-use super::known::PairStatistics;
+use super::pair_statistics::PairStatistics;
 
 /// The `races` table.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

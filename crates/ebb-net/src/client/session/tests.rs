@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use ebb_round::{Amount, ClientId, Job, RoundNo, Stream, Update, Work};
-use ebb_train::backend::Trained;
+use ebb_train::backend::TrainedUpdate;
 
 use super::*;
 use crate::Abilities;
@@ -22,7 +22,7 @@ impl Trainer for Tenth {
         Abilities::default()
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<Trained>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
         let update = Update {
             delta: Parcel::of(vec![0.1]),
             base_round: job.round,
@@ -34,7 +34,7 @@ impl Trainer for Tenth {
             loss_fall: 0.0,
             accuracy: None,
         };
-        Ok(Some(Trained { update, memory: None }))
+        Ok(Some(TrainedUpdate { update, memory: None }))
     }
 }
 

@@ -4,9 +4,9 @@
 //! and never hits the same place, with a thin or a thick pen, on paper that is not clean. Only arithmetic that
 //! is the same to the last bit everywhere is used, so a seed gives the same bytes on every machine.
 
-mod hand;
-mod pen;
-mod ways;
+mod canvas;
+mod glyphs;
+mod handwriting;
 
 use std::num::NonZeroU32;
 
@@ -14,11 +14,11 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::dealt::{Dealing, JudgeOn, ReadBySplit};
 use super::images::{Loaded, pools};
+use super::partition::{PartitionSettings, ReadBySplit, TestOn};
 use crate::Task;
 use crate::read::{Images, Part};
-use pen::SIDE;
+use canvas::SIDE;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Task> = Entry {
@@ -37,10 +37,10 @@ noise = 0.1                # standard deviation of a pixel's error; ink is 1
 };
 
 /// Mean and deviation of the pixels, about, so that networks start with numbers around 0.
-pub(super) const SCALING: (f32, f32) = (0.14, 0.24);
+pub(super) const MEAN_AND_STD: (f32, f32) = (0.14, 0.24);
 
 /// More than this is a slip of the keyboard.
-const MOST_SAMPLES: u32 = 10_000_000;
+const MAX_SAMPLES: u32 = 10_000_000;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,8 +53,8 @@ struct Digits {
     samples: Option<NonZeroU32>,
     #[serde(default = "tenth")]
     noise: NonNegative,
-    #[serde(default, skip_serializing_if = "JudgeOn::is_default")]
-    judge_on: JudgeOn,
+    #[serde(default, skip_serializing_if = "TestOn::is_default")]
+    judge_on: TestOn,
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -77,22 +77,22 @@ fn tenth() -> NonNegative {
 fn build(settings: &Settings<'_>) -> Result<Box<dyn Task>, SettingsError> {
     let digits: Digits = settings.parse()?;
     for (key, count) in [("train_samples", digits.train_samples), ("test_samples", digits.test_samples)] {
-        if count.get() > MOST_SAMPLES {
-            return Err(settings.error(key, format!("more than can be drawn; give at most {MOST_SAMPLES}")));
+        if count.get() > MAX_SAMPLES {
+            return Err(settings.error(key, format!("more than can be drawn; give at most {MAX_SAMPLES}")));
         }
     }
     let seed = digits.seed.unwrap_or(settings.facts().seed);
     let [train, test] =
         [(Part::Train, digits.train_samples), (Part::Test, digits.test_samples)].map(|(part, count)| {
-            Loaded::new(draw(part, count.get() as usize, digits.noise.get(), seed), &[SCALING])
+            Loaded::new(draw(part, count.get() as usize, digits.noise.get(), seed), &[MEAN_AND_STD])
         });
-    let Digits { clients, samples, judge_on, seed, .. } = digits;
-    let dealing = Dealing { clients, samples, test_samples: None, judge_on, seed };
-    Ok(Box::new(dealing.task(settings, pools(train, test, "mnist-cnn"))?))
+    let Digits { clients, samples, judge_on: test_on, seed, .. } = digits;
+    let dealing = PartitionSettings { clients, samples, test_samples: None, test_on, seed };
+    Ok(Box::new(dealing.build_task(settings, pools(train, test, "mnist-cnn"))?))
 }
 
 /// What is drawn without settings.
-pub(super) fn usual(part: Part) -> Images {
+pub(super) fn default_images(part: Part) -> Images {
     let count = match part {
         Part::Train => six_thousand(),
         Part::Test => two_thousand(),
@@ -110,16 +110,16 @@ fn draw(part: Part, count: usize, noise: f64, seed: u64) -> Images {
     let labels: Vec<u8> = (0..count).map(|idx| (idx % 10) as u8).collect();
     let mut pixels = Vec::with_capacity(count * SIDE * SIDE);
     for &label in &labels {
-        let paper = hand::write(usize::from(label), &mut stream);
+        let canvas = handwriting::write(usize::from(label), &mut stream);
         let strength = 0.75 + 0.25 * stream.uniform();
-        let seen = |&ink: &f64| byte(ink * strength + noise * error(stream.next_u32()));
-        pixels.extend(paper.ink().iter().map(seen));
+        let seen = |&ink: &f64| byte(ink * strength + noise * normal_error(stream.next_u32()));
+        pixels.extend(canvas.ink().iter().map(seen));
     }
     Images { pixels, labels, height: SIDE, width: SIDE, channels: 1, n_classes: 10 }
 }
 
 /// An about normal number of mean 0 and deviation 1: the sum of four bytes.
-fn error(bits: u32) -> f64 {
+fn normal_error(bits: u32) -> f64 {
     let sum: u32 = bits.to_le_bytes().into_iter().map(u32::from).sum();
     // Four times (256^2 - 1) / 12 is the variance, whose root this is.
     (f64::from(sum) - 510.0) / 147.800_541_27

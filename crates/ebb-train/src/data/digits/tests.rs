@@ -31,7 +31,7 @@ fn more_digits_begin_with_fewer() {
 }
 
 #[test]
-fn no_two_are_alike_even_on_clean_paper() {
+fn no_two_are_equal_even_without_noise() {
     let (train, test) = (draw(Part::Train, 2000, 0.0, 3), draw(Part::Test, 1000, 0.0, 3));
     let all: std::collections::BTreeSet<_> =
         [&train, &test].into_iter().flat_map(|images| images.pixels.chunks_exact(SIDE * SIDE)).collect();
@@ -57,31 +57,31 @@ fn pixels_use_the_whole_range() {
         (0..images.pixels.len()).map(value).sum::<f64>() / images.pixels.len() as f64
     };
     let mean = mean_of(&pixel);
-    let deviation = mean_of(&|idx| (pixel(idx) - mean).powi(2)).sqrt();
+    let std = mean_of(&|idx| (pixel(idx) - mean).powi(2)).sqrt();
     let near = |value: f64, scaling: f32| (value - f64::from(scaling)).abs() < 0.01;
-    assert!(near(mean, SCALING.0) && near(deviation, SCALING.1), "{mean} {deviation}");
+    assert!(near(mean, MEAN_AND_STD.0) && near(std, MEAN_AND_STD.1), "{mean} {std}");
 }
 
 #[test]
-fn errors_have_mean_0_and_deviation_1() {
+fn errors_have_mean_0_and_std_1() {
     let mut stream = Stream::of_run(1, "t");
     let n = 100_000;
     let (mut sum, mut squares) = (0.0, 0.0);
     for _ in 0..n {
-        let one = error(stream.next_u32());
+        let one = normal_error(stream.next_u32());
         sum += one;
         squares += one * one;
     }
     // Five standard errors; those of the variance are below a normal law's.
     let n = f64::from(n);
     assert!((sum / n).abs() < 5.0 / n.sqrt() && (squares / n - 1.0).abs() < 5.0 * (2.0 / n).sqrt());
-    assert!(error(0) == -error(u32::MAX) && error(0x7F80_7F80) == 0.0);
+    assert!(normal_error(0) == -normal_error(u32::MAX) && normal_error(0x7F80_7F80) == 0.0);
 }
 
 #[test]
 fn clients_hold_what_was_drawn() {
     let task = task("clients = 7\ntrain_samples = 100\ntest_samples = 130", 1).unwrap();
-    assert_eq!((task.n_clients(), task.samples(ClientId::new(6)), task.n_test_pieces()), (7, 14, 2));
+    assert_eq!((task.n_clients(), task.samples(ClientId::new(6)), task.n_test_batches()), (7, 14, 2));
     assert_eq!((task.n_classes(), task.layout().len()), (Some(10), 21_840));
 }
 
@@ -117,20 +117,20 @@ fn nonsense_is_refused() {
 }
 
 /// Test accuracy of a network after each of these rates was used for a pass over all samples.
-fn accuracy(model: &str, seed: u64, rates: &[f32]) -> f64 {
+fn accuracy(model: &str, seed: u64, learning_rates: &[f32]) -> f64 {
     let task = task(&format!("clients = 1\n[model]\nkind = \"{model}\""), seed).unwrap();
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(20) };
     let mut weights = task.initial();
-    for (round, &rate) in (0..).zip(rates) {
-        let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), learning_rate: rate, work };
+    for (round, &learning_rate) in (0..).zip(learning_rates) {
+        let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), learning_rate, work };
         let mut run = task.begin(ClientId::new(0), &job, seed, NonZeroU32::MAX);
-        run.steps(run.steps_requested(), &StepRule { learning_rate: rate, ..StepRule::default() });
-        let moved = run.so_far().expect("steps were done").delta;
+        run.steps(run.steps_requested(), &StepRule { learning_rate, ..StepRule::default() });
+        let moved = run.result_so_far().expect("steps were done").delta;
         weights.iter_mut().zip(moved).for_each(|(weight, by)| *weight += by);
     }
-    let pieces = (0..task.n_test_pieces()).map(|piece| task.test_piece(piece, &weights));
-    let judged = pieces.reduce(|one, two| one + two).expect("test data");
-    judged.hits.expect("labels") / judged.weight
+    let batches = (0..task.n_test_batches()).map(|batch| task.evaluate_batch(batch, &weights));
+    let tally = batches.reduce(|one, two| one + two).expect("test data");
+    tally.hits.expect("labels") / tally.n_samples
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The curves of activations: exponential, logistic, hyperbolic tangent.
 
-use super::{PAD, Path, Simd, by_path};
+use super::{KernelPath, PAD, Simd, by_path};
 
 /// `y = tanh(x)`, element by element; lengths are multiples of 16.
-pub(crate) fn tanh(path: Path, x: &[f32], y: &mut [f32]) {
+pub(crate) fn tanh(path: KernelPath, x: &[f32], y: &mut [f32]) {
     assert!(x.len() == y.len() && x.len().is_multiple_of(PAD), "lengths");
     // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
     unsafe { tanh_raw(path, x.as_ptr(), y.as_mut_ptr(), x.len()) }
@@ -41,7 +41,7 @@ pub(super) unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
         let p = S::mul_add(p, r, S::splat(0.5));
         let squared = S::mul_add(r, r, S::splat(0.0));
         let p = S::mul_add(p, squared, S::add(r, S::splat(1.0)));
-        S::times_power(p, shifted)
+        S::scale_by_power_of_two(p, shifted)
     }
 }
 
@@ -51,10 +51,10 @@ pub(super) unsafe fn logistic_of<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller promises that the unit exists.
     unsafe {
         let one = S::splat(1.0);
-        let turned = S::mul(x, S::splat(-1.0));
-        let power = exp_of::<S>(S::where_greater(x, turned, turned, x));
+        let negated = S::mul(x, S::splat(-1.0));
+        let power = exp_of::<S>(S::select_greater(x, negated, negated, x));
         let share = S::div(one, S::add(one, power));
-        S::where_greater(x, S::splat(0.0), share, S::mul(power, share))
+        S::select_greater(x, S::splat(0.0), share, S::mul(power, share))
     }
 }
 
@@ -64,13 +64,13 @@ pub(super) unsafe fn tanh_of<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller promises that the unit exists.
     unsafe {
         let (zero, one) = (S::splat(0.0), S::splat(1.0));
-        let turned = S::mul(x, S::splat(-1.0));
-        let size = S::where_greater(x, zero, x, turned);
+        let negated = S::mul(x, S::splat(-1.0));
+        let size = S::select_greater(x, zero, x, negated);
         let power = exp_of::<S>(S::mul(size, S::splat(-2.0)));
         // 1 - 2 power / (1 + power)
         let far = S::div(S::mul(power, S::splat(-2.0)), S::add(one, power));
         let far = S::add(one, far);
-        let far = S::where_greater(x, zero, far, S::mul(far, S::splat(-1.0)));
+        let far = S::select_greater(x, zero, far, S::mul(far, S::splat(-1.0)));
         let z = S::mul(x, x);
         let p = S::splat(-5.704_988_7e-3);
         let p = S::mul_add(p, z, S::splat(2.063_909e-2));
@@ -78,7 +78,7 @@ pub(super) unsafe fn tanh_of<S: Simd>(x: S::V) -> S::V {
         let p = S::mul_add(p, z, S::splat(1.333_144_2e-1));
         let p = S::mul_add(p, z, S::splat(-3.333_328e-1));
         let near = S::mul_add(S::mul(p, z), x, x);
-        S::where_greater(S::splat(0.625), size, near, far)
+        S::select_greater(S::splat(0.625), size, near, far)
     }
 }
 
@@ -107,9 +107,9 @@ mod tests {
     pointwise!(tangent_raw, tangent_on, tanh_of);
 
     /// The largest relative error over inputs.
-    fn error(
-        raw: unsafe fn(Path, &mut [f32]),
-        path: Path,
+    fn largest_relative_error(
+        raw: unsafe fn(KernelPath, &mut [f32]),
+        path: KernelPath,
         inputs: &[f32],
         exact: impl Fn(f64) -> f64,
     ) -> f64 {
@@ -125,26 +125,26 @@ mod tests {
     }
 
     #[test]
-    fn curves_are_exact_to_the_last_bits() {
+    fn activations_are_exact_to_the_last_bits() {
         let below: Vec<f32> = (0..8700).map(|step| -0.01 * step as f32).collect();
         let both: Vec<f32> = (-17_000..17_000).map(|step| 0.005 * step as f32 + 0.0001).collect();
         let tiny: Vec<f32> = (1..100).map(|step| 1e-6 * step as f32).collect();
-        for path in Path::available() {
+        for path in KernelPath::available() {
             let name = path.name();
-            let exp = error(exp_raw, path, &below, f64::exp);
+            let exp = largest_relative_error(exp_raw, path, &below, f64::exp);
             assert!(exp < 2e-7, "exp on {name}: {exp}");
-            let logistic = error(logistic_raw, path, &both, |x| 1.0 / (1.0 + (-x).exp()));
+            let logistic = largest_relative_error(logistic_raw, path, &both, |x| 1.0 / (1.0 + (-x).exp()));
             assert!(logistic < 4e-7, "logistic on {name}: {logistic}");
             for inputs in [&both, &tiny] {
-                let tangent = error(tangent_raw, path, inputs, f64::tanh);
+                let tangent = largest_relative_error(tangent_raw, path, inputs, f64::tanh);
                 assert!(tangent < 4e-7, "tanh on {name}: {tangent}");
             }
         }
     }
 
     #[test]
-    fn what_is_no_number_stays_none_and_the_ends_are_reached() {
-        for path in Path::available() {
+    fn nan_stays_nan_and_the_limits_are_reached() {
+        for path in KernelPath::available() {
             for raw in [exp_raw, logistic_raw, tangent_raw] {
                 let mut values = vec![f32::NAN; PAD];
                 // SAFETY: the path is available.
@@ -152,7 +152,7 @@ mod tests {
                 assert!(values.iter().all(|value| value.is_nan()), "{}", path.name());
             }
             for (raw, low, high) in
-                [(logistic_raw as unsafe fn(Path, &mut [f32]), 0.0, 1.0), (tangent_raw, -1.0, 1.0)]
+                [(logistic_raw as unsafe fn(KernelPath, &mut [f32]), 0.0, 1.0), (tangent_raw, -1.0, 1.0)]
             {
                 let mut values = vec![f32::INFINITY; PAD];
                 values[0] = f32::NEG_INFINITY;

@@ -16,7 +16,7 @@ pub(super) enum Mark {
 
 /// One way to write a digit.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Glyph {
     /// How common it is, beside the other ways.
     pub(super) weight: usize,
     /// What the pen does between being put down and being lifted.
@@ -24,15 +24,15 @@ pub(super) struct Way {
 }
 
 /// The ways of each digit.
-pub(super) const WAYS: [&[Way]; 10] = [ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, NINE];
+pub(super) const GLYPHS: [&[Glyph]; 10] = [ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, NINE];
 
-const fn way(weight: usize, strokes: &'static [&'static [Mark]]) -> Way {
-    Way { weight, strokes }
+const fn glyph(weight: usize, strokes: &'static [&'static [Mark]]) -> Glyph {
+    Glyph { weight, strokes }
 }
 
-const ZERO: &[Way] = &[
+const ZERO: &[Glyph] = &[
     // Round.
-    way(
+    glyph(
         4,
         &[&[
             On(0.40, 0.02),
@@ -47,7 +47,7 @@ const ZERO: &[Way] = &[
         ]],
     ),
     // Narrow, and closed from the right with a little too much.
-    way(
+    glyph(
         3,
         &[&[
             On(0.46, 0.08),
@@ -63,7 +63,7 @@ const ZERO: &[Way] = &[
         ]],
     ),
     // Left open at the top.
-    way(
+    glyph(
         2,
         &[&[
             On(0.34, 0.04),
@@ -78,18 +78,18 @@ const ZERO: &[Way] = &[
     ),
 ];
 
-const ONE: &[Way] = &[
+const ONE: &[Glyph] = &[
     // A bare stroke.
-    way(4, &[&[On(0.40, 0.00), On(0.38, 1.00)]]),
+    glyph(4, &[&[On(0.40, 0.00), On(0.38, 1.00)]]),
     // With a flag.
-    way(4, &[&[On(0.14, 0.26), Corner(0.42, 0.00), On(0.40, 1.00)]]),
+    glyph(4, &[&[On(0.14, 0.26), Corner(0.42, 0.00), On(0.40, 1.00)]]),
     // With a flag and a foot.
-    way(3, &[&[On(0.16, 0.22), Corner(0.40, 0.00), On(0.39, 0.97)], &[On(0.10, 0.98), On(0.68, 0.97)]]),
+    glyph(3, &[&[On(0.16, 0.22), Corner(0.40, 0.00), On(0.39, 0.97)], &[On(0.10, 0.98), On(0.68, 0.97)]]),
 ];
 
-const TWO: &[Way] = &[
+const TWO: &[Glyph] = &[
     // With a sharp turn at the base.
-    way(
+    glyph(
         4,
         &[&[
             On(0.07, 0.24),
@@ -103,7 +103,7 @@ const TWO: &[Way] = &[
         ]],
     ),
     // With a loop at the base.
-    way(
+    glyph(
         4,
         &[&[
             On(0.08, 0.20),
@@ -121,12 +121,12 @@ const TWO: &[Way] = &[
         ]],
     ),
     // Flat, like a Z with a round shoulder.
-    way(2, &[&[On(0.06, 0.10), On(0.34, 0.02), On(0.60, 0.14), Corner(0.06, 0.95), On(0.66, 0.97)]]),
+    glyph(2, &[&[On(0.06, 0.10), On(0.34, 0.02), On(0.60, 0.14), Corner(0.06, 0.95), On(0.66, 0.97)]]),
 ];
 
-const THREE: &[Way] = &[
+const THREE: &[Glyph] = &[
     // Two bows.
-    way(
+    glyph(
         5,
         &[&[
             On(0.08, 0.14),
@@ -141,7 +141,7 @@ const THREE: &[Way] = &[
         ]],
     ),
     // A flat top.
-    way(
+    glyph(
         2,
         &[&[
             On(0.08, 0.03),
@@ -154,7 +154,7 @@ const THREE: &[Way] = &[
         ]],
     ),
     // A small loop in the middle.
-    way(
+    glyph(
         3,
         &[&[
             On(0.10, 0.10),
@@ -172,9 +172,9 @@ const THREE: &[Way] = &[
     ),
 ];
 
-const FOUR: &[Way] = &[
+const FOUR: &[Glyph] = &[
     // Open, with corners.
-    way(
+    glyph(
         4,
         &[
             &[On(0.16, 0.02), On(0.12, 0.30), Corner(0.06, 0.56), On(0.72, 0.53)],
@@ -182,7 +182,7 @@ const FOUR: &[Way] = &[
         ],
     ),
     // Open and round, in one go.
-    way(
+    glyph(
         3,
         &[
             &[On(0.10, 0.04), On(0.07, 0.34), On(0.20, 0.52), On(0.42, 0.46), On(0.58, 0.30)],
@@ -190,12 +190,12 @@ const FOUR: &[Way] = &[
         ],
     ),
     // Closed.
-    way(3, &[&[On(0.72, 0.68), Corner(0.02, 0.66), Corner(0.50, 0.00), On(0.48, 1.00)]]),
+    glyph(3, &[&[On(0.72, 0.68), Corner(0.02, 0.66), Corner(0.50, 0.00), On(0.48, 1.00)]]),
 ];
 
-const FIVE: &[Way] = &[
+const FIVE: &[Glyph] = &[
     // In one go, from the right.
-    way(
+    glyph(
         4,
         &[&[
             On(0.62, 0.02),
@@ -209,7 +209,7 @@ const FIVE: &[Way] = &[
         ]],
     ),
     // The top bar last, and not quite met.
-    way(
+    glyph(
         4,
         &[
             &[
@@ -225,7 +225,7 @@ const FIVE: &[Way] = &[
         ],
     ),
     // Without corners, like an S.
-    way(
+    glyph(
         2,
         &[&[
             On(0.60, 0.05),
@@ -241,9 +241,9 @@ const FIVE: &[Way] = &[
     ),
 ];
 
-const SIX: &[Way] = &[
+const SIX: &[Glyph] = &[
     // A bowed stem.
-    way(
+    glyph(
         5,
         &[&[
             On(0.54, 0.02),
@@ -258,7 +258,7 @@ const SIX: &[Way] = &[
         ]],
     ),
     // A straight stem and a small bowl.
-    way(
+    glyph(
         3,
         &[&[
             On(0.38, 0.00),
@@ -273,7 +273,7 @@ const SIX: &[Way] = &[
         ]],
     ),
     // Curled in, not closed.
-    way(
+    glyph(
         2,
         &[&[
             On(0.58, 0.10),
@@ -289,11 +289,11 @@ const SIX: &[Way] = &[
     ),
 ];
 
-const SEVEN: &[Way] = &[
+const SEVEN: &[Glyph] = &[
     // Plain.
-    way(4, &[&[On(0.05, 0.05), Corner(0.64, 0.03), On(0.42, 0.46), On(0.26, 1.00)]]),
+    glyph(4, &[&[On(0.05, 0.05), Corner(0.64, 0.03), On(0.42, 0.46), On(0.26, 1.00)]]),
     // With a bar.
-    way(
+    glyph(
         3,
         &[
             &[On(0.05, 0.05), Corner(0.66, 0.03), On(0.42, 0.48), On(0.26, 1.00)],
@@ -301,7 +301,7 @@ const SEVEN: &[Way] = &[
         ],
     ),
     // With a hook, and a round turn.
-    way(
+    glyph(
         3,
         &[&[
             On(0.04, 0.22),
@@ -314,9 +314,9 @@ const SEVEN: &[Way] = &[
     ),
 ];
 
-const EIGHT: &[Way] = &[
+const EIGHT: &[Glyph] = &[
     // In one go, from the top right and crossing itself.
-    way(
+    glyph(
         5,
         &[&[
             On(0.56, 0.12),
@@ -333,7 +333,7 @@ const EIGHT: &[Way] = &[
         ]],
     ),
     // Two rings.
-    way(
+    glyph(
         2,
         &[
             &[
@@ -357,7 +357,7 @@ const EIGHT: &[Way] = &[
         ],
     ),
     // From the middle, as a slanted S closed by a stroke upwards.
-    way(
+    glyph(
         3,
         &[&[
             On(0.62, 0.04),
@@ -374,9 +374,9 @@ const EIGHT: &[Way] = &[
     ),
 ];
 
-const NINE: &[Way] = &[
+const NINE: &[Glyph] = &[
     // A straight tail.
-    way(
+    glyph(
         4,
         &[&[
             On(0.58, 0.12),
@@ -390,7 +390,7 @@ const NINE: &[Way] = &[
         ]],
     ),
     // A bowed tail that ends to the left.
-    way(
+    glyph(
         4,
         &[&[
             On(0.60, 0.16),
@@ -406,7 +406,7 @@ const NINE: &[Way] = &[
         ]],
     ),
     // A small ring, and a tail that leans.
-    way(
+    glyph(
         3,
         &[&[
             On(0.58, 0.06),
@@ -427,9 +427,9 @@ mod tests {
 
     #[test]
     fn strokes_can_be_drawn() {
-        for way in WAYS.into_iter().flatten() {
-            assert!(way.weight > 0 && !way.strokes.is_empty());
-            for stroke in way.strokes {
+        for glyph in GLYPHS.into_iter().flatten() {
+            assert!(glyph.weight > 0 && !glyph.strokes.is_empty());
+            for stroke in glyph.strokes {
                 assert!(stroke.len() >= 2 && matches!(stroke[0], On(..)), "{stroke:?}");
                 let within =
                     |&(On(x, y) | Corner(x, y)): &Mark| (0.0..=0.8).contains(&x) && (0.0..=1.0).contains(&y);

@@ -2,41 +2,41 @@
 
 use ebb_round::Stream;
 
-use super::pen::{Paper, Point, SIDE, Touch};
-use super::ways::{Mark, WAYS, Way};
+use super::canvas::{Canvas, PenPoint, Point, SIDE};
+use super::glyphs::{GLYPHS, Glyph, Mark};
 
 /// Straight pieces that stand for one curve.
-const PIECES: usize = 5;
+const SEGMENTS: usize = 5;
 /// How far marks are missed, in heights of the digit, and which share of that the next mark inherits.
-const STRAY: f64 = 0.03;
-const INHERITED: f64 = 0.5;
+const MARK_ERROR_STD: f64 = 0.03;
+const MARK_ERROR_CORRELATION: f64 = 0.5;
 /// How far the handles of a curve stray beside that.
-const BEND: f64 = 0.018;
+const HANDLE_ERROR_STD: f64 = 0.018;
 /// What stays free around a digit, in pixels.
 const MARGIN: f64 = 1.0;
 
 /// Writes a digit somewhere on a sheet of its own.
-pub(super) fn write(digit: usize, stream: &mut Stream) -> Paper {
-    let way = pick(WAYS[digit], stream);
-    let hand = Hand::draw(stream);
+pub(super) fn write(digit: usize, stream: &mut Stream) -> Canvas {
+    let glyph = draw_glyph(GLYPHS[digit], stream);
+    let style = WritingStyle::draw(stream);
     let mut strokes: Vec<Vec<Point>> = Vec::new();
-    for marks in way.strokes {
-        strokes.push(hand.lay(&path(marks, stream)));
+    for marks in glyph.strokes {
+        strokes.push(style.transform(&path(marks, stream)));
     }
-    place(&mut strokes, hand.radius, stream);
-    let mut paper = Paper::blank();
+    fit_to_canvas(&mut strokes, style.radius, stream);
+    let mut canvas = Canvas::blank();
     for stroke in &strokes {
-        hand.press(stroke, stream, &mut paper);
+        style.draw_stroke(stroke, stream, &mut canvas);
     }
-    paper.blur(hand.blur);
-    paper
+    canvas.blur(style.blur);
+    canvas
 }
 
 /// A way, the common ones more often.
-fn pick<'w>(ways: &'w [Way], stream: &mut Stream) -> &'w Way {
-    let total = ways.iter().map(|way| way.weight).sum();
+fn draw_glyph<'w>(glyphs: &'w [Glyph], stream: &mut Stream) -> &'w Glyph {
+    let total = glyphs.iter().map(|way| way.weight).sum();
     let mut drawn = stream.below(total);
-    let chosen = ways.iter().find(|way| match drawn.checked_sub(way.weight) {
+    let chosen = glyphs.iter().find(|way| match drawn.checked_sub(way.weight) {
         Some(rest) => {
             drawn = rest;
             false
@@ -47,7 +47,7 @@ fn pick<'w>(ways: &'w [Way], stream: &mut Stream) -> &'w Way {
 }
 
 /// What one image's writing has in common.
-struct Hand {
+struct WritingStyle {
     /// From the box of the ways to pixels: rows of a matrix.
     shape: [Point; 2],
     /// Slow waves that bend the digit: how far, how fast along the digit and from where, for both directions.
@@ -56,23 +56,28 @@ struct Hand {
     blur: f64,
 }
 
-impl Hand {
-    fn draw(stream: &mut Stream) -> Hand {
-        let height = 18.5 + spread(stream, 1.9);
-        let width = height * (1.0 + spread(stream, 0.17));
-        let slant = 0.12 + spread(stream, 0.22);
-        let turn = spread(stream, 0.10);
+impl WritingStyle {
+    fn draw(stream: &mut Stream) -> WritingStyle {
+        let height = 18.5 + jitter(stream, 1.9);
+        let width = height * (1.0 + jitter(stream, 0.17));
+        let slant = 0.12 + jitter(stream, 0.22);
+        let turn = jitter(stream, 0.10);
         let (sin, cos) = (libm::sin(turn), libm::cos(turn));
         // First leaning to the right going up, then turned.
         let shape =
             [[width * cos, height * (-slant * cos - sin)], [width * sin, height * (-slant * sin + cos)]];
-        let mut wave = || [spread(stream, 0.035), 2.5 + 3.5 * stream.uniform(), 6.3 * stream.uniform()];
+        let mut wave = || [jitter(stream, 0.035), 2.5 + 3.5 * stream.uniform(), 6.3 * stream.uniform()];
         let waves = [wave(), wave()];
-        Hand { shape, waves, radius: 0.75 + 0.75 * stream.uniform(), blur: 0.04 + 0.10 * stream.uniform() }
+        WritingStyle {
+            shape,
+            waves,
+            radius: 0.75 + 0.75 * stream.uniform(),
+            blur: 0.04 + 0.10 * stream.uniform(),
+        }
     }
 
     /// Takes a stroke from the box of the ways to pixels, wherever they lie.
-    fn lay(&self, stroke: &[Point]) -> Vec<Point> {
+    fn transform(&self, stroke: &[Point]) -> Vec<Point> {
         let bend = |[far, fast, from]: [f64; 3], along: f64| far * libm::sin(fast * along + from);
         let laid = |&[x, y]: &Point| {
             let (x, y) = (x + bend(self.waves[0], y), y + bend(self.waves[1], x));
@@ -82,32 +87,32 @@ impl Hand {
     }
 
     /// Draws a stroke, pressing harder here and softer there.
-    fn press(&self, stroke: &[Point], stream: &mut Stream, paper: &mut Paper) {
-        let (start, end) = (1.0 + spread(stream, 0.14), 1.0 + spread(stream, 0.14));
+    fn draw_stroke(&self, stroke: &[Point], stream: &mut Stream, canvas: &mut Canvas) {
+        let (start, end) = (1.0 + jitter(stream, 0.14), 1.0 + jitter(stream, 0.14));
         let last = (stroke.len() - 1) as f64;
         let touch = |idx: usize| {
             let share = idx as f64 / last;
-            Touch { at: stroke[idx], radius: self.radius * (start + share * (end - start)) }
+            PenPoint { at: stroke[idx], radius: self.radius * (start + share * (end - start)) }
         };
         for idx in 1..stroke.len() {
-            paper.line(touch(idx - 1), touch(idx));
+            canvas.line(touch(idx - 1), touch(idx));
         }
     }
 }
 
 /// A normal number of this deviation, at most two and a half of them from 0.
-fn spread(stream: &mut Stream, deviation: f64) -> f64 {
-    stream.normal().clamp(-2.5, 2.5) * deviation
+fn jitter(stream: &mut Stream, std: f64) -> f64 {
+    stream.normal().clamp(-2.5, 2.5) * std
 }
 
 /// The line that passes the marks, each of them missed by a little.
 fn path(marks: &[Mark], stream: &mut Stream) -> Vec<Point> {
-    let mut points = Vec::with_capacity(1 + PIECES * marks.len());
+    let mut points = Vec::with_capacity(1 + SEGMENTS * marks.len());
     let mut run: Vec<Point> = Vec::with_capacity(marks.len());
     let mut missed = [0.0; 2];
     for (idx, mark) in marks.iter().enumerate() {
         let (Mark::On(x, y) | Mark::Corner(x, y)) = *mark;
-        missed = missed.map(|by| INHERITED * by + spread(stream, STRAY));
+        missed = missed.map(|by| MARK_ERROR_CORRELATION * by + jitter(stream, MARK_ERROR_STD));
         run.push([x + missed[0], y + missed[1]]);
         if matches!(mark, Mark::Corner(..)) || idx + 1 == marks.len() {
             smooth(&run, stream, &mut points);
@@ -124,7 +129,7 @@ fn smooth(run: &[Point], stream: &mut Stream, points: &mut Vec<Point>) {
         let mirrored = |other: Point| [0, 1].map(|axis| 2.0 * here[axis] - other[axis]);
         let ahead = run.get(idx + 1).copied().unwrap_or_else(|| mirrored(run[idx - 1]));
         let behind = if idx > 0 { run[idx - 1] } else { mirrored(ahead) };
-        [0, 1].map(|axis| (ahead[axis] - behind[axis]) / 6.0 + spread(stream, BEND))
+        [0, 1].map(|axis| (ahead[axis] - behind[axis]) / 6.0 + jitter(stream, HANDLE_ERROR_STD))
     };
     let mut leaving = handle(0);
     for (idx, ends) in run.windows(2).enumerate() {
@@ -132,7 +137,7 @@ fn smooth(run: &[Point], stream: &mut Stream, points: &mut Vec<Point>) {
         let arriving = handle(idx + 1);
         let curve = [from, plus(from, leaving, 1.0), plus(to, arriving, -1.0), to];
         let first = usize::from(!points.is_empty());
-        points.extend((first..=PIECES).map(|piece| on_curve(curve, piece as f64 / PIECES as f64)));
+        points.extend((first..=SEGMENTS).map(|segment| on_curve(curve, segment as f64 / SEGMENTS as f64)));
         // Leaving as it arrived, the pen makes no corner.
         leaving = arriving;
     }
@@ -153,16 +158,16 @@ fn on_curve(curve: [Point; 4], share: f64) -> Point {
 }
 
 /// Moves the strokes to somewhere near the middle of the paper, and shrinks them should they not fit.
-fn place(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
-    let room = SIDE as f64 - 2.0 * (MARGIN + radius);
+fn fit_to_canvas(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
+    let available = SIDE as f64 - 2.0 * (MARGIN + radius);
     let bounds = [0, 1].map(|axis| bounds(strokes, axis));
     let largest = bounds.iter().map(|[low, high]| high - low).fold(0.0, f64::max);
-    let scale = (room / largest).min(1.0);
+    let scale = (available / largest).min(1.0);
     for axis in 0..2 {
         let [low, high] = bounds[axis];
         // Rounding must not leave less than nothing.
-        let slack = ((room - scale * (high - low)) / 2.0).max(0.0);
-        let shift = spread(stream, 1.4).clamp(-slack, slack);
+        let slack = ((available - scale * (high - low)) / 2.0).max(0.0);
+        let shift = jitter(stream, 1.4).clamp(-slack, slack);
         let (middle, to) = ((low + high) / 2.0, SIDE as f64 / 2.0 + shift);
         for point in strokes.iter_mut().flatten() {
             point[axis] = to + scale * (point[axis] - middle);
@@ -181,12 +186,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn common_ways_come_more_often() {
+    fn common_glyphs_come_more_often() {
         let mut stream = Stream::of_run(1, "t");
         let mut counts = [0; 3];
         for _ in 0..10_000 {
-            let way = pick(WAYS[7], &mut stream);
-            let idx = WAYS[7].iter().position(|other| std::ptr::eq(way, other)).unwrap();
+            let glyph = draw_glyph(GLYPHS[7], &mut stream);
+            let idx = GLYPHS[7].iter().position(|other| std::ptr::eq(glyph, other)).unwrap();
             counts[idx] += 1;
         }
         // Standard deviation at most 50.
@@ -197,15 +202,15 @@ mod tests {
     #[test]
     fn a_path_begins_and_ends_near_its_marks_and_has_no_gaps() {
         let mut stream = Stream::of_run(1, "t");
-        for stroke in WAYS.into_iter().flatten().flat_map(|way| way.strokes) {
+        for stroke in GLYPHS.into_iter().flatten().flat_map(|way| way.strokes) {
             let path = path(stroke, &mut stream);
-            assert_eq!(path.len(), 1 + PIECES * (stroke.len() - 1));
+            assert_eq!(path.len(), 1 + SEGMENTS * (stroke.len() - 1));
             let near = |mark: Mark, [x, y]: Point| {
                 let (Mark::On(to_x, to_y) | Mark::Corner(to_x, to_y)) = mark;
-                (x - to_x).abs().max((y - to_y).abs()) < 2.5 * STRAY / (1.0 - INHERITED)
+                (x - to_x).abs().max((y - to_y).abs()) < 2.5 * MARK_ERROR_STD / (1.0 - MARK_ERROR_CORRELATION)
             };
             for (idx, &mark) in stroke.iter().enumerate() {
-                assert!(near(mark, path[idx * PIECES]), "{stroke:?}");
+                assert!(near(mark, path[idx * SEGMENTS]), "{stroke:?}");
             }
         }
     }
@@ -215,7 +220,7 @@ mod tests {
         let mut stream = Stream::of_run(1, "t");
         let mut placed = |to: Point| {
             let mut strokes = vec![vec![[0.0; 2], to]];
-            place(&mut strokes, 2.0, &mut stream);
+            fit_to_canvas(&mut strokes, 2.0, &mut stream);
             strokes.remove(0)
         };
         // 28 pixels, less the margin of 1 and the pen's 2 on either side.

@@ -12,8 +12,8 @@ use ebb_round::{Aggregator, Contribution, Loader, Metrics, Retention, Round, Sav
 use ebb_settings::{Chance, Entry};
 use serde::{Deserialize, Serialize};
 
-use super::chances::{ParticipationProbabilities, ProbabilitySource};
-use crate::answers::no_synthetic_updates;
+use super::probabilities::{ParticipationProbabilities, ProbabilitySource};
+use crate::own_updates::no_synthetic_updates;
 
 /// The registry's line where chances are known.
 pub const IPW: Entry<dyn Aggregator> = Entry {

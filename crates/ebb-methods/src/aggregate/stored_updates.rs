@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use ebb_round::{Bits, ClientId, Loader, Metrics, Round, RoundNo, Saver, SpillStore, State, StateError};
 
-use crate::answers::add;
 use crate::memory::{Precision, VectorStore};
+use crate::own_updates::add;
 
 /// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
 #[derive(Debug, Default)]

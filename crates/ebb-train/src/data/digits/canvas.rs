@@ -8,20 +8,20 @@ pub(super) type Point = [f64; 2];
 
 /// Where the pen is, and the radius of what it leaves there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Touch {
+pub(super) struct PenPoint {
     pub(super) at: Point,
     pub(super) radius: f64,
 }
 
 /// How much of each pixel is covered, row after row, from 0 to 1.
-pub(super) struct Paper {
+pub(super) struct Canvas {
     ink: [f64; SIDE * SIDE],
 }
 
-impl Paper {
+impl Canvas {
     /// With nothing on it.
-    pub(super) fn blank() -> Paper {
-        Paper { ink: [0.0; SIDE * SIDE] }
+    pub(super) fn blank() -> Canvas {
+        Canvas { ink: [0.0; SIDE * SIDE] }
     }
 
     /// How much of each pixel is covered.
@@ -30,12 +30,12 @@ impl Paper {
     }
 
     /// Draws a straight line. What is covered twice is no darker.
-    pub(super) fn line(&mut self, from: Touch, to: Touch) {
+    pub(super) fn line(&mut self, from: PenPoint, to: PenPoint) {
         let reach = from.radius.max(to.radius) + 1.0;
-        for row in pixels(from.at[1].min(to.at[1]) - reach, from.at[1].max(to.at[1]) + reach) {
-            for column in pixels(from.at[0].min(to.at[0]) - reach, from.at[0].max(to.at[0]) + reach) {
+        for row in pixel_range(from.at[1].min(to.at[1]) - reach, from.at[1].max(to.at[1]) + reach) {
+            for column in pixel_range(from.at[0].min(to.at[0]) - reach, from.at[0].max(to.at[0]) + reach) {
                 let ink = &mut self.ink[row * SIDE + column];
-                *ink = ink.max(covered([column as f64 + 0.5, row as f64 + 0.5], from, to));
+                *ink = ink.max(coverage([column as f64 + 0.5, row as f64 + 0.5], from, to));
             }
         }
     }
@@ -63,13 +63,13 @@ impl Paper {
 }
 
 /// The pixels that a stretch of a row or column touches, as far as they are on the paper.
-fn pixels(from: f64, to: f64) -> std::ops::Range<usize> {
+fn pixel_range(from: f64, to: f64) -> std::ops::Range<usize> {
     // A cast stops at 0 where the stretch begins beyond the edge.
     from as usize..(to as usize + 1).min(SIDE)
 }
 
 /// How much of the pixel around `centre` a line covers: the edge of the ink is one pixel wide.
-fn covered(centre: Point, from: Touch, to: Touch) -> f64 {
+fn coverage(centre: Point, from: PenPoint, to: PenPoint) -> f64 {
     let [along, down] = [to.at[0] - from.at[0], to.at[1] - from.at[1]];
     let [right, below] = [centre[0] - from.at[0], centre[1] - from.at[1]];
     let square = along * along + down * down;
@@ -83,54 +83,54 @@ fn covered(centre: Point, from: Touch, to: Touch) -> f64 {
 mod tests {
     use super::*;
 
-    fn touch(x: f64, y: f64, radius: f64) -> Touch {
-        Touch { at: [x, y], radius }
+    fn pen_point(x: f64, y: f64, radius: f64) -> PenPoint {
+        PenPoint { at: [x, y], radius }
     }
 
     #[test]
     fn a_line_covers_what_is_within_its_radius() {
-        let mut paper = Paper::blank();
-        paper.line(touch(3.5, 5.5, 1.0), touch(9.5, 5.5, 1.0));
-        let at = |column: usize, row: usize| paper.ink()[row * SIDE + column];
+        let mut canvas = Canvas::blank();
+        canvas.line(pen_point(3.5, 5.5, 1.0), pen_point(9.5, 5.5, 1.0));
+        let at = |column: usize, row: usize| canvas.ink()[row * SIDE + column];
         // In the middle, on the edge, beside it; and before the start.
         assert_eq!([at(6, 5), at(6, 4), at(6, 6), at(6, 3)], [1.0, 0.5, 0.5, 0.0]);
         assert_eq!([at(3, 5), at(2, 5), at(1, 5)], [1.0, 0.5, 0.0]);
-        assert_eq!(paper.ink().iter().filter(|&&ink| ink > 0.0).count(), 7 + 2 * 7 + 2 + 4);
+        assert_eq!(canvas.ink().iter().filter(|&&ink| ink > 0.0).count(), 7 + 2 * 7 + 2 + 4);
     }
 
     #[test]
     fn a_pen_that_presses_harder_leaves_more() {
-        let mut paper = Paper::blank();
-        paper.line(touch(10.5, 2.5, 0.5), touch(10.5, 12.5, 2.5));
-        let at = |column: usize, row: usize| paper.ink()[row * SIDE + column];
+        let mut canvas = Canvas::blank();
+        canvas.line(pen_point(10.5, 2.5, 0.5), pen_point(10.5, 12.5, 2.5));
+        let at = |column: usize, row: usize| canvas.ink()[row * SIDE + column];
         assert_eq!([at(10, 7), at(11, 7), at(12, 7)], [1.0, 1.0, 0.0]);
     }
 
     #[test]
     fn beyond_the_edge_nothing_is_drawn() {
-        let mut paper = Paper::blank();
-        paper.line(touch(-5.0, -5.0, 1.0), touch(-3.0, -9.0, 1.0));
-        paper.line(touch(40.0, 3.0, 1.0), touch(40.0, 60.0, 1.0));
-        assert!(paper.ink().iter().all(|&ink| ink == 0.0));
-        paper.line(touch(-4.0, 14.0, 1.0), touch(40.0, 14.0, 1.0));
-        assert_eq!(paper.ink().iter().sum::<f64>(), 2.0 * SIDE as f64);
+        let mut canvas = Canvas::blank();
+        canvas.line(pen_point(-5.0, -5.0, 1.0), pen_point(-3.0, -9.0, 1.0));
+        canvas.line(pen_point(40.0, 3.0, 1.0), pen_point(40.0, 60.0, 1.0));
+        assert!(canvas.ink().iter().all(|&ink| ink == 0.0));
+        canvas.line(pen_point(-4.0, 14.0, 1.0), pen_point(40.0, 14.0, 1.0));
+        assert_eq!(canvas.ink().iter().sum::<f64>(), 2.0 * SIDE as f64);
     }
 
     #[test]
     fn a_dot_is_round() {
-        let mut paper = Paper::blank();
-        paper.line(touch(8.0, 8.0, 1.5), touch(8.0, 8.0, 1.5));
-        let at = |column: usize, row: usize| paper.ink()[row * SIDE + column];
+        let mut canvas = Canvas::blank();
+        canvas.line(pen_point(8.0, 8.0, 1.5), pen_point(8.0, 8.0, 1.5));
+        let at = |column: usize, row: usize| canvas.ink()[row * SIDE + column];
         assert!(at(7, 7) == 1.0 && at(6, 7) == at(9, 8) && at(6, 7) == at(7, 6) && at(6, 6) < at(6, 7));
     }
 
     #[test]
     fn blur_spreads_ink_and_loses_none() {
-        let mut paper = Paper::blank();
-        paper.ink[3 * SIDE + 4] = 1.0;
-        paper.blur(0.25);
-        let around = |row: usize| [3, 4, 5].map(|column| paper.ink()[row * SIDE + column]);
+        let mut canvas = Canvas::blank();
+        canvas.ink[3 * SIDE + 4] = 1.0;
+        canvas.blur(0.25);
+        let around = |row: usize| [3, 4, 5].map(|column| canvas.ink()[row * SIDE + column]);
         assert_eq!([around(2), around(3)], [[0.0625, 0.125, 0.0625], [0.125, 0.25, 0.125]]);
-        assert_eq!(paper.ink().iter().sum::<f64>(), 1.0);
+        assert_eq!(canvas.ink().iter().sum::<f64>(), 1.0);
     }
 }

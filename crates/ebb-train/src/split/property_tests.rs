@@ -6,7 +6,7 @@ use ebb_round::Stream;
 use ebb_settings::{Facts, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::{ALL, Split, deal, sizes};
+use super::{ALL, Split, sizes, split_samples};
 
 /// As many samples of every class.
 pub(super) fn labels(n_classes: usize, n_samples: usize) -> Vec<u32> {
@@ -29,14 +29,14 @@ pub(super) fn classes_held(list: &[u32], labels: &[u32]) -> Vec<u32> {
 }
 
 /// The split that a configuration's `[data]` tables stand for.
-pub(super) fn dealt(text: &str, labels: &[u32], n_classes: usize, n_clients: usize, seed: u64) -> Split {
-    try_deal(text, labels, n_classes, n_clients, seed).unwrap()
+pub(super) fn split_of(text: &str, labels: &[u32], n_classes: usize, n_clients: usize, seed: u64) -> Split {
+    try_split(text, labels, n_classes, n_clients, seed).unwrap()
 }
 
 /// Fails unless the split is refused with these words.
 #[track_caller]
 pub(super) fn refused(text: &str, labels: &[u32], n_classes: usize, n_clients: usize, expected: &str) {
-    let error = try_deal(text, labels, n_classes, n_clients, 1).unwrap_err();
+    let error = try_split(text, labels, n_classes, n_clients, 1).unwrap_err();
     assert!(error.starts_with("a.toml:") && error.contains(expected), "{error}");
 }
 
@@ -45,7 +45,7 @@ struct Table {
     samples: Option<NonZeroU32>,
 }
 
-fn try_deal(
+fn try_split(
     text: &str,
     labels: &[u32],
     n_classes: usize,
@@ -55,7 +55,7 @@ fn try_deal(
     let tree = Tree::parse(text, "a.toml").unwrap();
     let data = tree.table("data", Facts::default());
     let table: Table = data.parse_without(&["split", "sizes"]).unwrap();
-    deal(&data, table.samples, labels, n_classes, n_clients, seed).map_err(|error| error.to_string())
+    split_samples(&data, table.samples, labels, n_classes, n_clients, seed).map_err(|error| error.to_string())
 }
 
 /// Settings of every kind, from ordinary to odd.
@@ -90,10 +90,10 @@ const SIZES: &[&str] = &[
 /// Labels of which some are rare, and a number of clients.
 fn case(stream: &mut Stream) -> (Vec<u32>, usize, usize) {
     let (n_classes, n_samples) = (1 + stream.below(12), 1 + stream.below(1500));
-    let law = stream.dirichlet(2.0, n_classes);
+    let distribution = stream.dirichlet(2.0, n_classes);
     let label = |_| {
         let mut left = stream.uniform();
-        let past = law.iter().take_while(|&&share| {
+        let past = distribution.iter().take_while(|&&share| {
             left -= share;
             left >= 0.0
         });
@@ -124,8 +124,8 @@ fn check(split: &Split, n_samples: usize, n_clients: usize, shares: bool) -> Res
     ensure(shares || both.clone().all(|(trained, held)| trained + held <= 1), "no sample is held twice")?;
     let n_nobodys = both.filter(|(trained, held)| **trained + **held == 0).count();
     ensure(n_nobodys == split.left_over, "what nobody holds is left over")?;
-    let said = split.notes.iter().any(|note| note.ends_with(" samples are held by nobody"));
-    ensure(said == (split.left_over > 0), "what is left over is said")
+    let is_reported = split.remarks.iter().any(|remark| remark.ends_with(" samples are held by nobody"));
+    ensure(is_reported == (split.left_over > 0), "what is left over is said")
 }
 
 #[test]
@@ -143,20 +143,20 @@ fn every_split_keeps_what_splits_must() {
             let sizes = if sets_sizes { "" } else { SIZES[stream.below(SIZES.len())] };
             let variant = variants[stream.below(variants.len())];
             let text = format!("{sizes}\n[data.split]\nkind = \"{kind}\"\n{variant}");
-            let split = |seed| try_deal(&text, &labels, n_classes, n_clients, seed);
+            let split = |seed| try_split(&text, &labels, n_classes, n_clients, seed);
             let case = format!(
                 "case {number}, {} samples of {n_classes} classes, {n_clients} clients:\n{text}",
                 labels.len()
             );
             match split(7) {
-                Ok(dealt) => {
+                Ok(found) => {
                     done += 1;
-                    let kept = check(&dealt, labels.len(), n_clients, *kind == "primary-label");
+                    let kept = check(&found, labels.len(), n_clients, *kind == "primary-label");
                     kept.unwrap_or_else(|claim| panic!("{claim}: {case}"));
-                    assert_eq!(Ok(&dealt), split(7).as_ref(), "another split from the same seed: {case}");
+                    assert_eq!(Ok(&found), split(7).as_ref(), "another split from the same seed: {case}");
                     let told_apart = labels.len() >= 100 && n_clients > 1;
                     let other = split(8);
-                    let differs = other.as_ref() != Ok(&dealt);
+                    let differs = other.as_ref() != Ok(&found);
                     assert!(differs || !told_apart, "the same split from another seed: {case}");
                 }
                 Err(error) => {
@@ -174,15 +174,15 @@ fn every_split_keeps_what_splits_must() {
 }
 
 #[test]
-fn every_example_can_be_dealt() {
+fn every_example_can_be_split() {
     let labels = labels(10, 6000);
     for entry in ALL {
         let text = format!("[data.split]\nkind = \"{}\"\n{}", entry.name, entry.example);
-        dealt(&text, &labels, 10, 20, 1);
+        split_of(&text, &labels, 10, 20, 1);
     }
     for entry in sizes::ALL {
         let text = format!("[data.sizes]\nkind = \"{}\"\n{}", entry.name, entry.example);
-        dealt(&text, &labels, 10, 3, 1);
+        split_of(&text, &labels, 10, 3, 1);
     }
 }
 
@@ -191,7 +191,7 @@ fn sizes_do_not_depend_on_the_split() {
     let labels = labels(10, 60_000);
     let sizes = |kind: &str| {
         let text = format!("[data.split]\nkind = \"{kind}\"\n[data.sizes]\nkind = \"pareto\"\nmost = 500");
-        dealt(&text, &labels, 10, 20, 1).train.iter().map(Vec::len).collect::<Vec<_>>()
+        split_of(&text, &labels, 10, 20, 1).train.iter().map(Vec::len).collect::<Vec<_>>()
     };
     assert!(sizes("iid") == sizes("classes") && sizes("iid") == sizes("one-label"));
 }
@@ -204,14 +204,14 @@ fn a_split_that_is_not_known_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn every_example_of_the_documentation_can_be_dealt() {
+fn every_example_of_the_documentation_can_be_split() {
     let text = include_str!("../../../../docs/configuration.md");
     let text = text.split("\n## ").find(|section| section.starts_with("Splits\n")).expect("it has a section");
     let examples: Vec<_> =
         text.split("```toml\n").skip(1).filter_map(|part| part.split("```").next()).collect();
     for example in &examples {
         let n_clients = if example.contains("[100, 200, 300]") { 3 } else { 20 };
-        dealt(example, &labels(10, 60_000), 10, n_clients, 1);
+        split_of(example, &labels(10, 60_000), 10, n_clients, 1);
     }
     for entry in ALL {
         let named = format!("kind = \"{}\"", entry.name);

@@ -6,38 +6,38 @@ use std::collections::BinaryHeap;
 use ebb_round::Stream;
 use ebb_settings::Share;
 
-use super::{Deal, Misfit, Sizes};
+use super::{Sizes, SplitError, SplitInput};
 
 /// The samples of every class, in order.
-pub(super) fn by_class(deal: &Deal<'_>) -> Vec<Vec<u32>> {
-    let mut classes = vec![Vec::new(); deal.n_classes];
-    for (sample, &class) in deal.labels.iter().enumerate() {
+pub(super) fn by_class(input: &SplitInput<'_>) -> Vec<Vec<u32>> {
+    let mut classes = vec![Vec::new(); input.n_classes];
+    for (sample, &class) in input.labels.iter().enumerate() {
         classes[class as usize].push(sample as u32);
     }
     classes
 }
 
 /// The classes that have samples.
-pub(super) fn present(classes: &[Vec<u32>]) -> Vec<usize> {
+pub(super) fn present_classes(classes: &[Vec<u32>]) -> Vec<usize> {
     (0..classes.len()).filter(|&class| !classes[class].is_empty()).collect()
 }
 
 /// Makes numbers smaller, in proportion, until they fit into what is there; each stays at least 1.
 /// `None` if there is not even 1 for each.
-pub(super) fn fit(asked: &[usize], there: usize) -> Option<Vec<usize>> {
-    let sum: usize = asked.iter().sum();
-    if sum <= there {
-        return Some(asked.to_vec());
+pub(super) fn scale_down(requested: &[usize], n_available: usize) -> Option<Vec<usize>> {
+    let sum: usize = requested.iter().sum();
+    if sum <= n_available {
+        return Some(requested.to_vec());
     }
-    let rest = there.checked_sub(asked.len())?;
-    let beyond_one = (sum - asked.len()) as u128;
+    let rest = n_available.checked_sub(requested.len())?;
+    let beyond_one = (sum - requested.len()) as u128;
     let less = |&size: &usize| 1 + ((size - 1) as u128 * rest as u128 / beyond_one) as usize;
-    Some(asked.iter().map(less).collect())
+    Some(requested.iter().map(less).collect())
 }
 
 /// What a class does when its clients ask for more than it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scarce {
+pub(super) enum ShortagePolicy {
     /// It is refused, unless a law drew the numbers.
     Refuse,
     /// They get less.
@@ -46,58 +46,60 @@ pub(super) enum Scarce {
 
 /// Deals to every client from its classes, as much from each, no sample twice; and says where there was less.
 pub(super) fn from_classes(
-    deal: &Deal<'_>,
+    input: &SplitInput<'_>,
     classes_of: &[Vec<usize>],
-    scarce: Scarce,
+    shortage: ShortagePolicy,
     stream: &mut Stream,
-) -> Result<(Vec<Vec<u32>>, Vec<String>), Misfit> {
-    let mut decks = by_class(deal);
+) -> Result<(Vec<Vec<u32>>, Vec<String>), SplitError> {
+    let mut decks = by_class(input);
     decks.iter_mut().for_each(|deck| stream.shuffle(deck));
-    let mut n_users = vec![0; deal.n_classes];
+    let mut n_users = vec![0; input.n_classes];
     classes_of.iter().flatten().for_each(|&class| n_users[class] += 1);
-    let sizes = match deal.sizes.list(deal.n_clients) {
+    let sizes = match input.sizes.list(input.n_clients) {
         Some(sizes) => sizes,
-        None if scarce == Scarce::Share => vec![deal.labels.len() / deal.n_clients; deal.n_clients],
+        None if shortage == ShortagePolicy::Share => {
+            vec![input.labels.len() / input.n_clients; input.n_clients]
+        }
         None => {
-            let used = (0..deal.n_classes).filter(|&class| n_users[class] > 0);
+            let used = (0..input.n_classes).filter(|&class| n_users[class] > 0);
             let each = used.map(|class| decks[class].len() / n_users[class]).min().unwrap_or(0);
             classes_of.iter().map(|classes| each * classes.len()).collect()
         }
     };
-    let mut asked: Vec<Vec<(usize, usize)>> = vec![Vec::new(); deal.n_classes];
+    let mut requests: Vec<Vec<(usize, usize)>> = vec![Vec::new(); input.n_classes];
     for (client, (classes, size)) in classes_of.iter().zip(&sizes).enumerate() {
         for (at, &class) in classes.iter().enumerate() {
-            asked[class].push((client, size / classes.len() + usize::from(at < size % classes.len())));
+            requests[class].push((client, size / classes.len() + usize::from(at < size % classes.len())));
         }
     }
-    let refuse = scarce == Scarce::Refuse && !matches!(deal.sizes, Sizes::Drawn(_));
-    let (mut lists, mut notes) = (vec![Vec::new(); deal.n_clients], Vec::new());
-    for (class, (deck, asked)) in decks.iter().zip(&asked).enumerate() {
+    let refuse = shortage == ShortagePolicy::Refuse && !matches!(input.sizes, Sizes::Drawn(_));
+    let (mut lists, mut remarks) = (vec![Vec::new(); input.n_clients], Vec::new());
+    for (class, (deck, class_requests)) in decks.iter().zip(&requests).enumerate() {
         // A client with fewer samples than classes goes without some of them.
-        let asked: Vec<_> = asked.iter().filter(|(_, size)| *size > 0).collect();
-        let wanted: usize = asked.iter().map(|(_, size)| size).sum();
-        let there = deck.len();
-        if wanted > there && refuse {
-            return Err(Misfit::Sizes(format!(
-                "class {class} has {there} samples, but {} clients ask for {wanted} of them; give fewer",
-                asked.len()
+        let class_requests: Vec<_> = class_requests.iter().filter(|(_, size)| *size > 0).collect();
+        let n_requested: usize = class_requests.iter().map(|(_, size)| size).sum();
+        let n_available = deck.len();
+        if n_requested > n_available && refuse {
+            return Err(SplitError::Sizes(format!(
+                "class {class} has {n_available} samples, but {} clients ask for {n_requested} of them; give fewer",
+                class_requests.len()
             )));
         }
-        let counts: Vec<_> = asked.iter().map(|(_, size)| *size).collect();
-        let Some(counts) = fit(&counts, there) else {
-            return Err(Misfit::Clients(format!(
-                "class {class} has {there} samples for {} clients; give fewer clients",
-                asked.len()
+        let counts: Vec<_> = class_requests.iter().map(|(_, size)| *size).collect();
+        let Some(counts) = scale_down(&counts, n_available) else {
+            return Err(SplitError::Clients(format!(
+                "class {class} has {n_available} samples for {} clients; give fewer clients",
+                class_requests.len()
             )));
         };
-        if wanted > there {
-            let n_clients = asked.len();
-            notes.push(format!(
-                "class {class} has {there} of the {wanted} samples that {n_clients} clients ask for: each gets less"
+        if n_requested > n_available {
+            let n_clients = class_requests.len();
+            remarks.push(format!(
+                "class {class} has {n_available} of the {n_requested} samples that {n_clients} clients ask for: each gets less"
             ));
         }
         let mut rest = deck.as_slice();
-        for ((client, _), count) in asked.into_iter().zip(counts) {
+        for ((client, _), count) in class_requests.into_iter().zip(counts) {
             let (own, others) = rest.split_at(count);
             lists[*client].extend_from_slice(own);
             rest = others;
@@ -105,13 +107,13 @@ pub(super) fn from_classes(
     }
     if lists.iter().any(Vec::is_empty) {
         let message = "too many for the samples of their classes; give fewer clients";
-        return Err(Misfit::Clients(message.to_owned()));
+        return Err(SplitError::Clients(message.to_owned()));
     }
-    Ok((lists, notes))
+    Ok((lists, remarks))
 }
 
 /// How many of `size` samples a share of them is; at least one is left.
-pub(crate) fn count(share: Share, size: usize) -> usize {
+pub(crate) fn share_of(share: Share, size: usize) -> usize {
     ((share.get() * size as f64).round() as usize).min(size.saturating_sub(1))
 }
 
@@ -125,14 +127,14 @@ pub(super) fn hold_out(
         if share.get() > 0.0 {
             stream.shuffle(list);
         }
-        list.split_off(list.len() - count(share, list.len()))
+        list.split_off(list.len() - share_of(share, list.len()))
     });
     let taken = taken.collect();
     (lists, taken)
 }
 
 /// Cuts a list in proportion to `shares`, one after another. What nobody has a share in goes to nobody.
-pub(super) fn cut(list: &[u32], shares: &[f64], mut give: impl FnMut(usize, &[u32])) {
+pub(super) fn cut_by_shares(list: &[u32], shares: &[f64], mut give: impl FnMut(usize, &[u32])) {
     let total: f64 = shares.iter().sum();
     if total <= 0.0 {
         return;
@@ -147,7 +149,7 @@ pub(super) fn cut(list: &[u32], shares: &[f64], mut give: impl FnMut(usize, &[u3
 }
 
 /// How many samples the clients with fewer than `least` lack together.
-pub(super) fn lacking(lists: &[Vec<u32>], least: usize) -> usize {
+pub(super) fn n_lacking(lists: &[Vec<u32>], least: usize) -> usize {
     lists.iter().map(|list| least.saturating_sub(list.len())).sum()
 }
 
@@ -156,7 +158,7 @@ pub(super) fn lacking(lists: &[Vec<u32>], least: usize) -> usize {
 /// # Panics
 /// When there are not as many for each.
 pub(super) fn top_up(lists: &mut [Vec<u32>], least: usize, stream: &mut Stream) -> Option<String> {
-    let lacked = lacking(lists, least);
+    let n_lacked = n_lacking(lists, least);
     let small: Vec<_> = (0..lists.len()).filter(|&client| lists[client].len() < least).collect();
     // Of equally large clients the first gives.
     let mut givers: BinaryHeap<_> = (0..lists.len())
@@ -173,9 +175,9 @@ pub(super) fn top_up(lists: &mut [Vec<u32>], least: usize, stream: &mut Stream) 
             }
         }
     }
-    (lacked > 0).then(|| {
+    (n_lacked > 0).then(|| {
         let (n_small, s) = (small.len(), if small.len() == 1 { "" } else { "s" });
-        let moved = if lacked == 1 { "1 sample".to_owned() } else { format!("{lacked} samples") };
+        let moved = if n_lacked == 1 { "1 sample".to_owned() } else { format!("{n_lacked} samples") };
         format!("{n_small} client{s} with fewer than {least} samples got {moved} of the largest clients")
     })
 }
@@ -190,27 +192,27 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_cut_in_proportion() {
-        assert_eq!(fit(&[3, 4], 7), Some(vec![3, 4]));
-        assert_eq!(fit(&[100, 300], 200), Some(vec![50, 149]));
+        assert_eq!(scale_down(&[3, 4], 7), Some(vec![3, 4]));
+        assert_eq!(scale_down(&[100, 300], 200), Some(vec![50, 149]));
         // Nobody goes without.
-        assert_eq!(fit(&[1000, 1, 1], 5), Some(vec![3, 1, 1]));
-        assert_eq!(fit(&[1, 2, 1], 3), Some(vec![1, 1, 1]));
-        assert_eq!(fit(&[2, 2], 1), None);
+        assert_eq!(scale_down(&[1000, 1, 1], 5), Some(vec![3, 1, 1]));
+        assert_eq!(scale_down(&[1, 2, 1], 3), Some(vec![1, 1, 1]));
+        assert_eq!(scale_down(&[2, 2], 1), None);
     }
 
     #[test]
     fn cuts_are_in_proportion_and_leave_nothing() {
         let list: Vec<u32> = (0..10).collect();
         let mut sizes = [0; 4];
-        cut(&list, &[0.3, 0.0, 0.6, 0.6], |client, part| sizes[client] = part.len());
+        cut_by_shares(&list, &[0.3, 0.0, 0.6, 0.6], |client, part| sizes[client] = part.len());
         assert_eq!(sizes, [2, 0, 4, 4]);
-        cut(&list, &[0.0, 0.0], |_, _| panic!("nobody has a share"));
+        cut_by_shares(&list, &[0.0, 0.0], |_, _| panic!("nobody has a share"));
     }
 
     #[test]
     fn hold_outs_leave_at_least_one() {
-        assert_eq!([500, 200, 1000, 1, 0].map(|size| count(share(0.1), size)), [50, 20, 100, 0, 0]);
-        assert_eq!(count(share(0.99), 3), 2);
+        assert_eq!([500, 200, 1000, 1, 0].map(|size| share_of(share(0.1), size)), [50, 20, 100, 0, 0]);
+        assert_eq!(share_of(share(0.99), 3), 2);
         let lists = vec![(0..10).collect(), vec![10]];
         let (train, held) = hold_out(lists.clone(), share(0.0), &mut Stream::of_run(1, "t"));
         assert_eq!((train, held), (lists.clone(), vec![vec![], vec![]]));
@@ -222,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn small_clients_are_topped_up_and_it_is_said() {
+    fn small_clients_are_topped_up_with_a_remark() {
         let mut lists = vec![vec![], (0..9).collect(), vec![9, 10, 11, 12], vec![13]];
-        let note = top_up(&mut lists, 2, &mut Stream::of_run(1, "t"));
+        let remark = top_up(&mut lists, 2, &mut Stream::of_run(1, "t"));
         assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [2, 6, 4, 2]);
         assert_eq!(
-            note.as_deref(),
+            remark.as_deref(),
             Some("2 clients with fewer than 2 samples got 3 samples of the largest clients")
         );
         assert_eq!(top_up(&mut lists, 2, &mut Stream::of_run(1, "t")), None);

@@ -8,7 +8,7 @@ use ebb_settings::{Settings, SettingsError};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::{Held, Labelled, Samples};
+use super::{LabelledTask, Partition, Samples};
 use crate::net::{self, Input};
 use crate::split;
 
@@ -17,18 +17,18 @@ pub(super) type ReadBySplit = Option<IgnoredAny>;
 
 /// What `[data]` says of how samples are dealt out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dealing {
+pub(super) struct PartitionSettings {
     pub(super) clients: NonZeroU32,
     pub(super) samples: Option<NonZeroU32>,
     pub(super) test_samples: Option<NonZeroU32>,
-    pub(super) judge_on: JudgeOn,
+    pub(super) test_on: TestOn,
     pub(super) seed: Option<u64>,
 }
 
 /// What the pooled test data is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum JudgeOn {
+pub(super) enum TestOn {
     /// The test set as published.
     #[default]
     TestSet,
@@ -36,14 +36,14 @@ pub(super) enum JudgeOn {
     HeldOut,
 }
 
-impl JudgeOn {
+impl TestOn {
     pub(super) fn is_default(&self) -> bool {
-        *self == JudgeOn::default()
+        *self == TestOn::default()
     }
 }
 
 /// Samples that can be dealt out, and the model they are for.
-pub(super) struct Pools {
+pub(super) struct TrainAndTest {
     pub(super) train: Arc<Samples>,
     pub(super) test: Arc<Samples>,
     pub(super) n_classes: usize,
@@ -51,47 +51,56 @@ pub(super) struct Pools {
     pub(super) default_model: &'static str,
 }
 
-impl Dealing {
+impl PartitionSettings {
     /// The task of training on these samples.
-    pub(super) fn task(&self, settings: &Settings<'_>, pools: Pools) -> Result<Labelled, SettingsError> {
-        let pooled = self.judge_on == JudgeOn::HeldOut;
+    pub(super) fn build_task(
+        &self,
+        settings: &Settings<'_>,
+        pools: TrainAndTest,
+    ) -> Result<LabelledTask, SettingsError> {
+        let pooled = self.test_on == TestOn::HeldOut;
         if pooled && self.test_samples.is_some() {
             let message = "models are judged on what clients hold out; leave out this or judge_on";
             return Err(settings.error("test_samples", message));
         }
-        let Pools { train, test, n_classes, input, default_model } = pools;
+        let TrainAndTest { train, test, n_classes, input, default_model } = pools;
         let facts = settings.facts();
         let (seed, n_clients) = (self.seed.unwrap_or(facts.seed), self.clients.get() as usize);
         let labels: Vec<u32> = (0..train.len() as u32).map(|sample| train.label(sample)).collect();
-        let split = split::deal(settings, self.samples, &labels, n_classes, n_clients, seed)?;
+        let split = split::split_samples(settings, self.samples, &labels, n_classes, n_clients, seed)?;
         let holds_out = split.held_out.iter().any(|list| !list.is_empty());
         if pooled && !holds_out {
             return Err(settings.error("judge_on", "nobody holds anything out; set data.split.held_out"));
         }
         let net = net::build(&settings.elsewhere("model"), input, n_classes, default_model)?;
-        let (judged, indices) = if pooled {
+        let (test_samples, indices) = if pooled {
             (Arc::clone(&train), split.held_out.concat())
         } else {
-            let indices = self.judged(settings, test.len(), seed)?;
+            let indices = self.draw_test_samples(settings, test.len(), seed)?;
             (test, indices)
         };
         let own = if holds_out {
-            Held { samples: Arc::clone(&train), by_client: split.held_out }
+            Partition { samples: Arc::clone(&train), by_client: split.held_out }
         } else {
-            Held { samples: Arc::clone(&judged), by_client: Vec::new() }
+            Partition { samples: Arc::clone(&test_samples), by_client: Vec::new() }
         };
-        let train = Held { samples: train, by_client: split.train };
-        let task = Labelled::new(net, facts.seed, train, own, split.clusters);
-        Ok(task.judged_on(judged, indices).with_notes(split.notes))
+        let train = Partition { samples: train, by_client: split.train };
+        let task = LabelledTask::new(net, facts.seed, train, own, split.clusters);
+        Ok(task.with_test_set(test_samples, indices).with_remarks(split.remarks))
     }
 
     /// Which of the test samples models are judged on: drawn at random, for some sets are sorted.
-    fn judged(&self, settings: &Settings<'_>, there: usize, seed: u64) -> Result<Vec<u32>, SettingsError> {
-        let asked = self.test_samples.map_or(there, |count| count.get() as usize);
-        if asked > there {
-            return Err(settings.error("test_samples", format!("there are {there}; give at most that")));
+    fn draw_test_samples(
+        &self,
+        settings: &Settings<'_>,
+        n_available: usize,
+        seed: u64,
+    ) -> Result<Vec<u32>, SettingsError> {
+        let n_requested = self.test_samples.map_or(n_available, |count| count.get() as usize);
+        if n_requested > n_available {
+            return Err(settings.error("test_samples", format!("there are {n_available}; give at most that")));
         }
-        let drawn = Stream::of_run(seed, "test samples").distinct(there, asked);
+        let drawn = Stream::of_run(seed, "test samples").distinct(n_available, n_requested);
         Ok(drawn.into_iter().map(|sample| sample as u32).collect())
     }
 }

@@ -2,37 +2,37 @@
 
 /// How unlike the clients are in the labels they hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Skew {
+pub struct LabelSkew {
     /// What share of its samples a client would have to exchange to hold the classes in everybody's shares, mean
     /// over samples: 0 where all clients are alike.
-    pub skew: f64,
+    pub mean_distance: f64,
     /// What dealing the same sizes at random would give.
-    pub by_chance: f64,
+    pub expected_iid: f64,
     /// What it is when every client has one class of its own.
-    pub most: f64,
+    pub maximum: f64,
 }
 
-impl Skew {
+impl LabelSkew {
     /// Of clients that hold so many samples of each class; `None` where nobody holds any.
-    pub fn of(counts: &[Vec<u32>]) -> Option<Skew> {
+    pub fn of(counts: &[Vec<u32>]) -> Option<LabelSkew> {
         let total = counts.iter().flatten().map(|&count| f64::from(count)).sum::<f64>();
         if total == 0.0 {
             return None;
         }
-        let law = law(counts);
+        let distribution = class_distribution(counts);
         let sum = |distance: &dyn Fn(&[u32]) -> f64| {
             counts.iter().map(|own| f64::from(own.iter().sum::<u32>()) * distance(own)).sum::<f64>() / total
         };
-        Some(Skew {
-            skew: sum(&|own| distance(own, &law)),
-            by_chance: sum(&|own| by_chance(own.iter().sum(), &law)),
-            most: 1.0 - law.iter().map(|share| share * share).sum::<f64>(),
+        Some(LabelSkew {
+            mean_distance: sum(&|own| total_variation(own, &distribution)),
+            expected_iid: sum(&|own| expected_distance(own.iter().sum(), &distribution)),
+            maximum: 1.0 - distribution.iter().map(|share| share * share).sum::<f64>(),
         })
     }
 }
 
 /// The share that each class has in all that is held.
-pub fn law(counts: &[Vec<u32>]) -> Vec<f64> {
+pub fn class_distribution(counts: &[Vec<u32>]) -> Vec<f64> {
     let n_classes = counts.iter().map(Vec::len).max().unwrap_or(0);
     let of =
         |class: usize| counts.iter().filter_map(|own| own.get(class)).map(|&count| f64::from(count)).sum();
@@ -42,30 +42,31 @@ pub fn law(counts: &[Vec<u32>]) -> Vec<f64> {
 }
 
 /// Total variation between what a client holds and a law over classes.
-pub fn distance(own: &[u32], law: &[f64]) -> f64 {
+pub fn total_variation(own: &[u32], distribution: &[f64]) -> f64 {
     let size = f64::from(own.iter().sum::<u32>());
     if size == 0.0 {
         return 0.0;
     }
     let share = |class: usize| own.get(class).map_or(0.0, |&count| f64::from(count) / size);
-    law.iter().enumerate().map(|(class, expected)| (share(class) - expected).abs()).sum::<f64>() / 2.0
+    distribution.iter().enumerate().map(|(class, expected)| (share(class) - expected).abs()).sum::<f64>()
+        / 2.0
 }
 
 /// The mean of [`distance`] over samples of this size drawn from the law.
 ///
 /// The mean deviation of a binomial variable from its mean has a closed form, due to De Moivre.
-fn by_chance(size: u32, law: &[f64]) -> f64 {
+fn expected_distance(size: u32, distribution: &[f64]) -> f64 {
     let n = f64::from(size);
-    let deviation = |share: f64| {
+    let mean_deviation = |share: f64| {
         if size == 0 || share <= 0.0 || share >= 1.0 {
             return 0.0;
         }
         let m = (n * share).floor() + 1.0;
-        let ways = libm::lgamma(n + 1.0) - libm::lgamma(m + 1.0) - libm::lgamma(n - m + 1.0);
-        let power = ways + m * libm::log(share) + (n - m + 1.0) * libm::log(1.0 - share);
+        let log_binomial = libm::lgamma(n + 1.0) - libm::lgamma(m + 1.0) - libm::lgamma(n - m + 1.0);
+        let power = log_binomial + m * libm::log(share) + (n - m + 1.0) * libm::log(1.0 - share);
         2.0 * m * libm::exp(power) / n
     };
-    law.iter().map(|&share| deviation(share)).sum::<f64>() / 2.0
+    distribution.iter().map(|&share| mean_deviation(share)).sum::<f64>() / 2.0
 }
 
 #[cfg(test)]
@@ -77,8 +78,11 @@ mod tests {
     #[test]
     fn skews_by_hand() {
         let check = |counts: &[Vec<u32>], skew: f64, most: f64| {
-            let found = Skew::of(counts).unwrap();
-            assert!((found.skew - skew).abs() < 1e-12 && (found.most - most).abs() < 1e-12, "{found:?}");
+            let found = LabelSkew::of(counts).unwrap();
+            assert!(
+                (found.mean_distance - skew).abs() < 1e-12 && (found.maximum - most).abs() < 1e-12,
+                "{found:?}"
+            );
         };
         // Everybody like all; everybody with a class of its own; halves, by hand: |3/4 - 1/2| on both classes.
         check(&[vec![2, 4], vec![5, 10]], 0.0, 4.0 / 9.0);
@@ -86,31 +90,31 @@ mod tests {
         check(&[vec![3, 1], vec![1, 3]], 0.25, 0.5);
         // The large client is nearer to everybody than the small one: 3/4 of 1/8, and 1/4 of 3/8.
         check(&[vec![6, 6], vec![4, 0]], 0.75 * 0.125 + 0.25 * 0.375, 1.0 - (100.0 + 36.0) / 256.0);
-        assert_eq!(Skew::of(&[]), None);
-        assert_eq!(Skew::of(&[vec![0, 0]]), None);
+        assert_eq!(LabelSkew::of(&[]), None);
+        assert_eq!(LabelSkew::of(&[vec![0, 0]]), None);
     }
 
     #[test]
-    fn chance_is_what_drawing_gives() {
+    fn the_expected_distance_is_what_drawing_gives() {
         // One sample of two classes alike is half a sample off, two are a quarter on average.
-        assert!((by_chance(1, &[0.5, 0.5]) - 0.5).abs() < 1e-12);
-        assert!((by_chance(2, &[0.5, 0.5]) - 0.25).abs() < 1e-12);
-        let (law, size) = ([0.5, 0.3, 0.15, 0.05], 40);
+        assert!((expected_distance(1, &[0.5, 0.5]) - 0.5).abs() < 1e-12);
+        assert!((expected_distance(2, &[0.5, 0.5]) - 0.25).abs() < 1e-12);
+        let (distribution, size) = ([0.5, 0.3, 0.15, 0.05], 40);
         let mut stream = Stream::of_run(1, "t");
         let mut drawn = || {
-            let mut counts = vec![0; law.len()];
+            let mut counts = vec![0; distribution.len()];
             for _ in 0..size {
                 let mut left = stream.uniform();
-                let class = law.iter().take_while(|&&share| {
+                let class = distribution.iter().take_while(|&&share| {
                     left -= share;
                     left >= 0.0
                 });
-                counts[class.count().min(law.len() - 1)] += 1;
+                counts[class.count().min(distribution.len() - 1)] += 1;
             }
-            distance(&counts, &law)
+            total_variation(&counts, &distribution)
         };
         let mean = (0..20_000).map(|_| drawn()).sum::<f64>() / 20_000.0;
-        assert!((mean - by_chance(size, &law)).abs() < 1e-3, "{mean}");
-        assert_eq!(by_chance(10, &[1.0, 0.0]), 0.0);
+        assert!((mean - expected_distance(size, &distribution)).abs() < 1e-3, "{mean}");
+        assert_eq!(expected_distance(10, &[1.0, 0.0]), 0.0);
     }
 }

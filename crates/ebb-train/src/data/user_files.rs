@@ -4,13 +4,13 @@ use ebb_round::Stream;
 use ebb_settings::{Settings, SettingsError, Share};
 
 use crate::net::{self, Input};
-use crate::split::count;
+use crate::split::share_of;
 
 /// The model without `[model]`.
 pub(super) const DEFAULT_MODEL: &str = "logistic";
 
 /// More classes than this are a mistake: labels that are no labels.
-pub(super) const MOST_CLASSES: usize = 1 << 16;
+pub(super) const MAX_CLASSES: usize = 1 << 16;
 
 /// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
 pub(super) fn hold_out(
@@ -20,7 +20,7 @@ pub(super) fn hold_out(
     seed: u64,
 ) -> Result<(Vec<u32>, Vec<u32>), SettingsError> {
     let fifth = Share::new(0.2).expect("a fifth leaves a rest");
-    let (train, test) = drawn(n_samples, share.unwrap_or(fifth), seed);
+    let (train, test) = draw_hold_out(n_samples, share.unwrap_or(fifth), seed);
     if train.is_empty() || test.is_empty() {
         let message = format!("leaves {} samples to train on and {} to judge on", train.len(), test.len());
         return Err(settings.error("test_share", message + "; give another share, or more samples"));
@@ -29,7 +29,7 @@ pub(super) fn hold_out(
 }
 
 /// A file to judge on and a share to hold out exclude each other.
-pub(super) fn one_test(
+pub(super) fn check_test_source(
     settings: &Settings<'_>,
     file: Option<&String>,
     share: Option<Share>,
@@ -41,26 +41,26 @@ pub(super) fn one_test(
 }
 
 /// Whether the network that `[model]` describes meets so many values.
-pub(super) fn check_meets(
+pub(super) fn check_regression_model(
     settings: &Settings<'_>,
     input: Input,
-    n_values: usize,
+    n_targets: usize,
 ) -> Result<(), SettingsError> {
     let model = settings.elsewhere("model");
-    let net = net::build(&model, input, n_values, DEFAULT_MODEL)?;
-    if !net.meets_values() {
+    let net = net::build(&model, input, n_targets, DEFAULT_MODEL)?;
+    if !net.is_regression() {
         let message = "values are met by squared error; write loss = \"squared-error\"";
         return Err(model.error("loss", message));
     }
-    if net.n_classes() != n_values {
-        return Err(model.error("outputs", format!("expected one for each of the {n_values} values")));
+    if net.n_classes() != n_targets {
+        return Err(model.error("outputs", format!("expected one for each of the {n_targets} values")));
     }
     Ok(())
 }
 
 /// Draws a share of all at random. Both parts keep their order.
-fn drawn(n_samples: usize, share: Share, seed: u64) -> (Vec<u32>, Vec<u32>) {
-    let n_test = count(share, n_samples);
+fn draw_hold_out(n_samples: usize, share: Share, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    let n_test = share_of(share, n_samples);
     let mut drawn = Stream::of_run(seed, "hold out").distinct(n_samples, n_test).into_iter().peekable();
     (0..n_samples as u32).partition(|&idx| drawn.next_if_eq(&(idx as usize)).is_none())
 }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_share_is_held_out_and_nothing_is_lost() {
-        let drawn = |n_samples, share, seed| drawn(n_samples, Share::new(share).unwrap(), seed);
+        let drawn = |n_samples, share, seed| draw_hold_out(n_samples, Share::new(share).unwrap(), seed);
         let (train, test) = drawn(103, 0.2, 1);
         assert_eq!((train.len(), test.len()), (82, 21));
         let mut all = [train.as_slice(), &test].concat();

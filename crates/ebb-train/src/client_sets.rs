@@ -27,10 +27,10 @@ impl ClientSet {
             _ => {}
         }
         let number = |text: &str| {
-            let wanted = "expected \"objective\", \"enrolled\", \"ever\", or clients such as \"0-8, 12\"";
-            text.trim().parse::<usize>().map_err(|_| wanted.to_owned())
+            let expected = "expected \"objective\", \"enrolled\", \"ever\", or clients such as \"0-8, 12\"";
+            text.trim().parse::<usize>().map_err(|_| expected.to_owned())
         };
-        let stretch = |text: &str| {
+        let range = |text: &str| {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
             let (first, last) = (number(first)?, number(last)?);
             if last < first {
@@ -44,7 +44,7 @@ impl ClientSet {
             }
             Ok(first..=last)
         };
-        text.split(',').map(stretch).collect::<Result<_, _>>().map(ClientSet::Listed)
+        text.split(',').map(range).collect::<Result<_, _>>().map(ClientSet::Listed)
     }
 
     /// Who is in it now.
@@ -54,7 +54,7 @@ impl ClientSet {
             ClientSet::Objective => shares.of(ClientId::new(idx)) > 0.0,
             ClientSet::Enrolled => idx < census.len() && census.enrolled().get(idx),
             ClientSet::Ever => census.joined(ClientId::new(idx)).is_some(),
-            ClientSet::Listed(stretches) => stretches.iter().any(|stretch| stretch.contains(&idx)),
+            ClientSet::Listed(ranges) => ranges.iter().any(|range| range.contains(&idx)),
         };
         (0..n_clients).filter(|&idx| is_in(idx)).for_each(|idx| members.set(idx, true));
         members
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_numbers_and_stretches() {
+    fn names_numbers_and_ranges() {
         let listed = |text| ClientSet::parse(text, 10);
         assert_eq!(listed("ever"), Ok(ClientSet::Ever));
         assert_eq!(listed("0-3, 7,9"), Ok(ClientSet::Listed(vec![0..=3, 7..=7, 9..=9])));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_a_set_now() {
+    fn members_follow_the_census_and_the_shares() {
         let mut census = Census::new();
         (0..4).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));
         census.leave(ClientId::new(0), 3);

@@ -4,10 +4,10 @@ use ebb_round::Stream;
 
 use super::spec::{Input, Layer, Spec};
 use super::{Net, Workspace, named};
-use crate::kernels::Path;
+use crate::kernels::KernelPath;
 
 /// Samples by channels by rows by columns.
-struct Tensor {
+struct Activations4d {
     n: usize,
     c: usize,
     h: usize,
@@ -15,9 +15,9 @@ struct Tensor {
     values: Vec<f64>,
 }
 
-impl Tensor {
-    fn zeros(n: usize, c: usize, h: usize, w: usize) -> Tensor {
-        Tensor { n, c, h, w, values: vec![0.0; n * c * h * w] }
+impl Activations4d {
+    fn zeros(n: usize, c: usize, h: usize, w: usize) -> Activations4d {
+        Activations4d { n, c, h, w, values: vec![0.0; n * c * h * w] }
     }
 
     fn at(&self, n: usize, c: usize, y: usize, x: usize) -> f64 {
@@ -29,8 +29,14 @@ impl Tensor {
     }
 
     /// A tensor of another shape, each number from a function of its place.
-    fn map(n: usize, c: usize, h: usize, w: usize, f: impl Fn(usize, usize, usize, usize) -> f64) -> Tensor {
-        let mut out = Tensor::zeros(n, c, h, w);
+    fn map(
+        n: usize,
+        c: usize,
+        h: usize,
+        w: usize,
+        f: impl Fn(usize, usize, usize, usize) -> f64,
+    ) -> Activations4d {
+        let mut out = Activations4d::zeros(n, c, h, w);
         for sample in 0..n {
             for channel in 0..c {
                 for y in 0..h {
@@ -52,7 +58,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
         Input::Sequence { steps, .. } => (steps, 1, 1),
     };
     let len = h * w * c;
-    let mut t = Tensor::map(labels.len(), c, h, w, |n, c_at, y, x| {
+    let mut t = Activations4d::map(labels.len(), c, h, w, |n, c_at, y, x| {
         f64::from(samples[n * len + (y * w + x) * c + c_at])
     });
     let mut rest = parameters;
@@ -73,14 +79,16 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
             Layer::Embedding { width } => {
                 let Input::Sequence { symbols, .. } = spec.input else { panic!("no symbols") };
                 let vectors = take(symbols * width);
-                Tensor::map(t.n, width, t.h, 1, |n, c, y, _| vectors[t.at(n, 0, y, 0) as usize * width + c])
+                Activations4d::map(t.n, width, t.h, 1, |n, c, y, _| {
+                    vectors[t.at(n, 0, y, 0) as usize * width + c]
+                })
             }
             Layer::Lstm { units, layers } => {
                 for _ in 0..layers {
                     let n_in = t.c * t.w;
                     let (of_input, of_output) = (take(4 * units * n_in), take(4 * units * units));
                     let biases = (take(4 * units), take(4 * units));
-                    let mut out = Tensor::zeros(t.n, units, t.h, 1);
+                    let mut out = Activations4d::zeros(t.n, units, t.h, 1);
                     for n in 0..t.n {
                         let (mut h, mut c) = (vec![0.0; units], vec![0.0; units]);
                         for y in 0..t.h {
@@ -107,12 +115,12 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
                 }
                 t
             }
-            Layer::LastStep => Tensor::map(t.n, t.c, 1, t.w, |n, c, _, x| t.at(n, c, t.h - 1, x)),
+            Layer::LastStep => Activations4d::map(t.n, t.c, 1, t.w, |n, c, _, x| t.at(n, c, t.h - 1, x)),
             Layer::CrossEntropy | Layer::SquaredError => t,
             Layer::Conv { channels, kernel, stride, padding } => {
                 let (weights, bias) = (take(channels * t.c * kernel * kernel), take(channels));
                 let out = |side: usize| (side + 2 * padding - kernel) / stride + 1;
-                Tensor::map(t.n, channels, out(t.h), out(t.w), |n, o, y, x| {
+                Activations4d::map(t.n, channels, out(t.h), out(t.w), |n, o, y, x| {
                     let mut sum = bias[o];
                     for i in 0..t.c {
                         for ky in 0..kernel {
@@ -132,25 +140,25 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
                     sum
                 })
             }
-            Layer::MaxPool { size } => Tensor::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
+            Layer::MaxPool { size } => Activations4d::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
                 let places = (0..size * size)
                     .map(|place| t.at(n, c, y * size + place / size, x * size + place % size));
                 places.fold(f64::NEG_INFINITY, f64::max)
             }),
-            Layer::AvgPool { size } => Tensor::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
+            Layer::AvgPool { size } => Activations4d::map(t.n, t.c, t.h / size, t.w / size, |n, c, y, x| {
                 let places = (0..size * size)
                     .map(|place| t.at(n, c, y * size + place / size, x * size + place % size));
                 places.sum::<f64>() / (size * size) as f64
             }),
-            Layer::Relu => Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).max(0.0)),
-            Layer::Tanh => Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).tanh()),
+            Layer::Relu => Activations4d::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).max(0.0)),
+            Layer::Tanh => Activations4d::map(t.n, t.c, t.h, t.w, |n, c, y, x| t.at(n, c, y, x).tanh()),
             Layer::Dense { units } => {
                 let n_in = t.c * t.h * t.w;
                 let (weights, bias) = (take(units * n_in), take(units));
                 let flat = |n: usize, at: usize| {
                     if by_step { t.at(n, at % t.c, at / t.c, 0) } else { t.values[n * n_in + at] }
                 };
-                let out = Tensor::map(t.n, units, 1, 1, |n, o, _, _| {
+                let out = Activations4d::map(t.n, units, 1, 1, |n, o, _, _| {
                     bias[o] + (0..n_in).map(|at| flat(n, at) * weights[o * n_in + at]).sum::<f64>()
                 });
                 by_step = false;
@@ -172,7 +180,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
                 };
                 let means = over(&|_, value| value);
                 let variances = over(&|c, value| (value - means[c]).powi(2));
-                Tensor::map(t.n, t.c, t.h, t.w, |n, c, y, x| {
+                Activations4d::map(t.n, t.c, t.h, t.w, |n, c, y, x| {
                     (t.at(n, c, y, x) - means[c]) / (variances[c] + 1e-5).sqrt() * scale[c] + shift[c]
                 })
             }
@@ -183,8 +191,8 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
         let scores = &t.values[n * t.c..(n + 1) * t.c];
         if spec.layers.last() == Some(&Layer::SquaredError) {
             let errors = scores.iter().enumerate().map(|(at, score)| {
-                let aim = f64::from(u8::from(at == label as usize));
-                (score - aim) * (score - aim)
+                let target = f64::from(u8::from(at == label as usize));
+                (score - target) * (score - target)
             });
             sum += errors.sum::<f64>() / scores.len() as f64;
             continue;
@@ -196,7 +204,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
 }
 
 /// The largest distance of two numbers; what is no number is farther than any.
-fn farthest(ones: &[f32], others: &[f32]) -> f32 {
+fn largest_distance(ones: &[f32], others: &[f32]) -> f32 {
     assert_eq!(ones.len(), others.len());
     let distance = |(one, other): (&f32, &f32)| (one - other).abs();
     let distances = ones.iter().zip(others).map(distance);
@@ -226,7 +234,7 @@ fn gradient(net: &Net, parameters: &[f32], samples: &[f32], labels: &[u32]) -> (
     to[..samples.len()].copy_from_slice(samples);
     own_labels.extend(labels);
     let (tally, gradient) = workspace.gradient(net, &mut Stream::of_run(1, "dropout"));
-    (tally.loss / tally.weight, gradient)
+    (tally.loss / tally.n_samples, gradient)
 }
 
 /// Checks loss and gradient of a network against the reference, on every path, at some of its parameters.
@@ -236,7 +244,7 @@ fn check(label: &str, spec: &Spec, n_rows: usize, seed: u64) {
 
 fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usize) {
     let spec = without_dropout(spec);
-    let net = Net::new(&spec, Path::Portable).unwrap_or_else(|error| panic!("{label}: {error}"));
+    let net = Net::new(&spec, KernelPath::Portable).unwrap_or_else(|error| panic!("{label}: {error}"));
     let mut stream = Stream::of_run(seed, label);
     let (samples, labels) = batch(&spec, net.n_classes(), n_rows, &mut stream);
     let parameters = net.initial(seed);
@@ -248,7 +256,7 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
         "{label}: {own_loss} {expected_loss}"
     );
     let largest = own.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
-    for (piece, range) in net.layout().tensors().filter(|(piece, _)| piece.is_trained) {
+    for (tensor, range) in net.layout().tensors().filter(|(piece, _)| piece.is_trained) {
         for _ in 0..n_probes {
             let at = range.start + stream.below(range.len());
             let nudged = |by: f64| {
@@ -257,21 +265,21 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
                 loss(&spec, &wide, &samples, &labels)
             };
             // So small that hardly ever a maximum or a ReLU changes its mind in between.
-            let slope = (nudged(1e-7) - nudged(-1e-7)) / 2e-7;
-            let error = (slope - f64::from(own[at])).abs();
+            let numeric = (nudged(1e-7) - nudged(-1e-7)) / 2e-7;
+            let error = (numeric - f64::from(own[at])).abs();
             assert!(
                 error < 2e-4 * f64::from(largest) + 1e-6,
-                "{label}, {}, {at}: {slope}, not {}",
-                piece.name,
+                "{label}, {}, {at}: {numeric}, not {}",
+                tensor.name,
                 own[at]
             );
         }
     }
-    for path in Path::available() {
+    for path in KernelPath::available() {
         let fast = Net::new(&spec, path).unwrap();
         let (fast_loss, fast) = gradient(&fast, &parameters, &samples, &labels);
         assert!((fast_loss - own_loss).abs() < 1e-5, "{label} on {}: {fast_loss} {own_loss}", path.name());
-        let far = farthest(&fast, &own);
+        let far = largest_distance(&fast, &own);
         assert!(far <= 1e-5 * largest, "{label} on {}: {far} apart, largest {largest}", path.name());
     }
 }
@@ -380,7 +388,7 @@ fn sequences() {
 }
 
 /// A network of sizes that nobody chose.
-fn drawn(stream: &mut Stream) -> Spec {
+fn random_spec(stream: &mut Stream) -> Spec {
     let dense = |stream: &mut Stream, layers: &mut Vec<Layer>| {
         for _ in 0..stream.below(3) {
             layers.push(Layer::Dense { units: 1 + stream.below(70) });
@@ -428,7 +436,7 @@ fn drawn(stream: &mut Stream) -> Spec {
 fn networks_of_random_shapes() {
     let mut stream = Stream::of_run(2026, "shapes");
     for number in 0..100 {
-        let spec = drawn(&mut stream);
+        let spec = random_spec(&mut stream);
         // A batch norm over two or three values has hardly any slope left, only rounding.
         let fewest = if spec.layers.contains(&Layer::BatchNorm) { 8 } else { 1 };
         let n_rows = fewest + stream.below(12);
@@ -462,18 +470,30 @@ fn every_named_network() {
 }
 
 /// Steps on one batch, at a rate, from weights of a seed; gives the parameters' change.
-fn steps(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usize) -> Vec<f32> {
+fn train_from_start(
+    net: &Net,
+    workspace: &mut Workspace,
+    seed: u64,
+    learning_rate: f32,
+    count: usize,
+) -> Vec<f32> {
     workspace.load(net, &net.initial(seed));
-    go_on(net, workspace, seed, rate, count)
+    continue_training(net, workspace, seed, learning_rate, count)
 }
 
 /// The same from the weights that are there; the change is from those of the seed.
-fn go_on(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usize) -> Vec<f32> {
+fn continue_training(
+    net: &Net,
+    workspace: &mut Workspace,
+    seed: u64,
+    learning_rate: f32,
+    count: usize,
+) -> Vec<f32> {
     let start = net.initial(seed);
     let spec = Spec { input: net.input(), layers: Vec::new() };
     let (samples, labels) = batch(&spec, net.n_classes(), 4, &mut Stream::of_run(seed, "steps"));
-    let rule = ebb_round::StepRule { learning_rate: rate, momentum: 0.5, ..Default::default() };
-    workspace.follow(net, &rule, &start);
+    let rule = ebb_round::StepRule { learning_rate, momentum: 0.5, ..Default::default() };
+    workspace.set_step_rule(net, &rule, &start);
     for _ in 0..count {
         let (to, own_labels) = workspace.batch();
         to[..samples.len()].copy_from_slice(&samples);
@@ -484,7 +504,7 @@ fn go_on(net: &Net, workspace: &mut Workspace, seed: u64, rate: f32, count: usiz
 }
 
 /// A network of every kind, small.
-fn all_kinds() -> Vec<(&'static str, Spec)> {
+fn specs_of_all_kinds() -> Vec<(&'static str, Spec)> {
     let image = Input::Image { height: 12, width: 12, channels: 1 };
     let symbols = Input::Sequence { steps: 4, symbols: 80 };
     let layers = vec![Layer::Lstm { units: 5, layers: 2 }, Layer::BatchNorm, Layer::Dense { units: 10 }];
@@ -498,17 +518,19 @@ fn all_kinds() -> Vec<(&'static str, Spec)> {
 }
 
 #[test]
-fn a_client_that_diverged_leaves_nothing_to_the_next() {
-    for (name, spec) in all_kinds() {
-        for path in Path::available() {
+fn a_client_that_diverged_does_not_affect_the_next() {
+    for (name, spec) in specs_of_all_kinds() {
+        for path in KernelPath::available() {
             let net = Net::new(&spec, path).unwrap();
             let mut used = Workspace::new(&net, 4);
             // Everything there is becomes none.
             used.load(&net, &vec![f32::NAN; net.layout().len()]);
-            let lost = go_on(&net, &mut used, 1, 0.1, 2);
+            let lost = continue_training(&net, &mut used, 1, 0.1, 2);
             assert!(lost.iter().all(|value| value.is_nan()), "{name}: it did diverge");
-            let (after, fresh) =
-                (steps(&net, &mut used, 2, 0.1, 3), steps(&net, &mut Workspace::new(&net, 4), 2, 0.1, 3));
+            let (after, fresh) = (
+                train_from_start(&net, &mut used, 2, 0.1, 3),
+                train_from_start(&net, &mut Workspace::new(&net, 4), 2, 0.1, 3),
+            );
             assert!(
                 after == fresh && after.iter().all(|value| value.is_finite()),
                 "{name} on {}",
@@ -519,10 +541,10 @@ fn a_client_that_diverged_leaves_nothing_to_the_next() {
 }
 
 #[test]
-fn a_batch_leaves_nothing_to_a_smaller_one() {
-    for (name, spec) in all_kinds() {
+fn a_batch_does_not_affect_a_smaller_one() {
+    for (name, spec) in specs_of_all_kinds() {
         let spec = without_dropout(&spec);
-        for path in Path::available() {
+        for path in KernelPath::available() {
             let net = Net::new(&spec, path).unwrap();
             let start = net.initial(3);
             let (samples, labels) = batch(&spec, 10, 7, &mut Stream::of_run(3, name));
@@ -533,19 +555,19 @@ fn a_batch_leaves_nothing_to_a_smaller_one() {
                 let (to, own) = used.batch();
                 to[..samples.len()].copy_from_slice(samples);
                 own.extend(labels);
-                let (tally, slopes) = used.gradient(&net, &mut Stream::of_run(1, "dropout"));
+                let (tally, found) = used.gradient(&net, &mut Stream::of_run(1, "dropout"));
                 let fresh = gradient(&net, &start, samples, labels);
-                assert!((tally.loss / tally.weight, slopes) == fresh, "{name} on {}", path.name());
+                assert!((tally.loss / tally.n_samples, found) == fresh, "{name} on {}", path.name());
             }
         }
     }
 }
 
 #[test]
-fn looking_at_a_gradient_moves_nothing() {
+fn computing_a_gradient_changes_no_weight() {
     let net = Net::new(
         &named("fmnist-cnn", Input::Image { height: 8, width: 8, channels: 1 }, 3).unwrap(),
-        Path::Portable,
+        KernelPath::Portable,
     )
     .unwrap();
     let start = net.initial(1);
@@ -559,7 +581,7 @@ fn looking_at_a_gradient_moves_nothing() {
 }
 
 #[test]
-fn steps_go_where_the_gradients_say() {
+fn steps_follow_the_gradients() {
     let layers = vec![
         conv(10, 5, 1, 0),
         Layer::MaxPool { size: 2 },
@@ -572,33 +594,34 @@ fn steps_go_where_the_gradients_say() {
     ];
     let spec = Spec { input: IMAGE, layers };
     let (samples, labels) = batch(&spec, 5, 5, &mut Stream::of_run(6, "steps"));
-    for path in Path::available() {
+    for path in KernelPath::available() {
         let net = Net::new(&spec, path).unwrap();
         let start = net.initial(6);
-        let push: Vec<f32> = (0..start.len()).map(|at| 0.01 * (at % 7) as f32 - 0.03).collect();
+        let correction: Vec<f32> = (0..start.len()).map(|at| 0.01 * (at % 7) as f32 - 0.03).collect();
         let plain = ebb_round::StepRule { learning_rate: 0.1, ..Default::default() };
         let momentum = ebb_round::StepRule { momentum: 0.5, ..plain };
         let pulled = ebb_round::StepRule { proximal: 0.3, ..plain };
         let decayed = ebb_round::StepRule { weight_decay: 0.2, ..momentum };
-        let pushed = ebb_round::StepRule { correction: Some(&push), ..plain };
-        let all = ebb_round::StepRule { proximal: 0.3, correction: Some(&push), nesterov: true, ..decayed };
+        let pushed = ebb_round::StepRule { correction: Some(&correction), ..plain };
+        let all =
+            ebb_round::StepRule { proximal: 0.3, correction: Some(&correction), nesterov: true, ..decayed };
         for rule in [plain, momentum, pulled, decayed, pushed, all] {
             // Room for more samples than come.
             let mut workspace = Workspace::new(&net, 7);
             workspace.load(&net, &start);
-            workspace.follow(&net, &rule, &start);
+            workspace.set_step_rule(&net, &rule, &start);
             let (mut weights, mut velocity) = (start.clone(), vec![0.0; start.len()]);
             for _ in 0..3 {
-                let (_, slopes) = gradient(&net, &weights, &samples, &labels);
+                let (_, gradients) = gradient(&net, &weights, &samples, &labels);
                 for at in 0..start.len() {
-                    let push = rule.correction.map_or(0.0, |push| push[at]);
-                    let slope = slopes[at]
-                        + push
+                    let correction_at = rule.correction.map_or(0.0, |correction| correction[at]);
+                    let corrected = gradients[at]
+                        + correction_at
                         + rule.proximal * (weights[at] - start[at])
                         + rule.weight_decay * weights[at];
-                    velocity[at] = rule.momentum * velocity[at] + slope;
+                    velocity[at] = rule.momentum * velocity[at] + corrected;
                     let ahead =
-                        if rule.nesterov { slope + rule.momentum * velocity[at] } else { velocity[at] };
+                        if rule.nesterov { corrected + rule.momentum * velocity[at] } else { velocity[at] };
                     weights[at] -= rule.learning_rate * ahead;
                 }
                 let (to, own_labels) = workspace.batch();
@@ -606,7 +629,7 @@ fn steps_go_where_the_gradients_say() {
                 own_labels.extend(&labels);
                 workspace.step(&net, &mut Stream::of_run(1, "dropout"));
             }
-            let off = farthest(&workspace.minus(&net, &weights), &vec![0.0; weights.len()]);
+            let off = largest_distance(&workspace.minus(&net, &weights), &vec![0.0; weights.len()]);
             assert!(off < 1e-6, "{}, {rule:?}: {off} off", path.name());
         }
     }
@@ -627,12 +650,12 @@ fn smooth_networks_do_not_drift_between_paths() {
     }
     let train = |path| {
         let net = Net::new(&spec, path).unwrap();
-        steps(&net, &mut Workspace::new(&net, 4), 3, 0.01, 50)
+        train_from_start(&net, &mut Workspace::new(&net, 4), 3, 0.01, 50)
     };
-    let portable = train(Path::Portable);
+    let portable = train(KernelPath::Portable);
     assert!(portable.iter().any(|&moved| moved.abs() > 1e-3), "it did learn");
-    for path in Path::available() {
-        let far = farthest(&train(path), &portable);
+    for path in KernelPath::available() {
+        let far = largest_distance(&train(path), &portable);
         assert!(far < 1e-6, "{}: {far} apart", path.name());
     }
 }

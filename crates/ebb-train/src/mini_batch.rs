@@ -8,15 +8,15 @@ use ebb_round::{ClientId, Job, LocalRun, StepRule, Stream};
 use crate::data::Samples;
 use crate::losses::Losses;
 use crate::net::{Net, Workspace};
-use crate::task::{Done, Tally, Trainee};
+use crate::task::{LocalResult, LocalTrainer, Tally};
 
 /// Workspaces that nobody uses right now: as many as there are threads, however many clients.
 #[derive(Default)]
-pub struct Pool {
+pub struct WorkspacePool {
     free: Mutex<Vec<Workspace>>,
 }
 
-impl Pool {
+impl WorkspacePool {
     /// A workspace for batches of up to `capacity`.
     pub fn take(&self, net: &Net, capacity: usize) -> Workspace {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,15 +33,15 @@ impl Pool {
     }
 
     /// Gives a workspace back.
-    pub fn give(&self, workspace: Workspace) {
+    pub fn put_back(&self, workspace: Workspace) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
     }
 }
 
 /// A client training a network on the samples it holds.
-pub struct MiniBatches<'t> {
+pub struct MiniBatchTrainer<'t> {
     net: &'t Net,
-    pool: &'t Pool,
+    pool: &'t WorkspacePool,
     samples: &'t Samples,
     start: &'t [f32],
     /// `None` once it was given back.
@@ -50,49 +50,50 @@ pub struct MiniBatches<'t> {
     order: Vec<u32>,
     batches: Stream,
     dropout: Stream,
-    at: usize,
-    batch: usize,
-    asked: NonZeroU32,
+    next: usize,
+    batch_size: usize,
+    steps_asked: NonZeroU32,
     limit: u32,
     done: u32,
     losses: Losses,
-    accuracy: f64,
+    accuracy_sum: f64,
 }
 
-impl<'t> MiniBatches<'t> {
+impl<'t> MiniBatchTrainer<'t> {
     /// Begins from the job's model. Batches are drawn without replacement, in an order of each pass's own.
     #[allow(clippy::too_many_arguments, reason = "what to train, on what, for whom, and how long")]
     pub fn new(
         net: &'t Net,
-        pool: &'t Pool,
+        pool: &'t WorkspacePool,
         samples: &'t Samples,
-        held: &[u32],
+        indices: &[u32],
         client: ClientId,
         job: &'t Job,
         seed: u64,
         limit: NonZeroU32,
     ) -> Self {
-        let n_samples = u32::try_from(held.len()).expect("fewer than 2^32 samples");
+        let n_samples = u32::try_from(indices.len()).expect("fewer than 2^32 samples");
         let start = job.global.model.as_slice();
-        let batch = job.work.batch.map_or(held.len(), |batch| (batch.get() as usize).min(held.len()));
-        let mut workspace = pool.take(net, batch.max(1));
+        let batch_size =
+            job.work.batch.map_or(indices.len(), |batch| (batch.get() as usize).min(indices.len()));
+        let mut workspace = pool.take(net, batch_size.max(1));
         workspace.load(net, start);
-        MiniBatches {
+        MiniBatchTrainer {
             net,
             pool,
             samples,
             start,
             workspace: Some(workspace),
-            order: held.to_vec(),
+            order: indices.to_vec(),
             batches: Stream::of_client_round(seed, "batches", job.round, client),
             dropout: Stream::of_client_round(seed, "dropout", job.round, client),
-            at: held.len(),
-            batch,
-            asked: job.work.steps(n_samples),
+            next: indices.len(),
+            batch_size,
+            steps_asked: job.work.steps(n_samples),
             limit: limit.get(),
             done: 0,
             losses: Losses::for_steps(limit.get()),
-            accuracy: 0.0,
+            accuracy_sum: 0.0,
         }
     }
 
@@ -101,24 +102,24 @@ impl<'t> MiniBatches<'t> {
     }
 
     fn step(&mut self) {
-        if self.at >= self.order.len() {
+        if self.next >= self.order.len() {
             self.batches.shuffle(&mut self.order);
-            self.at = 0;
+            self.next = 0;
         }
-        let end = (self.at + self.batch).min(self.order.len());
+        let end = (self.next + self.batch_size).min(self.order.len());
         let workspace = self.workspace.as_mut().expect("it is given back only when the run ends");
-        lay(self.net, workspace, self.samples, &self.order[self.at..end]);
+        load_batch(self.net, workspace, self.samples, &self.order[self.next..end]);
         let tally = workspace.step(self.net, &mut self.dropout);
-        self.at = end;
+        self.next = end;
         self.done += 1;
-        self.losses.add(tally.loss / tally.weight);
-        self.accuracy += tally.hits.unwrap_or(0.0) / tally.weight;
+        self.losses.add(tally.loss / tally.n_samples);
+        self.accuracy_sum += tally.hits.unwrap_or(0.0) / tally.n_samples;
     }
 }
 
-impl LocalRun for MiniBatches<'_> {
+impl LocalRun for MiniBatchTrainer<'_> {
     fn steps_requested(&self) -> u32 {
-        self.asked.get()
+        self.steps_asked.get()
     }
 
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32 {
@@ -127,7 +128,7 @@ impl LocalRun for MiniBatches<'_> {
         }
         let count = count.min(self.limit - self.done);
         let (net, start) = (self.net, self.start);
-        self.workspace().follow(net, rule, start);
+        self.workspace().set_step_rule(net, rule, start);
         (0..count).for_each(|_| self.step());
         count
     }
@@ -137,17 +138,17 @@ impl LocalRun for MiniBatches<'_> {
         let mut all: Vec<u32> = self.order.clone();
         all.sort_unstable();
         let mut dropout = self.dropout.clone();
-        for chunk in all.chunks(self.batch.max(1)) {
+        for chunk in all.chunks(self.batch_size.max(1)) {
             let (net, samples) = (self.net, self.samples);
             let workspace = self.workspace();
-            lay(net, workspace, samples, chunk);
+            load_batch(net, workspace, samples, chunk);
             let (tally, gradient) = workspace.gradient(net, &mut dropout);
-            for (sum, slope) in sum.iter_mut().zip(gradient) {
-                *sum += tally.weight * f64::from(slope);
+            for (sum, component) in sum.iter_mut().zip(gradient) {
+                *sum += tally.n_samples * f64::from(component);
             }
         }
         let per_sample = 1.0 / all.len().max(1) as f64;
-        sum.into_iter().map(|slope| (slope * per_sample) as f32).collect()
+        sum.into_iter().map(|component| (component * per_sample) as f32).collect()
     }
 
     fn delta(&self) -> Vec<f32> {
@@ -156,61 +157,61 @@ impl LocalRun for MiniBatches<'_> {
     }
 }
 
-impl Trainee for MiniBatches<'_> {
-    fn so_far(&self) -> Option<Done> {
+impl LocalTrainer for MiniBatchTrainer<'_> {
+    fn result_so_far(&self) -> Option<LocalResult> {
         let steps = NonZeroU32::new(self.done)?;
         let per_step = 1.0 / f64::from(self.done);
-        let (loss, accuracy) = ((self.losses.sum() * per_step) as f32, (self.accuracy * per_step) as f32);
-        let accuracy = (self.samples.n_aims() == 0).then_some(accuracy);
-        Some(Done { delta: self.delta(), steps, loss, loss_fall: self.losses.fall(), accuracy })
+        let (loss, accuracy) = ((self.losses.sum() * per_step) as f32, (self.accuracy_sum * per_step) as f32);
+        let accuracy = (self.samples.n_targets() == 0).then_some(accuracy);
+        Some(LocalResult { delta: self.delta(), steps, loss, loss_fall: self.losses.fall(), accuracy })
     }
 }
 
-impl Drop for MiniBatches<'_> {
+impl Drop for MiniBatchTrainer<'_> {
     fn drop(&mut self) {
         if let Some(workspace) = self.workspace.take() {
-            self.pool.give(workspace);
+            self.pool.put_back(workspace);
         }
     }
 }
 
 /// Lays out a batch.
-fn lay(net: &Net, workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
+fn load_batch(net: &Net, workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
     let (to, labels) = workspace.batch();
     samples.fill(net.path(), idxs.iter().copied(), to, labels);
-    samples.fill_aims(idxs.iter().copied(), workspace.aims());
+    samples.fill_targets(idxs.iter().copied(), workspace.targets());
 }
 
 /// Judges a model on samples, so many at a time.
-pub fn judge(
+pub fn evaluate(
     net: &Net,
-    pool: &Pool,
+    pool: &WorkspacePool,
     model: &[f32],
     samples: &Samples,
     idxs: &[u32],
     at_a_time: usize,
 ) -> Tally {
-    look(net, pool, model, samples, idxs, at_a_time, &mut |_, _| {})
+    evaluate_with_scores(net, pool, model, samples, idxs, at_a_time, &mut |_, _| {})
 }
 
 /// Judges a model on samples and shows the scores and the label of each.
-pub fn look(
+pub fn evaluate_with_scores(
     net: &Net,
-    pool: &Pool,
+    pool: &WorkspacePool,
     model: &[f32],
     samples: &Samples,
     idxs: &[u32],
     at_a_time: usize,
-    look: &mut dyn FnMut(&[f32], u32),
+    visit: &mut dyn FnMut(&[f32], u32),
 ) -> Tally {
     let mut workspace = pool.take(net, at_a_time);
     workspace.load(net, model);
     let mut tally = Tally::default();
     for chunk in idxs.chunks(at_a_time) {
-        lay(net, &mut workspace, samples, chunk);
-        tally = tally + workspace.judge(net);
-        workspace.scores(net).for_each(|(scores, label)| look(scores, label));
+        load_batch(net, &mut workspace, samples, chunk);
+        tally = tally + workspace.evaluate(net);
+        workspace.scores(net).for_each(|(scores, label)| visit(scores, label));
     }
-    pool.give(workspace);
+    pool.put_back(workspace);
     tally
 }
