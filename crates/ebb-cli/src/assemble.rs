@@ -10,7 +10,7 @@ use ebb_round::clip::NormBound;
 use ebb_round::{
     ClientId, Engine, Layout, Loader, LocalRule, Roles, RunContext, Saver, State, StateError, StepFeature,
 };
-use ebb_settings::{Chance, Facts, Place, Positive, SettingsError, Tree};
+use ebb_settings::{BuildContext, Origin, Positive, Probability, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
@@ -102,7 +102,7 @@ impl RunTable {
 #[serde(deny_unknown_fields)]
 pub struct StopTable {
     /// When the test accuracy reaches this.
-    pub accuracy: Option<Chance>,
+    pub accuracy: Option<Probability>,
     /// When so much virtual time has passed.
     pub virtual_hours: Option<Positive>,
     /// When so many bytes have travelled, up and down.
@@ -122,7 +122,7 @@ struct ClipTable {
 }
 
 /// How long an update may be, if that is said at all.
-fn clip(tree: &Tree, facts: Facts, sends_more: bool) -> Result<NormBound, CliError> {
+fn clip(tree: &Tree, facts: BuildContext, sends_more: bool) -> Result<NormBound, CliError> {
     if !tree.has("clip") {
         return Ok(NormBound::default());
     }
@@ -166,8 +166,8 @@ pub fn read_settings(
         if file.is_dir() { RunFolder::open(file)?.folder().join("settings.toml") } else { file.to_owned() };
     let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
     let mut tree = Tree::parse(&text, &file.display().to_string())?;
-    tree.find_data_in(data);
-    tree.set_all(changes)?;
+    tree.set_data_folder(data);
+    tree.set_all_from_flags(changes)?;
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     Ok((tree, folder))
 }
@@ -196,7 +196,7 @@ pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError
         seeds: Option<Vec<u32>>,
         rounds: Option<NonZeroU32>,
     }
-    let read = |table| tree.table(table, Facts::default()).parse_without::<Planned>(&[]);
+    let read = |table| tree.table(table, BuildContext::default()).parse_without::<Planned>(&[]);
     let (run, grid) = (read("run")?, read("grid")?);
     let first = grid.seeds.and_then(|seeds| seeds.first().copied());
     Ok((first.or(run.seed).unwrap_or_else(first_seed), run.rounds))
@@ -206,8 +206,8 @@ pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError
 /// otherwise: by a flag, a grid or in a record, which may play fewer.
 pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
     let recorded = |file: &str| Path::new(file).file_name().is_some_and(|name| name == "settings.toml");
-    match tree.error("run.rounds", "").place {
-        Some(Place::File { file, .. }) if !tree.has("grid") && !recorded(&file) => n_rounds,
+    match tree.error("run.rounds", "").origin {
+        Some(Origin::File { file, .. }) if !tree.has("grid") && !recorded(&file) => n_rounds,
         _ => 0,
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
 /// Puts the seed given by a flag of its own in place.
 pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
     if let Some(seed) = seed {
-        tree.put("run.seed", i64::from(seed), Place::Flag(format!("--seed {seed}")));
+        tree.set_value("run.seed", i64::from(seed), Origin::Flag(format!("--seed {seed}")));
     }
 }
 
@@ -243,7 +243,7 @@ impl Assembled {
     ) -> Result<Self, CliError> {
         let draws_place = tree.error("run.draws_by", NO_KEY);
         let (run, world, local) = build(registry, tree, folder, threads, |tree, task, facts| {
-            let world_facts = Facts { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
+            let world_facts = BuildContext { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
             let world = World::build(&tree.table("world", world_facts), task)?;
             check_rounds(tree, &world, facts.n_rounds)?;
             let n_clients = task.n_clients();
@@ -274,7 +274,7 @@ impl Assembled<()> {
         threads: NonZeroUsize,
         protection: Protection,
     ) -> Result<(Self, ServeTable), CliError> {
-        tree.serve();
+        tree.mark_served();
         if protection == Protection::ByDefault {
             protect(&mut tree);
         }
@@ -308,12 +308,12 @@ fn build<W>(
     tree: Tree,
     folder: &Path,
     threads: NonZeroUsize,
-    around: impl FnOnce(&Tree, &dyn Task, Facts) -> Result<Around<W>, CliError>,
+    around: impl FnOnce(&Tree, &dyn Task, BuildContext) -> Result<Around<W>, CliError>,
 ) -> Result<Built<W>, CliError> {
     let known = known_tables();
-    tree.only(&known)?;
+    tree.check_known_keys(&known)?;
     let tree = registry.with_recipe(tree)?;
-    let mut facts = Facts::default();
+    let mut facts = BuildContext::default();
     let top: Top = tree.table("", facts).parse_without(&known[1..])?;
     let mut run: RunTable = tree.table("run", facts).parse()?;
     facts.seed = u64::from(run.seed);

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ebb_record::{FileShelf, RecordError, Row, RunWriter, Summary};
+use ebb_record::{RecordError, Row, RunWriter, SpillFile, Summary};
 use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
@@ -98,8 +98,8 @@ pub fn drive<F: Fleet>(
         folder: folder.clone(),
         source: Box::new(CliError::Record(error)),
     };
-    run.engine.set_spill_store(Box::new(FileShelf::new(&folder)));
-    writer.keep_every(run.run.keep_every());
+    run.engine.set_spill_store(Box::new(SpillFile::new(&folder)));
+    writer.set_keep_every(run.run.keep_every());
     let mut ending = "rounds";
     let mut not_finite_rounds = 0;
     // Whether a checkpoint was due that could not be written, or that nobody would go on from.
@@ -108,8 +108,8 @@ pub fn drive<F: Fleet>(
         let began = Instant::now();
         let (row, reached) = play(run)?;
         let line = writer.append(&row).map_err(broken)?;
-        writer.warnings().iter().for_each(|warning| watch.warn(warning));
-        writer.wall(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
+        writer.take_warnings().iter().for_each(|warning| watch.warn(warning));
+        writer.add_wall_time(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
         let watched = watch.round(&row, &line);
         if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
             return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
@@ -126,7 +126,7 @@ pub fn drive<F: Fleet>(
             writer.checkpoint(&run.save()).map_err(broken)?;
             return Ok(Ended::Stopped(Stopped::Void { rounds: void_rounds, last: row.round }));
         }
-        not_finite_rounds = if row.nothing_finite() { not_finite_rounds + 1 } else { 0 };
+        not_finite_rounds = if row.has_no_finite_update() { not_finite_rounds + 1 } else { 0 };
         if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
             let guarded = run.most_void.is_some();
             if guarded {
@@ -180,7 +180,7 @@ pub fn drive<F: Fleet>(
         }
     }
     keep_friends(run, &mut writer).map_err(broken)?;
-    let target = run.stop.accuracy.map(ebb_settings::Chance::get);
+    let target = run.stop.accuracy.map(ebb_settings::Probability::get);
     let model = &run.engine.model().model;
     let summary =
         writer.finish(ending, run.layout(), model, target, run.engine.client_influence()).map_err(broken)?;
@@ -210,7 +210,7 @@ fn could_meet<F>(run: &Assembled<F>) -> usize {
 /// Records who is how alike, if the substitution knows.
 fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
     match run.engine.similarity_matrix() {
-        Some(all) => writer.friends(&all),
+        Some(all) => writer.add_similarities(&all),
         None => Ok(()),
     }
 }
@@ -346,7 +346,7 @@ mod tests {
         let last = onlooker.checkpoints.pop().unwrap();
         assert_eq!((round, last.as_slice()), (2, &[1, 2][..]));
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
-        assert_eq!((Some(&writer.next_round()), writer.warnings().len()), (last.last(), 0));
+        assert_eq!((Some(&writer.next_round()), writer.take_warnings().len()), (last.last(), 0));
         run.load(&state.unwrap()).unwrap();
         assert!(vectors::all_finite(&run.engine.model().model));
     }

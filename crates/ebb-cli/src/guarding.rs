@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::guard::GuardLimits;
-use ebb_settings::{Chance, Facts, Place, Positive, Tree};
+use ebb_settings::{BuildContext, Origin, Positive, Probability, Tree};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
@@ -15,9 +15,9 @@ pub(crate) struct GuardTable {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     off: bool,
     times: Option<Positive>,
-    accuracy_drop: Option<Chance>,
+    accuracy_drop: Option<Probability>,
     most_void: Option<NonZeroU32>,
-    stated_quantile: Option<Chance>,
+    stated_quantile: Option<Probability>,
 }
 
 /// The same as it is written.
@@ -30,12 +30,12 @@ struct Written {
     /// A step so many times longer than the median of the last steps voids the round.
     times: Option<Positive>,
     /// The loss of so much of the last accuracy voids the round.
-    accuracy_drop: Option<Chance>,
+    accuracy_drop: Option<Probability>,
     /// After so many void rounds in a row the run stops.
     most_void: Option<NonZeroU32>,
     /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
     /// round's own.
-    stated_quantile: Option<Chance>,
+    stated_quantile: Option<Probability>,
 }
 
 impl TryFrom<Written> for GuardTable {
@@ -54,9 +54,9 @@ impl TryFrom<Written> for GuardTable {
         Ok(GuardTable {
             off,
             times: times.or(Positive::new(TIMES)),
-            accuracy_drop: accuracy_drop.or(Chance::new(ACCURACY_DROP)),
+            accuracy_drop: accuracy_drop.or(Probability::new(ACCURACY_DROP)),
             most_void: most_void.or(NonZeroU32::new(MOST_VOID)),
-            stated_quantile: stated_quantile.or(Chance::new(STATED_QUANTILE)),
+            stated_quantile: stated_quantile.or(Probability::new(STATED_QUANTILE)),
         })
     }
 }
@@ -87,16 +87,16 @@ pub(crate) struct Guarding {
 
 impl Guarding {
     /// Reads the table; without one, nothing is guarded.
-    pub(crate) fn read(tree: &Tree, facts: Facts) -> Result<Guarding, CliError> {
+    pub(crate) fn read(tree: &Tree, facts: BuildContext) -> Result<Guarding, CliError> {
         if !tree.has("guard") {
             return Ok(Guarding::default());
         }
         let table: GuardTable = tree.table("guard", facts).parse()?;
         let limits = GuardLimits {
             median_multiple: table.times.map(Positive::get),
-            accuracy_drop: table.accuracy_drop.map(Chance::get),
+            accuracy_drop: table.accuracy_drop.map(Probability::get),
         };
-        let stated_quantile = table.stated_quantile.map(Chance::get);
+        let stated_quantile = table.stated_quantile.map(Probability::get);
         Ok(Guarding { limits: (!table.off).then_some(limits), most_void: table.most_void, stated_quantile })
     }
 }
@@ -113,20 +113,20 @@ pub(crate) enum Protection {
 /// What protects a served run unless its settings say otherwise: a guard, bounds on the length of updates and
 /// on stated samples, and cohorts that nobody can compute ahead.
 pub(crate) fn protect(tree: &mut Tree) {
-    let by_default = || Place::Flag("the defaults of a served run".to_owned());
+    let by_default = || Origin::Flag("the defaults of a served run".to_owned());
     if !["most_samples", "most_samples_times", "any_samples"]
         .iter()
         .any(|key| tree.has(&format!("serve.{key}")))
     {
-        tree.put("serve.most_samples_times", MOST_SAMPLES_TIMES, by_default());
+        tree.set_value("serve.most_samples_times", MOST_SAMPLES_TIMES, by_default());
     }
     if !tree.has("run.draws_by") {
-        tree.put("run.draws_by", "key", by_default());
+        tree.set_value("run.draws_by", "key", by_default());
     }
     if !tree.has("guard") {
-        tree.put("guard.times", TIMES, by_default());
+        tree.set_value("guard.times", TIMES, by_default());
     }
     if !tree.has("clip") {
-        tree.put("clip.times", TIMES, by_default());
+        tree.set_value("clip.times", TIMES, by_default());
     }
 }

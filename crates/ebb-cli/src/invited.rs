@@ -3,7 +3,7 @@
 
 use std::path::{Component, Path};
 
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 
 use crate::CliError;
 
@@ -79,7 +79,7 @@ pub(crate) fn own_arguments(tree: &Tree) -> Vec<String> {
     }
     // The command takes the rest of the line.
     if let Some(command) = tree.texts("data.trainer.command") {
-        let timeout = tree.table("data.trainer", Facts::default()).number("timeout_s");
+        let timeout = tree.table("data.trainer", BuildContext::default()).number("timeout_s");
         arguments.extend(timeout.map(|timeout_s| format!("--worker-timeout={timeout_s}")));
         arguments.push("--exec".to_owned());
         arguments.extend(command);
@@ -103,7 +103,7 @@ mod tests {
                         test_file = \"sets/../../shadow\"\n[data.trainer]\ncommand = [\"sh\"]\n";
         let expected = "[data]\nclients = 2\nkind = \"external\"\n\n[local]\nrate = 0.1\n";
         assert_eq!(said(settings), expected);
-        assert_eq!(heeded(settings).unwrap().written(), expected);
+        assert_eq!(heeded(settings).unwrap().to_toml(), expected);
         let harmless = "[data]\nfile = \"adult/adult.data.gz\"\ntest_file = \"./adult.test.gz\"\n";
         assert_eq!(said(harmless), harmless);
         assert_eq!(said("[data]\nfile = 7\n"), "[data]\n");

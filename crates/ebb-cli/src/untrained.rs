@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ebb_methods::Registry;
 use ebb_record::{Row, SelectionTally};
 use ebb_round::{Engine, RunContext};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{NoEvaluation, StubTask, Task};
@@ -41,9 +41,9 @@ impl Untrained {
             clients: Option<NonZeroU32>,
         }
         let known = known_tables();
-        tree.only(&known)?;
+        tree.check_known_keys(&known)?;
         let mut tree = registry.with_recipe(tree.clone())?;
-        let mut facts = Facts::default();
+        let mut facts = BuildContext::default();
         let data: Data = tree.table("data", facts).parse_without(&[])?;
         let Some(n_clients) = data.clients else {
             let message = "missing; selection is played without data, so say how many clients there are";
@@ -58,11 +58,11 @@ impl Untrained {
         facts.n_rounds = run.rounds.get();
         facts.n_clients = n_clients.get() as usize;
         let task = Arc::new(StubTask::new(facts.n_clients));
-        let world_facts = Facts { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
+        let world_facts = BuildContext { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
         let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
         check_rounds(&tree, &world, facts.n_rounds)?;
-        let mut whole = Tree::of_recipe("selection", INSTEAD);
-        whole.lay_over(tree);
+        let mut whole = Tree::from_recipe("selection", INSTEAD);
+        whole.overlay(tree);
         let mut roles = registry.build(&whole, facts)?;
         let oracle_chances = world.oracle_chances(facts.n_clients);
         check_oracle_chances(&whole, &roles, &oracle_chances)?;

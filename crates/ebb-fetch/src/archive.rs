@@ -9,79 +9,98 @@ use tar::Archive;
 use zip::ZipArchive;
 
 use crate::FetchError;
-use crate::error::{Doing, Trouble};
+use crate::error::{IoContext, SourceError};
 
 /// What is done with a wanted file: its name in the archive, and its content.
-pub(crate) type Take<'a> = dyn FnMut(&str, &mut dyn Read) -> Result<(), Trouble> + 'a;
+pub(crate) type FileHandler<'a> = dyn FnMut(&str, &mut dyn Read) -> Result<(), SourceError> + 'a;
 
 /// No more than this is unpacked in memory.
-const LIMIT: u64 = 1 << 29;
+const MAX_UNPACKED_BYTES: u64 = 1 << 29;
 
 /// No tar of a known set has more bytes than this.
-const TAR_LIMIT: u64 = 1 << 32;
+const MAX_TAR_BYTES: u64 = 1 << 32;
 
 /// Takes wanted files out of a compressed tar.
-pub(crate) fn from_tgz(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
-    from_tar(MultiGzDecoder::new(open(path)?), wanted, take)
+pub(crate) fn extract_tgz(
+    path: &Path,
+    wanted: &[&str],
+    handle: &mut FileHandler<'_>,
+) -> Result<(), SourceError> {
+    extract_tar(MultiGzDecoder::new(open(path)?), wanted, handle)
 }
 
 /// Takes wanted files out of a zip.
-pub(crate) fn from_zip(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+pub(crate) fn extract_zip(
+    path: &Path,
+    wanted: &[&str],
+    handle: &mut FileHandler<'_>,
+) -> Result<(), SourceError> {
     let mut zip = ZipArchive::new(open(path)?).map_err(damaged)?;
     for name in wanted {
-        let mut member = zip.by_name(name).map_err(|error| Trouble::There(format!("{name}: {error}")))?;
-        take(name, &mut member)?;
+        let mut member =
+            zip.by_name(name).map_err(|error| SourceError::Failed(format!("{name}: {error}")))?;
+        handle(name, &mut member)?;
     }
     Ok(())
 }
 
 /// Takes wanted files out of a Debian package: an `ar` archive with a tar of what gets installed.
-pub(crate) fn from_deb(path: &Path, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+pub(crate) fn extract_deb(
+    path: &Path,
+    wanted: &[&str],
+    handle: &mut FileHandler<'_>,
+) -> Result<(), SourceError> {
     let mut package = open(path)?;
-    let (name, n_bytes) = find_data(&mut package).map_err(damaged)?;
+    let (name, n_bytes) = find_data_member(&mut package).map_err(damaged)?;
     let mut data = package.take(n_bytes);
     match name.strip_prefix("data.tar").unwrap_or_default() {
-        "" => from_tar(data, wanted, take),
-        ".gz" => from_tar(MultiGzDecoder::new(data), wanted, take),
+        "" => extract_tar(data, wanted, handle),
+        ".gz" => extract_tar(MultiGzDecoder::new(data), wanted, handle),
         ".xz" => {
-            let mut tar = Capped { bytes: Vec::new() };
-            lzma_rs::xz_decompress(&mut data, &mut tar).map_err(|error| damaged(told(&error)))?;
-            from_tar(Cursor::new(tar.bytes), wanted, take)
+            let mut tar = LimitedBuffer { bytes: Vec::new() };
+            lzma_rs::xz_decompress(&mut data, &mut tar).map_err(|error| damaged(lzma_message(&error)))?;
+            extract_tar(Cursor::new(tar.bytes), wanted, handle)
         }
-        ".zst" => from_tar(ruzstd::decoding::StreamingDecoder::new(data).map_err(damaged)?, wanted, take),
+        ".zst" => {
+            extract_tar(ruzstd::decoding::StreamingDecoder::new(data).map_err(damaged)?, wanted, handle)
+        }
         _ => Err(damaged(format!("{name} is compressed in a way not known here"))),
     }
 }
 
 /// Takes wanted files out of a tar.
-fn from_tar(tar: impl Read, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
-    from_bounded(Bounded { from: tar, n_read: 0, limit: TAR_LIMIT }, wanted, take)
+fn extract_tar(tar: impl Read, wanted: &[&str], handle: &mut FileHandler<'_>) -> Result<(), SourceError> {
+    extract_limited_tar(LimitedReader { from: tar, n_read: 0, limit: MAX_TAR_BYTES }, wanted, handle)
 }
 
-fn from_bounded(tar: Bounded<impl Read>, wanted: &[&str], take: &mut Take<'_>) -> Result<(), Trouble> {
+fn extract_limited_tar(
+    tar: LimitedReader<impl Read>,
+    wanted: &[&str],
+    handle: &mut FileHandler<'_>,
+) -> Result<(), SourceError> {
     let mut archive = Archive::new(tar);
-    let mut left = wanted.to_vec();
+    let mut remaining = wanted.to_vec();
     // Raw: the name is what the header holds. One that stands elsewhere may have any length, and no wanted file has it.
     for entry in archive.entries().map_err(damaged)?.raw(true) {
-        if left.is_empty() {
+        if remaining.is_empty() {
             return Ok(());
         }
         let mut entry = entry.map_err(damaged)?;
         let bytes = entry.path_bytes();
         let bytes = bytes.strip_prefix(b"./").unwrap_or(&bytes);
-        let found = left.iter().position(|name| name.as_bytes() == bytes);
+        let found = remaining.iter().position(|name| name.as_bytes() == bytes);
         if let Some(idx) = found.filter(|_| entry.header().entry_type().is_file()) {
-            take(left.swap_remove(idx), &mut entry)?;
+            handle(remaining.swap_remove(idx), &mut entry)?;
         }
     }
-    match left.is_empty() {
+    match remaining.is_empty() {
         true => Ok(()),
-        false => Err(Trouble::There(format!("the archive lacks {}", left.join(", ")))),
+        false => Err(SourceError::Failed(format!("the archive lacks {}", remaining.join(", ")))),
     }
 }
 
 /// Goes to where `data.tar` begins, and tells its whole name and length.
-fn find_data(package: &mut BufReader<File>) -> io::Result<(String, u64)> {
+fn find_data_member(package: &mut BufReader<File>) -> io::Result<(String, u64)> {
     let broken = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message);
     let mut magic = [0; 8];
     package.read_exact(&mut magic)?;
@@ -107,11 +126,11 @@ fn open(path: &Path) -> Result<BufReader<File>, FetchError> {
     File::open(path).doing("reading", path).map(|file| BufReader::with_capacity(1 << 16, file))
 }
 
-fn damaged(error: impl std::fmt::Display) -> Trouble {
-    Trouble::There(format!("the archive is damaged: {error}"))
+fn damaged(error: impl std::fmt::Display) -> SourceError {
+    SourceError::Failed(format!("the archive is damaged: {error}"))
 }
 
-fn told(error: &lzma_rs::error::Error) -> String {
+fn lzma_message(error: &lzma_rs::error::Error) -> String {
     use lzma_rs::error::Error;
     match error {
         Error::IoError(error) | Error::HeaderTooShort(error) => error.to_string(),
@@ -120,36 +139,36 @@ fn told(error: &lzma_rs::error::Error) -> String {
 }
 
 /// A stream that fails, and does not just end, behind so many bytes.
-struct Bounded<R> {
+struct LimitedReader<R> {
     from: R,
     n_read: u64,
     limit: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n_read = self.from.read(buffer)?;
         self.n_read += n_read as u64;
         match self.n_read > self.limit {
-            true => Err(too_long(self.limit)),
+            true => Err(unpacks_too_large(self.limit)),
             false => Ok(n_read),
         }
     }
 }
 
-fn too_long(limit: u64) -> io::Error {
+fn unpacks_too_large(limit: u64) -> io::Error {
     io::Error::other(format!("it unpacks to more than {limit} bytes"))
 }
 
 /// Bytes in memory, up to the limit.
-struct Capped {
+struct LimitedBuffer {
     bytes: Vec<u8>,
 }
 
-impl Write for Capped {
+impl Write for LimitedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if (self.bytes.len() + bytes.len()) as u64 > LIMIT {
-            return Err(too_long(LIMIT));
+        if (self.bytes.len() + bytes.len()) as u64 > MAX_UNPACKED_BYTES {
+            return Err(unpacks_too_large(MAX_UNPACKED_BYTES));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

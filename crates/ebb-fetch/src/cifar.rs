@@ -12,9 +12,9 @@ const SIDE: usize = 32;
 const CHANNELS: usize = 3;
 
 /// The batch of a PNG with an image a row; the labels are as many as it has rows.
-pub(crate) fn from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
-    let refused = |error| format!("a picture that cannot be decoded ({error})");
-    let mut reader = Decoder::new(Cursor::new(picture)).read_info().map_err(refused)?;
+pub(crate) fn batch_from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
+    let undecodable = |error| format!("a picture that cannot be decoded ({error})");
+    let mut reader = Decoder::new(Cursor::new(picture)).read_info().map_err(undecodable)?;
     let info = reader.info();
     if (info.color_type, info.bit_depth, info.interlaced) != (ColorType::Rgb, BitDepth::Eight, false) {
         return Err("a picture that is not plain 8-bit RGB".to_owned());
@@ -25,41 +25,41 @@ pub(crate) fn from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, String
     check_count(info.height as usize, labels)?;
     let mut batch = Vec::with_capacity(labels.len() * (1 + SIDE * SIDE * CHANNELS));
     for &label in labels {
-        let row = reader.next_row().map_err(refused)?.ok_or("a picture that ends early")?;
+        let row = reader.next_row().map_err(undecodable)?.ok_or("a picture that ends early")?;
         batch.push(label);
-        add_planes(row.data(), &mut batch);
+        push_planes(row.data(), &mut batch);
     }
     Ok(batch)
 }
 
 /// The batch of a lossless WebP sheet of tiles; the labels are as many as it has tiles.
-pub(crate) fn from_tiles(picture: impl BufRead + Seek, labels: &[u8]) -> Result<Vec<u8>, String> {
-    let refused = |error| format!("a picture that cannot be decoded ({error})");
-    let mut decoder = WebPDecoder::new(picture).map_err(refused)?;
+pub(crate) fn batch_from_tiles(picture: impl BufRead + Seek, labels: &[u8]) -> Result<Vec<u8>, String> {
+    let undecodable = |error| format!("a picture that cannot be decoded ({error})");
+    let mut decoder = WebPDecoder::new(picture).map_err(undecodable)?;
     let (width, height) = decoder.dimensions();
-    let (across, down) = (width as usize / SIDE, height as usize / SIDE);
-    if (across * SIDE, down * SIDE) != (width as usize, height as usize) || decoder.has_alpha() {
+    let (n_columns, n_rows) = (width as usize / SIDE, height as usize / SIDE);
+    if (n_columns * SIDE, n_rows * SIDE) != (width as usize, height as usize) || decoder.has_alpha() {
         return Err(format!("a picture of {width} x {height} that is not made of {SIDE} x {SIDE} RGB tiles"));
     }
-    check_count(across * down, labels)?;
-    let mut sheet = vec![0; across * down * SIDE * SIDE * CHANNELS];
-    decoder.read_image(&mut sheet).map_err(refused)?;
+    check_count(n_columns * n_rows, labels)?;
+    let mut sheet = vec![0; n_columns * n_rows * SIDE * SIDE * CHANNELS];
+    decoder.read_image(&mut sheet).map_err(undecodable)?;
     let mut batch = Vec::with_capacity(labels.len() + sheet.len());
     let mut tile = Vec::with_capacity(SIDE * SIDE * CHANNELS);
     for (tile_idx, &label) in labels.iter().enumerate() {
         tile.clear();
         for y in 0..SIDE {
-            let row_idx = (tile_idx / across * SIDE + y) * across + tile_idx % across;
+            let row_idx = (tile_idx / n_columns * SIDE + y) * n_columns + tile_idx % n_columns;
             tile.extend_from_slice(&sheet[row_idx * SIDE * CHANNELS..][..SIDE * CHANNELS]);
         }
         batch.push(label);
-        add_planes(&tile, &mut batch);
+        push_planes(&tile, &mut batch);
     }
     Ok(batch)
 }
 
 /// The labels of an IDX file, decompressed.
-pub(crate) fn idx_labels(content: &[u8]) -> Result<&[u8], String> {
+pub(crate) fn parse_idx_labels(content: &[u8]) -> Result<&[u8], String> {
     match content {
         [0, 0, 8, 1, a, b, c, d, labels @ ..]
             if u32::from_be_bytes([*a, *b, *c, *d]) as usize == labels.len() =>
@@ -71,7 +71,7 @@ pub(crate) fn idx_labels(content: &[u8]) -> Result<&[u8], String> {
 }
 
 /// The labels that belong to a picture: so many, from the first.
-pub(crate) fn part(labels: &[u8], first: usize, count: usize) -> Result<&[u8], String> {
+pub(crate) fn labels_of_part(labels: &[u8], first: usize, count: usize) -> Result<&[u8], String> {
     first
         .checked_add(count)
         .and_then(|end| labels.get(first..end))
@@ -91,7 +91,7 @@ fn check_count(n_images: usize, labels: &[u8]) -> Result<(), String> {
 }
 
 /// Takes pixels apart: all of red, all of green, all of blue.
-fn add_planes(pixels: &[u8], batch: &mut Vec<u8>) {
+fn push_planes(pixels: &[u8], batch: &mut Vec<u8>) {
     for channel in 0..CHANNELS {
         batch.extend(pixels.iter().skip(channel).step_by(CHANNELS));
     }
@@ -152,18 +152,18 @@ mod tests {
         let labels = [3, 0, 9, 1];
         let expected = expected(&labels);
         assert_eq!(n_images(expected.len() as u64), 4);
-        assert!(from_rows(&rows(4), &labels).unwrap() == expected);
-        assert!(from_tiles(Cursor::new(tiles()), &labels).unwrap() == expected);
+        assert!(batch_from_rows(&rows(4), &labels).unwrap() == expected);
+        assert!(batch_from_tiles(Cursor::new(tiles()), &labels).unwrap() == expected);
     }
 
     #[test]
     fn every_image_needs_one_label() {
         let message = "a picture of 4 images for 3 labels";
-        assert_eq!(from_rows(&rows(4), &[0; 3]).unwrap_err(), message);
-        assert_eq!(from_tiles(Cursor::new(tiles()), &[0; 3]).unwrap_err(), message);
-        assert_eq!(part(&[5, 6, 7], 1, 2).unwrap(), [6, 7]);
-        assert_eq!(part(&[5, 6, 7], 2, 2).unwrap_err(), "3 labels, where 2 from 2 on are needed");
-        assert!(part(&[5], usize::MAX, 2).is_err());
+        assert_eq!(batch_from_rows(&rows(4), &[0; 3]).unwrap_err(), message);
+        assert_eq!(batch_from_tiles(Cursor::new(tiles()), &[0; 3]).unwrap_err(), message);
+        assert_eq!(labels_of_part(&[5, 6, 7], 1, 2).unwrap(), [6, 7]);
+        assert_eq!(labels_of_part(&[5, 6, 7], 2, 2).unwrap_err(), "3 labels, where 2 from 2 on are needed");
+        assert!(labels_of_part(&[5], usize::MAX, 2).is_err());
     }
 
     #[test]
@@ -173,14 +173,14 @@ mod tests {
         encoder.set_color(ColorType::Rgb);
         encoder.write_header().unwrap().write_image_data(&vec![0; 3 << 20]).unwrap();
         let message = "a picture whose rows have 1048576 pixels, not 1024";
-        assert_eq!(from_rows(&file, &[0]).unwrap_err(), message);
+        assert_eq!(batch_from_rows(&file, &[0]).unwrap_err(), message);
     }
 
     #[test]
     fn labels_must_be_whole() {
-        assert_eq!(idx_labels(&[0, 0, 8, 1, 0, 0, 0, 2, 7, 8]).unwrap(), [7, 8]);
+        assert_eq!(parse_idx_labels(&[0, 0, 8, 1, 0, 0, 0, 2, 7, 8]).unwrap(), [7, 8]);
         for broken in [&[0, 0, 8, 1, 0, 0, 0, 2, 7][..], &[0, 0, 8, 3, 0, 0, 0, 1, 7], &[]] {
-            assert!(idx_labels(broken).is_err(), "{broken:?}");
+            assert!(parse_idx_labels(broken).is_err(), "{broken:?}");
         }
     }
 
@@ -191,11 +191,11 @@ mod tests {
         let check =
             |made: Result<Vec<u8>, String>| assert!(made.is_err() || made.is_ok_and(|made| made == whole));
         // The last bytes of a picture hold checksums and marks, so all pixels may have come before.
-        (0..rows.len()).for_each(|n_left| check(from_rows(&rows[..n_left], &labels)));
-        (0..tiles.len()).for_each(|n_left| check(from_tiles(Cursor::new(&tiles[..n_left]), &labels)));
+        (0..rows.len()).for_each(|n_left| check(batch_from_rows(&rows[..n_left], &labels)));
+        (0..tiles.len()).for_each(|n_left| check(batch_from_tiles(Cursor::new(&tiles[..n_left]), &labels)));
         assert!(
-            from_rows(&rows[..60], &labels).is_err()
-                && from_tiles(Cursor::new(&tiles[..60]), &labels).is_err()
+            batch_from_rows(&rows[..60], &labels).is_err()
+                && batch_from_tiles(Cursor::new(&tiles[..60]), &labels).is_err()
         );
     }
 }

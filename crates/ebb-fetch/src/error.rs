@@ -37,16 +37,16 @@ pub enum FetchError {
         named_by: &'static str,
     },
     /// The disk is full.
-    Full {
+    DiskFull {
         /// What could not be written.
         path: PathBuf,
         /// More bytes than this are not needed for what is missing.
-        n_needed: u64,
+        bytes_needed: u64,
         /// What the system said.
         source: io::Error,
     },
     /// A file is there, but it is not the known one.
-    Wrong {
+    WrongFile {
         /// Which file.
         file: PathBuf,
         /// What it should hold.
@@ -64,7 +64,7 @@ pub enum FetchError {
         files: Vec<String>,
     },
     /// The set has no source: it can only be put there by hand.
-    NotFetched {
+    NoSource {
         /// Which set.
         name: &'static str,
         /// Where its files belong.
@@ -128,13 +128,13 @@ impl fmt::Display for FetchError {
                  another folder with --data or in the variable {DATA_VARIABLE}",
                 file.display()
             ),
-            FetchError::Full { path, n_needed, source } => write!(
+            FetchError::DiskFull { path, bytes_needed, source } => write!(
                 f,
-                "writing {}: {source}; what is missing needs up to {n_needed} bytes: make room for it, or name \
+                "writing {}: {source}; what is missing needs up to {bytes_needed} bytes: make room for it, or name \
                  another folder with --data or in the variable {DATA_VARIABLE}",
                 path.display()
             ),
-            FetchError::Wrong { file, expected, found } => write!(
+            FetchError::WrongFile { file, expected, found } => write!(
                 f,
                 "{}: expected {expected}, found {found}; move the file away, or have it replaced with --force",
                 file.display()
@@ -145,7 +145,7 @@ impl fmt::Display for FetchError {
                 folder.display(),
                 files.join(", ")
             ),
-            FetchError::NotFetched { name, folder, by_hand } => {
+            FetchError::NoSource { name, folder, by_hand } => {
                 write!(f, "{name} cannot be fetched: {by_hand}; its files belong in {}", folder.display())
             }
             FetchError::AllFailed { name, folder, failures, missing, by_hand } => {
@@ -160,7 +160,7 @@ impl std::error::Error for FetchError {
         match self {
             FetchError::Io { source, .. }
             | FetchError::Folder { source, .. }
-            | FetchError::Full { source, .. } => Some(source),
+            | FetchError::DiskFull { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -168,11 +168,11 @@ impl std::error::Error for FetchError {
 
 impl FetchError {
     /// Tells a full disk from other trouble: then so many bytes are needed.
-    pub(crate) fn needing(self, n_needed: u64) -> Self {
+    pub(crate) fn with_bytes_needed(self, bytes_needed: u64) -> Self {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
             FetchError::Io { path, source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded) => {
-                FetchError::Full { path, n_needed, source }
+                FetchError::DiskFull { path, bytes_needed, source }
             }
             other => other,
         }
@@ -191,10 +191,10 @@ fn all_failed(
     for Failure { source, reason, .. } in failures {
         write!(f, "\n  {source}: {reason}")?;
     }
-    let tried = || failures.iter().filter(|failure| failure.cause != Cause::Skipped);
-    let offline = tried().count() > 0 && tried().all(|failure| failure.cause == Cause::Unreachable);
-    let again = if offline { "try again with a network" } else { "try again later" };
-    write!(f, "\n{again}, or put these files into {} by hand", folder.display())?;
+    let attempts = || failures.iter().filter(|failure| failure.cause != Cause::Skipped);
+    let is_offline = attempts().count() > 0 && attempts().all(|failure| failure.cause == Cause::Unreachable);
+    let remedy = if is_offline { "try again with a network" } else { "try again later" };
+    write!(f, "\n{remedy}, or put these files into {} by hand", folder.display())?;
     write!(f, " ({by_hand}):")?;
     for (file, url) in missing {
         match url {
@@ -207,40 +207,40 @@ fn all_failed(
 
 /// What went wrong while a source was tried, and so whether the next one can help.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum SourceError {
     /// At the source: another may do better.
-    There(String),
+    Failed(String),
     /// On the way to the source, as far as one can tell.
     Unreachable(String),
     /// The source was not tried.
     Skipped(String),
     /// On this machine: no source will do better.
-    Here(FetchError),
+    Local(FetchError),
 }
 
-impl Trouble {
+impl SourceError {
     /// Adds which file it was about, if another source may have it.
-    pub(crate) fn at(self, name: &str) -> Self {
+    pub(crate) fn with_file(self, name: &str) -> Self {
         match self {
-            Trouble::There(reason) => Trouble::There(format!("{name}: {reason}")),
-            Trouble::Unreachable(reason) => Trouble::Unreachable(format!("{name}: {reason}")),
+            SourceError::Failed(reason) => SourceError::Failed(format!("{name}: {reason}")),
+            SourceError::Unreachable(reason) => SourceError::Unreachable(format!("{name}: {reason}")),
             other => other,
         }
     }
 }
 
-impl From<FetchError> for Trouble {
+impl From<FetchError> for SourceError {
     fn from(error: FetchError) -> Self {
-        Trouble::Here(error)
+        SourceError::Local(error)
     }
 }
 
 /// Adds to an error of the system what was being done, and to what.
-pub(crate) trait Doing<T> {
+pub(crate) trait IoContext<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, FetchError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> IoContext<T> for io::Result<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, FetchError> {
         self.map_err(|source| FetchError::Io { doing, path: path.to_owned(), source })
     }
@@ -273,15 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_with_what_is_needed() {
+    fn a_full_disk_is_reported_with_what_is_needed() {
         let path = Path::new("set/labels.part");
-        let told = |kind: io::ErrorKind| {
+        let message = |kind: io::ErrorKind| {
             let failed: io::Result<()> = Err(kind.into());
-            failed.doing("writing", path).unwrap_err().needing(7000).to_string()
+            failed.doing("writing", path).unwrap_err().with_bytes_needed(7000).to_string()
         };
         let expected = "writing set/labels.part: no storage space; what is missing needs up to 7000 bytes: make room \
                         for it, or name another folder with --data or in the variable EBBFLOW_DATA";
-        assert_eq!(told(io::ErrorKind::StorageFull), expected);
-        assert_eq!(told(io::ErrorKind::PermissionDenied), "writing set/labels.part: permission denied");
+        assert_eq!(message(io::ErrorKind::StorageFull), expected);
+        assert_eq!(message(io::ErrorKind::PermissionDenied), "writing set/labels.part: permission denied");
     }
 }

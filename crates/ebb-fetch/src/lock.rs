@@ -3,45 +3,46 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
-use crate::error::Doing;
+use crate::error::IoContext;
 use crate::{FetchError, Progress};
 
 /// The file that is locked. It stays, for whoever waits for it has it open.
-const LOCK: &str = ".lock";
+const LOCK_FILE: &str = ".lock";
 
 /// The right to change a folder, until it is let go or the process ends.
-pub(crate) struct Held {
+pub(crate) struct FolderLock {
     _file: File,
     /// Whether others are kept out: not every disk can.
-    pub(crate) alone: bool,
+    pub(crate) is_exclusive: bool,
 }
 
 /// Takes the lock of a folder; while another process has it, says so and waits.
-pub(crate) fn hold(folder: &Path, progress: &mut dyn Progress) -> Result<Held, FetchError> {
-    let path = folder.join(LOCK);
+pub(crate) fn lock_folder(folder: &Path, progress: &mut dyn Progress) -> Result<FolderLock, FetchError> {
+    let path = folder.join(LOCK_FILE);
     let file = open(&path).doing("writing", &path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            progress.says(&format!("{}: another process fetches into it; waiting for it", folder.display()));
+            progress
+                .message(&format!("{}: another process fetches into it; waiting for it", folder.display()));
             file.lock().doing("locking", &path)?;
         }
         Err(TryLockError::Error(error)) => {
-            progress.says(&format!(
+            progress.message(&format!(
                 "{} cannot be locked ({error}): nothing else should be fetched into it meanwhile",
                 folder.display()
             ));
-            return Ok(Held { _file: file, alone: false });
+            return Ok(FolderLock { _file: file, is_exclusive: false });
         }
     }
-    Ok(Held { _file: file, alone: true })
+    Ok(FolderLock { _file: file, is_exclusive: true })
 }
 
 /// Takes the lock of a folder if that can be done at once.
-pub(crate) fn try_hold(folder: &Path) -> Option<Held> {
-    let file = open(&folder.join(LOCK)).ok()?;
+pub(crate) fn try_lock_folder(folder: &Path) -> Option<FolderLock> {
+    let file = open(&folder.join(LOCK_FILE)).ok()?;
     file.try_lock().ok()?;
-    Some(Held { _file: file, alone: true })
+    Some(FolderLock { _file: file, is_exclusive: true })
 }
 
 fn open(path: &Path) -> std::io::Result<File> {

@@ -8,8 +8,8 @@ use flate2::read::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 
 use crate::FetchError;
-use crate::error::Doing;
-use crate::known::{KnownFile, Pin};
+use crate::data_set::{DataFile, PinnedDigest};
+use crate::error::IoContext;
 
 /// What a file should hold, and what it holds instead.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,42 +19,53 @@ pub(crate) struct Mismatch {
 }
 
 impl Mismatch {
-    pub(crate) fn at(self, file: &Path) -> FetchError {
-        FetchError::Wrong { file: file.to_owned(), expected: self.expected, found: self.found }
+    pub(crate) fn into_error(self, file: &Path) -> FetchError {
+        FetchError::WrongFile { file: file.to_owned(), expected: self.expected, found: self.found }
     }
 }
 
 /// Compares a file, compressed or not, with what is known of it. Nothing: it is right, as far as that is known.
-pub(crate) fn mismatch(path: &Path, packed: bool, known: &KnownFile) -> Result<Option<Mismatch>, FetchError> {
+pub(crate) fn find_mismatch(
+    path: &Path,
+    is_compressed: bool,
+    file: &DataFile,
+) -> Result<Option<Mismatch>, FetchError> {
     let opened = File::open(path).doing("reading", path)?;
     let n_disk = opened.metadata().doing("reading", path)?.len();
     let reader = BufReader::with_capacity(1 << 16, opened);
-    match (known.pin, packed) {
-        (Pin::Plain(sha256), false) => against(path, reader, sha256, known.n_bytes),
-        (Pin::Plain(sha256), true) => against(path, MultiGzDecoder::new(reader), sha256, known.n_bytes),
-        (Pin::Gzip(sha256), true) => against(path, reader, sha256, n_disk),
-        (Pin::Gzip(_), false) if n_disk == known.n_bytes => Ok(None),
-        (Pin::Gzip(_), false) => Ok(Some(Mismatch {
-            expected: format!("{} bytes", known.n_bytes),
+    match (file.digest, is_compressed) {
+        (PinnedDigest::Plain(sha256), false) => compare_digest(path, reader, sha256, file.n_bytes),
+        (PinnedDigest::Plain(sha256), true) => {
+            compare_digest(path, MultiGzDecoder::new(reader), sha256, file.n_bytes)
+        }
+        (PinnedDigest::Gzip(sha256), true) => compare_digest(path, reader, sha256, n_disk),
+        (PinnedDigest::Gzip(_), false) if n_disk == file.n_bytes => Ok(None),
+        (PinnedDigest::Gzip(_), false) => Ok(Some(Mismatch {
+            expected: format!("{} bytes", file.n_bytes),
             found: format!("{n_disk} bytes"),
         })),
     }
 }
 
 /// Whether nothing but the length of a file can be checked, as it lies there.
-pub(crate) fn by_length_only(packed: bool, known: &KnownFile) -> bool {
-    matches!(known.pin, Pin::Gzip(_)) && !packed
+pub(crate) fn is_length_checked_only(is_compressed: bool, file: &DataFile) -> bool {
+    matches!(file.digest, PinnedDigest::Gzip(_)) && !is_compressed
 }
 
 /// As [`mismatch`], for bytes at hand.
-pub(crate) fn mismatch_of_bytes(bytes: &[u8], known: &KnownFile) -> Option<Mismatch> {
-    let (Pin::Plain(sha256) | Pin::Gzip(sha256)) = known.pin;
+pub(crate) fn find_mismatch_of_bytes(bytes: &[u8], file: &DataFile) -> Option<Mismatch> {
+    let (PinnedDigest::Plain(sha256) | PinnedDigest::Gzip(sha256)) = file.digest;
     let found = hex(&Sha256::digest(bytes));
     (found != sha256)
         .then(|| Mismatch { expected: format!("sha256 {sha256}"), found: format!("sha256 {found}") })
 }
 
-fn against(path: &Path, from: impl Read, sha256: &str, n_bytes: u64) -> Result<Option<Mismatch>, FetchError> {
+fn compare_digest(
+    path: &Path,
+    from: impl Read,
+    sha256: &str,
+    n_bytes: u64,
+) -> Result<Option<Mismatch>, FetchError> {
     let expected = || format!("sha256 {sha256}");
     // One byte more than there should be tells a longer file, and ends one that unpacks to anything.
     let found = match digest(from.take(n_bytes.saturating_add(1))) {
@@ -98,22 +109,22 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-    fn check(content: &[u8], packed: bool, pin: Pin, found: Option<&str>) {
+    fn check(content: &[u8], is_compressed: bool, pin: PinnedDigest, found: Option<&str>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, content).unwrap();
-        let known = KnownFile { name: "file", n_bytes: 3, pin };
-        let mismatch = mismatch(&path, packed, &known).unwrap();
+        let file = DataFile { name: "file", n_bytes: 3, digest: pin };
+        let mismatch = find_mismatch(&path, is_compressed, &file).unwrap();
         assert_eq!(mismatch.as_ref().map(|mismatch| mismatch.found.as_str()), found);
     }
 
     #[test]
     fn a_file_is_known_by_its_decompressed_bytes() {
-        check(b"abc", false, Pin::Plain(ABC), None);
-        check(&gzip(b"abc"), true, Pin::Plain(ABC), None);
-        check(b"", false, Pin::Plain(ABC), Some(&format!("sha256 {EMPTY}")));
-        check(&gzip(b""), true, Pin::Plain(ABC), Some(&format!("sha256 {EMPTY}")));
-        check(&gzip(b"abcd"), true, Pin::Plain(ABC), Some("more than its 3 bytes"));
+        check(b"abc", false, PinnedDigest::Plain(ABC), None);
+        check(&gzip(b"abc"), true, PinnedDigest::Plain(ABC), None);
+        check(b"", false, PinnedDigest::Plain(ABC), Some(&format!("sha256 {EMPTY}")));
+        check(&gzip(b""), true, PinnedDigest::Plain(ABC), Some(&format!("sha256 {EMPTY}")));
+        check(&gzip(b"abcd"), true, PinnedDigest::Plain(ABC), Some("more than its 3 bytes"));
     }
 
     #[test]
@@ -123,16 +134,16 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("file.gz");
             fs::write(&path, &whole[..n_left]).unwrap();
-            let known = KnownFile { name: "file", n_bytes: 3, pin: Pin::Plain(ABC) };
-            assert!(mismatch(&path, true, &known).unwrap().is_some(), "{n_left}");
+            let file = DataFile { name: "file", n_bytes: 3, digest: PinnedDigest::Plain(ABC) };
+            assert!(find_mismatch(&path, true, &file).unwrap().is_some(), "{n_left}");
         }
     }
 
     #[test]
     fn a_file_known_by_its_gzip_is_checked_by_length_where_it_is_not_one() {
-        check(b"abc", true, Pin::Gzip(ABC), None);
-        check(b"", true, Pin::Gzip(ABC), Some(&format!("sha256 {EMPTY}")));
-        check(b"xyz", false, Pin::Gzip(ABC), None);
-        check(b"xy", false, Pin::Gzip(ABC), Some("2 bytes"));
+        check(b"abc", true, PinnedDigest::Gzip(ABC), None);
+        check(b"", true, PinnedDigest::Gzip(ABC), Some(&format!("sha256 {EMPTY}")));
+        check(b"xyz", false, PinnedDigest::Gzip(ABC), None);
+        check(b"xy", false, PinnedDigest::Gzip(ABC), Some("2 bytes"));
     }
 }

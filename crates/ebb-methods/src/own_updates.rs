@@ -18,7 +18,7 @@ pub(crate) fn add(sum: &mut [f64], weight: f64, vector: &[f32]) {
 
 /// Refuses substitutions beside a method that takes the answers to a round only, or makes up for the silent itself.
 pub(crate) fn no_stand_ins(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
-    let substitute = settings.elsewhere("substitute");
+    let substitute = settings.at_path("substitute");
     if substitute.text("kind") == Some("late") {
         let message =
             format!("{} takes answers to the round only; leave [substitute] out", kind_of(settings));
@@ -29,7 +29,7 @@ pub(crate) fn no_stand_ins(settings: &Settings<'_>, why: &str) -> Result<(), Set
 
 /// Refuses substitutions other than what clients sent themselves, but late.
 pub(crate) fn no_synthetic_updates(settings: &Settings<'_>, why: &str) -> Result<(), SettingsError> {
-    let substitute = settings.elsewhere("substitute");
+    let substitute = settings.at_path("substitute");
     match substitute.text("kind") {
         None | Some("nobody" | "late") => Ok(()),
         Some(_) => {
@@ -42,7 +42,7 @@ pub(crate) fn no_synthetic_updates(settings: &Settings<'_>, why: &str) -> Result
 
 /// Refuses aggregators beside a server rule that goes by the answers themselves.
 pub(crate) fn no_aggregator(settings: &Settings<'_>) -> Result<(), SettingsError> {
-    let aggregate = settings.elsewhere("aggregate");
+    let aggregate = settings.at_path("aggregate");
     match aggregate.text("kind") {
         None | Some("mean") => Ok(()),
         Some(_) => {

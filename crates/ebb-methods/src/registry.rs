@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_round::{Aggregator, LocalRule, Objective, Roles, Selector, ServerRule, Substitution};
-use ebb_settings::{Entry, Facts, Settings, SettingsError, Tree, nearest};
+use ebb_settings::{BuildContext, Entry, Settings, SettingsError, Tree, nearest};
 
 use crate::recipes::{self, Recipe};
 use crate::{aggregate, local, objective, select, server, substitute};
@@ -162,13 +162,13 @@ impl Registry {
             let known = names().collect::<Vec<_>>().join(", ");
             return Err(tree.error("recipe", format!("there is no such recipe; {hint}known: {known}")));
         };
-        let mut below = Tree::of_recipe(recipe.name, recipe.settings);
-        below.lay_over(tree);
+        let mut below = Tree::from_recipe(recipe.name, recipe.settings);
+        below.overlay(tree);
         Ok(below)
     }
 
     /// Builds the six roles; a role that the settings do not name gets its default.
-    pub fn build(&self, tree: &Tree, facts: Facts) -> Result<Roles, SettingsError> {
+    pub fn build(&self, tree: &Tree, facts: BuildContext) -> Result<Roles, SettingsError> {
         Ok(Roles {
             objective: self.role(&self.objectives, tree, ROLES[0], facts)?,
             selector: self.role(&self.selectors, tree, ROLES[1], facts)?,
@@ -184,7 +184,7 @@ impl Registry {
         entries: &[Entry<R>],
         tree: &Tree,
         (table, default): (&str, &str),
-        facts: Facts,
+        facts: BuildContext,
     ) -> Result<Box<R>, SettingsError> {
         ebb_settings::build(entries, &tree.table(table, facts).with_catalogue(self), Some(default))
     }
@@ -276,7 +276,7 @@ mod tests {
     fn build(text: &str) -> Result<(), String> {
         let registry = Registry::standard();
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let facts = Facts { seed: 1, n_clients: 30, n_rounds: 10 };
+        let facts = BuildContext { seed: 1, n_clients: 30, n_rounds: 10 };
         let tree = registry.with_recipe(tree).map_err(|error| error.to_string())?;
         registry.build(&tree, facts).map(|_| ()).map_err(|error| error.to_string())
     }
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn every_recipe_builds_from_its_name_and_a_learning_rate() {
         for recipe in recipes::STANDARD {
-            let all = Tree::of_recipe(recipe.name, recipe.settings).text("select.kind") == Some("everyone");
+            let all = Tree::from_recipe(recipe.name, recipe.settings).text("select.kind") == Some("everyone");
             let cohort = if all { "" } else { "[select]\ncohort = 3" };
             build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 2", recipe.name))
                 .unwrap();
@@ -330,7 +330,7 @@ mod tests {
                 let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
                 let text = format!("{local}{select}[{table}]\nkind = \"{name}\"\n{}", lines.join("\n"));
                 let tree = Tree::parse(&text, "a.toml").unwrap();
-                let facts = Facts { seed: 1, n_clients: 100, n_rounds: 10 };
+                let facts = BuildContext { seed: 1, n_clients: 100, n_rounds: 10 };
                 let built = Registry::standard().build(&tree, facts);
                 built.unwrap_or_else(|error| panic!("{table} {name}: {error}"));
                 tree.resolved()

@@ -10,7 +10,7 @@ use ebb_round::{
     Aggregator, Census, ClientId, ClientUpdate, Cohort, Contribution, Job, Loader, LocalRule, LocalRun,
     Parcel, Report, Responses, Round, RoundNo, Saver, Selector, Shares, StepFeature, StepRule, Update,
 };
-use ebb_settings::{Entry, Facts, Tree};
+use ebb_settings::{BuildContext, Entry, Tree};
 
 pub(crate) struct World {
     census: Census,
@@ -175,7 +175,7 @@ pub(crate) fn partial(client: usize, value: f32, steps: u32, requested: u32) -> 
 pub(crate) fn aggregator(entry: Entry<dyn Aggregator>, text: &str) -> Result<Box<dyn Aggregator>, String> {
     let table = if text.contains("[aggregate]") { text.to_owned() } else { format!("[aggregate]\n{text}") };
     let tree = Tree::parse(&table, "a.toml").unwrap();
-    let facts = Facts { n_clients: 4, ..Facts::default() };
+    let facts = BuildContext { n_clients: 4, ..BuildContext::default() };
     (entry.build)(&tree.table("aggregate", facts)).map_err(|error| error.to_string())
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn selector(
     n_clients: usize,
 ) -> Result<Box<dyn Selector>, String> {
     let tree = Tree::parse(&format!("[select]\n{text}"), "a.toml").unwrap();
-    let facts = Facts { n_clients, ..Facts::default() };
+    let facts = BuildContext { n_clients, ..BuildContext::default() };
     (entry.build)(&tree.table("select", facts)).map_err(|error| error.to_string())
 }
 
@@ -253,7 +253,7 @@ pub(crate) fn reloaded(
 /// Builds a local rule from the settings of its table.
 pub(crate) fn local(entry: Entry<dyn LocalRule>, text: &str) -> Result<Box<dyn LocalRule>, String> {
     let tree = Tree::parse(&format!("[local]\n{text}"), "a.toml").unwrap();
-    (entry.build)(&tree.table("local", Facts::default())).map_err(|error| error.to_string())
+    (entry.build)(&tree.table("local", BuildContext::default())).map_err(|error| error.to_string())
 }
 
 /// Lets a rule train one client in the first round; returns it as it ended, and what it will remember.

@@ -15,7 +15,7 @@ use ebb_round::{
     ClientId, Engine, Evaluator, Fleet, FleetError, Job, Loader, LocalRule, Parcel, RoundNo, RunContext,
     Saver, SideName, State,
 };
-use ebb_settings::{Facts, Place, Tree};
+use ebb_settings::{BuildContext, Origin, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::{Threads, TrainingJob, train_while};
 use ebb_train::{Evaluation, Memory, Task, TaskEvaluator, data};
@@ -105,7 +105,7 @@ struct Run {
 }
 
 fn assemble(tree: &Tree) -> Run {
-    let mut facts = Facts { seed: 1, n_rounds: SCRIPT.len() as u32, ..Facts::default() };
+    let mut facts = BuildContext { seed: 1, n_rounds: SCRIPT.len() as u32, ..BuildContext::default() };
     let task = data::build(&tree.table("data", facts)).unwrap();
     facts.n_clients = task.n_clients();
     let mut roles = Registry::standard().build(tree, facts).unwrap();
@@ -142,7 +142,7 @@ fn simulated(recipe: &str) -> Vec<String> {
 
 fn simulated_in(tree: &Tree) -> Vec<String> {
     let mut run = assemble(tree);
-    let facts = Facts { seed: 1, n_clients: N_CLIENTS, ..Facts::default() };
+    let facts = BuildContext { seed: 1, n_clients: N_CLIENTS, ..BuildContext::default() };
     let world = World::build(&tree.table("world", facts), run.task.as_ref()).unwrap();
     let threads = Box::new(Threads::new(NonZeroUsize::MIN));
     let mut fleet = SimFleet::new(world, Arc::clone(&run.task), Arc::clone(&run.rule), threads, 1);
@@ -695,10 +695,10 @@ fn the_record_of_a_server_is_its_own_replay() {
         std::fs::write(&file, served.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
         let mut tree = settings(recipe);
         tree.remove("world");
-        let flag = || Place::Flag("here".to_owned());
-        tree.put("world.deadline_s", DEADLINE_S, flag());
-        tree.put("world.patience_s", 100.0, flag());
-        tree.put("world.replay.record", file.display().to_string(), flag());
+        let flag = || Origin::Flag("here".to_owned());
+        tree.set_value("world.deadline_s", DEADLINE_S, flag());
+        tree.set_value("world.patience_s", 100.0, flag());
+        tree.set_value("world.replay.record", file.display().to_string(), flag());
         for (line, again) in served.iter().zip(simulated_in(&tree)) {
             let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
             let (row, again) = (read(line), read(&again));

@@ -201,7 +201,7 @@ pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
             };
             let values: Vec<_> = values.into_values().map(|value| table.factor * value).collect();
             let digits = table.digits;
-            match (stats::mean(&values), stats::deviation(&values)) {
+            match (stats::mean(&values), stats::standard_deviation(&values)) {
                 (Some(mean), Some(deviation)) => {
                     format!("{mean:.digits$} ± {deviation:.digits$} ({})", values.len())
                 }

@@ -120,7 +120,7 @@ impl Study {
 /// The mean over seeds, as a cell of a table.
 pub fn cell(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
-    match (stats::mean(&values), stats::deviation(&values)) {
+    match (stats::mean(&values), stats::standard_deviation(&values)) {
         (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.3}"),
         _ => "not run".to_owned(),

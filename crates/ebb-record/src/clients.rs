@@ -12,7 +12,7 @@ use serde::ser::{Serialize, Serializer};
 pub(crate) const MANY_CLIENTS: usize = 4096;
 
 /// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
-const ONE_IN: usize = 32;
+const MIN_DENSITY_INVERSE: usize = 32;
 
 /// Clients as bits: bit `i` of the bytes, the lowest of each byte first, is client `i`.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ impl Bitset {
     fn members(&self) -> Vec<u32> {
         let mut members = Vec::with_capacity(self.count());
         for (at, &byte) in self.0.iter().enumerate().filter(|(_, byte)| **byte != 0) {
-            members.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| count(at * 8 + bit)));
+            members.extend((0..8).filter(|bit| byte >> bit & 1 == 1).map(|bit| to_u32(at * 8 + bit)));
         }
         members
     }
@@ -59,34 +59,34 @@ impl<'de> Deserialize<'de> for Bitset {
 }
 
 /// A set of clients in one of its two forms.
-pub(crate) type EitherForm = (Option<Vec<u32>>, Option<Bitset>);
+pub(crate) type ListOrBits = (Option<Vec<u32>>, Option<Bitset>);
 
 /// Who is up.
-pub(crate) fn up(census: &Census) -> EitherForm {
-    if as_bits(census.up().count(), census.len()) {
+pub(crate) fn up(census: &Census) -> ListOrBits {
+    if is_written_as_bits(census.up().count(), census.len()) {
         (None, Some(Bitset::of(census.up())))
     } else {
-        (Some(census.up().iter().map(count).collect()), None)
+        (Some(census.up().iter().map(to_u32).collect()), None)
     }
 }
 
 /// Who is busy, if anybody is.
-pub(crate) fn busy(census: &Census) -> EitherForm {
+pub(crate) fn busy(census: &Census) -> ListOrBits {
     if census.busy().count() == 0 {
         (None, None)
-    } else if as_bits(census.busy().count(), census.len()) {
+    } else if is_written_as_bits(census.busy().count(), census.len()) {
         (None, Some(Bitset::of(census.busy())))
     } else {
-        (Some(census.busy().iter().map(count).collect()), None)
+        (Some(census.busy().iter().map(to_u32).collect()), None)
     }
 }
 
 /// A set of clients out of so many.
-pub(crate) fn either_form(
+pub(crate) fn list_or_bits(
     clients: &mut dyn ExactSizeIterator<Item = ClientId>,
     n_clients: usize,
-) -> EitherForm {
-    if as_bits(clients.len(), n_clients) {
+) -> ListOrBits {
+    if is_written_as_bits(clients.len(), n_clients) {
         let mut bits = Bits::new(n_clients);
         clients.for_each(|client| bits.set(client.idx(), true));
         (None, Some(Bitset::of(&bits)))
@@ -95,8 +95,8 @@ pub(crate) fn either_form(
     }
 }
 
-fn as_bits(n_members: usize, n_clients: usize) -> bool {
-    n_clients > MANY_CLIENTS && n_members > n_clients / ONE_IN
+fn is_written_as_bits(n_members: usize, n_clients: usize) -> bool {
+    n_clients > MANY_CLIENTS && n_members > n_clients / MIN_DENSITY_INVERSE
 }
 
 /// The clients of a set, ascending.
@@ -110,15 +110,15 @@ pub(crate) fn n_members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> usize
 }
 
 /// Ascending clients as first and last of each stretch without a gap.
-pub(crate) fn stretches(clients: &[ClientId]) -> Vec<[u32; 2]> {
+pub(crate) fn id_ranges(clients: &[ClientId]) -> Vec<[u32; 2]> {
     clients
         .chunk_by(|one, next| one.number() + 1 == next.number())
-        .map(|stretch| [stretch[0].number(), stretch[stretch.len() - 1].number()])
+        .map(|range| [range[0].number(), range[range.len() - 1].number()])
         .collect()
 }
 
 /// A number of clients, or a client's number, as the record has it.
-pub(crate) fn count(clients: usize) -> u32 {
+pub(crate) fn to_u32(clients: usize) -> u32 {
     u32::try_from(clients).expect("fewer than 2^32 clients")
 }
 

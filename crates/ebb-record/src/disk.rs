@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::LOCK;
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 
 /// Writes a file under another name and puts it in its place once it is safely on disk.
 ///
@@ -15,7 +15,7 @@ pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), RecordError>,
 ) -> Result<(), RecordError> {
-    let new = name_of_new(path);
+    let new = temp_name(path);
     let written = File::create(&new).doing("writing", path).and_then(|file| {
         let mut file = BufWriter::new(file);
         write(&mut file)?;
@@ -37,7 +37,7 @@ pub(crate) fn replace_with(path: &Path, bytes: &[u8]) -> Result<(), RecordError>
 }
 
 /// The name under which a file is written before it is put in its place.
-pub(crate) fn name_of_new(path: &Path) -> PathBuf {
+pub(crate) fn temp_name(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".new");
     PathBuf::from(name)
@@ -84,13 +84,13 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// Locks a run for one writer. The system lets go of it when the process ends, however it ends.
-pub(crate) fn lock(folder: &Path, named: &Path) -> Result<File, RecordError> {
+pub(crate) fn lock(folder: &Path, reported_as: &Path) -> Result<File, RecordError> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.doing("opening", &path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(RecordError::Locked { folder: named.to_owned() }),
+        Err(TryLockError::WouldBlock) => Err(RecordError::Locked { folder: reported_as.to_owned() }),
         Err(TryLockError::Error(source)) => Err(source).doing("locking", &path),
     }
 }

@@ -48,7 +48,7 @@ pub enum RecordError {
         /// The version it is written in.
         found: u32,
         /// The newest version that this program reads.
-        reads: u32,
+        max_version: u32,
     },
     /// A file does not hold what it should.
     Damaged {
@@ -67,7 +67,7 @@ pub enum RecordError {
         message: String,
     },
     /// A served run's round is recorded otherwise than its journal makes it.
-    OtherCourse {
+    JournalMismatch {
         /// The run's folder.
         folder: PathBuf,
         /// The round.
@@ -80,7 +80,7 @@ pub enum RecordError {
         /// The wanted round.
         round: u32,
         /// After how many rounds there are checkpoints that can be used.
-        there: Vec<u32>,
+        available: Vec<u32>,
     },
     /// A model file that does not fit the model.
     Model {
@@ -97,10 +97,10 @@ impl RecordError {
     }
 
     /// Adds what can still be done where an unfinished run cannot go on from what is damaged.
-    pub(crate) fn or_begin_again(self, folder: &Path) -> Self {
+    pub(crate) fn with_restart_hint(self, folder: &Path) -> Self {
         match self {
             RecordError::Damaged { file, message } => {
-                RecordError::Damaged { file, message: format!("{message}; {}", begin_again(folder)) }
+                RecordError::Damaged { file, message: format!("{message}; {}", restart_hint(folder)) }
             }
             other => other,
         }
@@ -108,7 +108,7 @@ impl RecordError {
 }
 
 /// What can still be done where a run cannot go on.
-pub(crate) fn begin_again(folder: &Path) -> String {
+pub(crate) fn restart_hint(folder: &Path) -> String {
     // What clients sent cannot be repeated, and a simulation is no substitute for it.
     if is_served(folder) {
         "put back a whole copy of the folder, or begin another run with another --out".to_owned()
@@ -121,21 +121,21 @@ impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::Io { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
-            RecordError::Exists { folder } => exists(f, folder),
-            RecordError::NotARun { folder } => not_a_run(f, folder),
+            RecordError::Exists { folder } => fmt_exists(f, folder),
+            RecordError::NotARun { folder } => fmt_not_a_run(f, folder),
             RecordError::Locked { folder } => {
                 write!(f, "{}: another process is writing this run", folder.display())
             }
             RecordError::Finished { folder } => {
                 write!(f, "{}: the run is finished, there is nothing to resume", folder.display())
             }
-            RecordError::Newer { file, found, reads } => write!(
+            RecordError::Newer { file, found, max_version } => write!(
                 f,
                 "{}: written in version {found} of the format, and this program reads up to version \
-                 {reads}: update ebbflow",
+                 {max_version}: update ebbflow",
                 file.display()
             ),
-            RecordError::OtherCourse { folder, round } => write!(
+            RecordError::JournalMismatch { folder, round } => write!(
                 f,
                 "{}: round {round} is recorded otherwise than the journal ({SERVER_STORE}) makes it, so that the two are not of one \
                  time; nothing was changed. Put back both from one copy of the folder, or go back to before that round with: \
@@ -143,16 +143,16 @@ impl fmt::Display for RecordError {
                 folder.join(ROUNDS).display(),
                 folder.display()
             ),
-            RecordError::NoSuchCheckpoint { folder, round, there } => {
+            RecordError::NoSuchCheckpoint { folder, round, available } => {
                 write!(f, "{}: no checkpoint is from round {round} or before; ", folder.display())?;
-                match there.as_slice() {
+                match available.as_slice() {
                     [] => f.write_str("there is none that can be used; --to 0 goes back to the start"),
-                    there => {
-                        let there: Vec<_> = there.iter().map(u32::to_string).collect();
+                    available => {
+                        let available: Vec<_> = available.iter().map(u32::to_string).collect();
                         write!(
                             f,
                             "there are those after {} rounds, and --to 0 goes back to the start",
-                            there.join(", ")
+                            available.join(", ")
                         )
                     }
                 }
@@ -176,7 +176,7 @@ impl std::error::Error for RecordError {
 }
 
 /// Looks at what stands there, for that decides what to do about it.
-fn exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
+fn fmt_exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
     let name = folder.display();
     if !folder.join(RUN).exists() {
         write!(f, "{name} exists already and is no run: choose another `--out`")
@@ -192,7 +192,7 @@ fn exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
 }
 
 /// Looks at what stands there instead, for that tells what was meant.
-fn not_a_run(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
+fn fmt_not_a_run(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
     let name = folder.display();
     let cells = folder.join(CELLS);
     if !folder.exists() {
@@ -210,11 +210,11 @@ fn not_a_run(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
 }
 
 /// Adds to an error of the system what was being done, and to what.
-pub(crate) trait Doing<T> {
+pub(crate) trait IoContext<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, RecordError>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> IoContext<T> for io::Result<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, RecordError> {
         self.map_err(|source| RecordError::Io { doing, path: path.to_owned(), source })
     }

@@ -5,32 +5,32 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 use crate::{Row, RunFolder, disk};
 
 /// The version of the document.
-const DOCUMENT: u32 = 1;
+const DOCUMENT_VERSION: u32 = 1;
 
 /// Writes one document: what the run is, its settings, its summary or `null`, and its rounds, one at a time.
 ///
 /// The settings are given as data, for this crate reads no TOML. Sets of clients are lists, however large.
 pub fn write_json(run: &RunFolder, settings: &impl Serialize, to: &Path) -> Result<(), RecordError> {
     let summary = run.summary()?;
-    let rows = run.each_row()?;
+    let rows = run.iter_rows()?;
     disk::replace(to, |file| {
-        write!(file, "{{\"format\":\"ebbflow-export\",\"version\":{DOCUMENT},\n\"run\":")
+        write!(file, "{{\"format\":\"ebbflow-export\",\"version\":{DOCUMENT_VERSION},\n\"run\":")
             .doing("writing", to)?;
-        put(run.header(), file).doing("writing", to)?;
+        write_value(run.header(), file).doing("writing", to)?;
         write!(file, ",\n\"settings\":").doing("writing", to)?;
-        put(settings, file).doing("writing", to)?;
+        write_value(settings, file).doing("writing", to)?;
         write!(file, ",\n\"summary\":").doing("writing", to)?;
-        put(&summary, file).doing("writing", to)?;
+        write_value(&summary, file).doing("writing", to)?;
         write!(file, ",\n\"rounds\":[").doing("writing", to)?;
-        let mut before = "\n";
+        let mut separator = "\n";
         for row in rows {
-            write!(file, "{before}").doing("writing", to)?;
-            put(&row?.with_lists(), file).doing("writing", to)?;
-            before = ",\n";
+            write!(file, "{separator}").doing("writing", to)?;
+            write_value(&row?.with_lists(), file).doing("writing", to)?;
+            separator = ",\n";
         }
         writeln!(file, "\n]}}").doing("writing", to)
     })
@@ -43,14 +43,14 @@ pub fn write_json_lines(
 ) -> Result<(), RecordError> {
     disk::replace(to, |file| {
         for row in rows {
-            put(&row?.with_lists(), file).doing("writing", to)?;
+            write_value(&row?.with_lists(), file).doing("writing", to)?;
             writeln!(file).doing("writing", to)?;
         }
         Ok(())
     })
 }
 
-fn put(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
+fn write_value(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(to, value).map_err(io::Error::from)
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::row::tests::{many, row};
+    use crate::row::tests::{row, row_of_many};
     use crate::{Header, ROUNDS, RUN, SETTINGS, SUMMARY, Summary};
 
     /// A folder with these rows, in the making or finished.
@@ -131,19 +131,19 @@ mod tests {
 
     #[test]
     fn large_sets_are_lists_in_both() {
-        let rows = [many(0)];
+        let rows = [row_of_many(0)];
         assert!(json!(rows[0]).get("up_bits").is_some());
         let (place, run) = run(&rows, false);
         let to = place.path().join("a.json");
         write_json(&run, &json!({}), &to).unwrap();
         let document: Value = serde_json::from_str(&read(&to)).unwrap();
-        write_json_lines(run.each_row().unwrap(), &to).unwrap();
+        write_json_lines(run.iter_rows().unwrap(), &to).unwrap();
         let lines = read(&to);
         let line: Value = serde_json::from_str(lines.strip_suffix('\n').unwrap()).unwrap();
         assert_eq!(document["rounds"], json!([line]));
         for (name, set) in [
             ("up", rows[0].up()),
-            ("asked", rows[0].asked()),
+            ("asked", rows[0].selected()),
             ("whole", rows[0].whole()),
             ("partial", rows[0].partial()),
             ("absent", rows[0].absent()),

@@ -10,7 +10,7 @@ use ebb_round::Layout;
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 
 use crate::disk;
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 
 /// Writes a model; the same model always gives the same bytes.
 ///
@@ -19,16 +19,16 @@ use crate::error::{Doing, RecordError};
 pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), RecordError> {
     assert_eq!(model.len(), layout.len(), "a model has the length of its layout");
     let bytes: Vec<u8> = model.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let tensors = layout.tensors().map(|(piece, range)| {
+    let tensors = layout.tensors().map(|(layout_tensor, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
-        let tensor = TensorView::new(Dtype::F32, piece.shape.clone(), data);
-        (piece.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
+        let tensor = TensorView::new(Dtype::F32, layout_tensor.shape.clone(), data);
+        (layout_tensor.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
     });
     let zero = 0_i64.to_le_bytes();
     let count = || TensorView::new(Dtype::I64, Vec::new(), &zero).expect("one number of eight bytes");
     let counts = batch_counts(layout).map(|name| (name, count()));
     let file = safetensors::serialize(tensors.chain(counts), None)
-        .map_err(|error| misfit(path, error.to_string()))?;
+        .map_err(|error| model_error(path, error.to_string()))?;
     disk::replace_with(path, &file)
 }
 
@@ -36,56 +36,60 @@ pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), Re
 /// of the usual floats, and in them only finite numbers.
 pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(path).doing("reading", path)?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| misfit(path, unreadable(&bytes, &error)))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|error| model_error(path, explain_unreadable(&bytes, &error)))?;
     let mut model = Vec::with_capacity(layout.len());
-    for (piece, _) in layout.tensors() {
-        let (name, expected) = (&piece.name, &piece.shape);
+    for (layout_tensor, _) in layout.tensors() {
+        let (name, expected) = (&layout_tensor.name, &layout_tensor.shape);
         let Ok(tensor) = file.tensor(name) else {
             let mut found: Vec<_> = file.iter().collect();
             found.sort_by_key(|(name, _)| *name);
-            let found = list(found.iter().map(|(name, tensor)| (*name, tensor.shape())));
+            let found = list_tensors(found.iter().map(|(name, tensor)| (*name, tensor.shape())));
             let remedy = "rename the tensors, or change the model";
             let message =
                 format!("tensor \"{name}\" of shape {expected:?} is missing, found {found}; {remedy}");
-            return Err(misfit(path, message));
+            return Err(model_error(path, message));
         };
         if tensor.shape() != expected {
             let found = tensor.shape();
             let remedy = "give the file of a model like this one, or change the model";
             let message = format!("tensor \"{name}\" has shape {found:?}, expected {expected:?}; {remedy}");
-            return Err(misfit(path, message));
+            return Err(model_error(path, message));
         }
-        let Some(numbers) = floats(&tensor) else {
+        let Some(numbers) = to_f32(&tensor) else {
             let (found, remedy) = (tensor.dtype(), "convert it, in PyTorch with model.float()");
             let message =
                 format!("tensor \"{name}\" holds {found}, expected F32, F16, BF16 or F64; {remedy}");
-            return Err(misfit(path, message));
+            return Err(model_error(path, message));
         };
         if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
-            let (found, place) = (numbers[at], position(expected, at));
+            let (found, place) = (numbers[at], index_of(expected, at));
             let remedy = "give a model from before it diverged";
             let message =
                 format!("tensor \"{name}\" holds {found} at {place:?}, expected finite numbers; {remedy}");
-            return Err(misfit(path, message));
+            return Err(model_error(path, message));
         }
         model.extend(numbers);
     }
     // A model with more to it is another model, so half of it is no start.
     let known = |name: &str| {
-        layout.tensors().any(|(piece, _)| piece.name == name)
+        layout.tensors().any(|(layout_tensor, _)| layout_tensor.name == name)
             || batch_counts(layout).any(|count| count == name)
     };
     let mut tensors = file.tensors();
     tensors.sort_by(|(one, _), (other, _)| one.cmp(other));
     match tensors.iter().find(|(name, _)| !known(name)) {
         Some((name, tensor)) => {
-            let expected =
-                list(layout.tensors().map(|(piece, _)| (piece.name.as_str(), piece.shape.as_slice())));
+            let expected = list_tensors(
+                layout
+                    .tensors()
+                    .map(|(layout_tensor, _)| (layout_tensor.name.as_str(), layout_tensor.shape.as_slice())),
+            );
             let (found, remedy) = (tensor.shape(), "leave it out, or change the model");
             let message = format!(
                 "tensor \"{name}\" of shape {found:?} does not belong to the model, expected {expected}; {remedy}"
             );
-            Err(misfit(path, message))
+            Err(model_error(path, message))
         }
         None => Ok(model),
     }
@@ -93,18 +97,18 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
 
 /// The names under which PyTorch's batch norms count batches, beside the statistics that they keep.
 fn batch_counts(layout: &Layout) -> impl Iterator<Item = String> {
-    layout.tensors().filter(|(piece, _)| !piece.is_trained).filter_map(|(piece, _)| {
-        piece.name.strip_suffix("running_var").map(|norm| format!("{norm}num_batches_tracked"))
+    layout.tensors().filter(|(tensor, _)| !tensor.is_trained).filter_map(|(tensor, _)| {
+        tensor.name.strip_suffix("running_var").map(|norm| format!("{norm}num_batches_tracked"))
     })
 }
 
 /// The numbers of a tensor as 32-bit floats; `None` if they are no floats.
-fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
+fn to_f32(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
     let data = tensor.data();
     Some(match tensor.dtype() {
         Dtype::F32 => data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
         Dtype::F64 => data.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect(),
-        Dtype::F16 => data.as_chunks().0.iter().map(|bytes| half(u16::from_le_bytes(*bytes))).collect(),
+        Dtype::F16 => data.as_chunks().0.iter().map(|bytes| f16_to_f32(u16::from_le_bytes(*bytes))).collect(),
         Dtype::BF16 => {
             let number = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
             data.as_chunks().0.iter().map(number).collect()
@@ -114,7 +118,7 @@ fn floats(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
 }
 
 /// A 16-bit float: sign, 5 bits of exponent, 10 of fraction.
-fn half(bits: u16) -> f32 {
+fn f16_to_f32(bits: u16) -> f32 {
     let (exponent, fraction) = (u32::from(bits >> 10) & 0x1f, u32::from(bits & 0x3ff));
     let size = match exponent {
         0 => fraction as f32 / f32::from_bits((127 + 24) << 23),
@@ -125,7 +129,7 @@ fn half(bits: u16) -> f32 {
 }
 
 /// Why bytes are no safetensors file, and what to do.
-fn unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
+fn explain_unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
     let whole = match (error, bytes.get(8)) {
         (SafeTensorError::MetadataIncompleteBuffer, _) => declared_len(bytes).map(|len| len.to_string()),
         (SafeTensorError::InvalidHeaderLength, Some(b'{')) => {
@@ -159,17 +163,17 @@ fn declared_len(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Where in a tensor of this shape its `at`-th number stands.
-fn position(shape: &[usize], mut at: usize) -> Vec<usize> {
+fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
     let mut position = vec![0; shape.len()];
     for (place, &len) in position.iter_mut().zip(shape).rev() {
-        *place = at % len;
-        at /= len;
+        *place = offset % len;
+        offset /= len;
     }
     position
 }
 
 /// Tensors by name and shape; the first of them if they are many.
-fn list<'l>(tensors: impl Iterator<Item = (&'l str, &'l [usize])>) -> String {
+fn list_tensors<'l>(tensors: impl Iterator<Item = (&'l str, &'l [usize])>) -> String {
     const SHOWN: usize = 12;
     let mut all: Vec<_> = tensors.map(|(name, shape)| format!("\"{name}\" {shape:?}")).collect();
     if all.is_empty() {
@@ -181,7 +185,7 @@ fn list<'l>(tensors: impl Iterator<Item = (&'l str, &'l [usize])>) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-fn misfit(path: &Path, message: String) -> RecordError {
+fn model_error(path: &Path, message: String) -> RecordError {
     RecordError::Model { file: path.to_owned(), message }
 }
 
@@ -191,13 +195,13 @@ mod tests {
 
     use super::*;
 
-    fn layout(pieces: &[(&str, &[usize])]) -> Layout {
-        let piece = |&(name, shape): &(&str, &[usize])| Tensor {
+    fn layout(tensors: &[(&str, &[usize])]) -> Layout {
+        let tensor = |&(name, shape): &(&str, &[usize])| Tensor {
             name: name.into(),
             shape: shape.into(),
             is_trained: true,
         };
-        Layout::new(pieces.iter().map(piece).collect())
+        Layout::new(tensors.iter().map(tensor).collect())
     }
 
     fn net() -> Layout {
@@ -296,8 +300,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         fs::write(&path, bytes).unwrap();
-        let told = |error: RecordError| error.to_string().replace(&format!("{}: ", path.display()), "");
-        read_model(&path, &layout(&[("w", &[2])])).map_err(told)
+        let without_path =
+            |error: RecordError| error.to_string().replace(&format!("{}: ", path.display()), "");
+        read_model(&path, &layout(&[("w", &[2])])).map_err(without_path)
     }
 
     #[test]
@@ -342,8 +347,8 @@ mod tests {
 
     #[test]
     fn a_batch_norm_counts_no_batches_here_but_its_count_travels_along() {
-        let piece = |name: &str, trained| Tensor { name: name.into(), shape: vec![1], is_trained: trained };
-        let norm = Layout::new(vec![piece("bn1.weight", true), piece("bn1.running_var", false)]);
+        let tensor = |name: &str, trained| Tensor { name: name.into(), shape: vec![1], is_trained: trained };
+        let norm = Layout::new(vec![tensor("bn1.weight", true), tensor("bn1.running_var", false)]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
         write_model(&path, &norm, &[2.0, 3.0]).unwrap();

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, RecordError, begin_again};
-use crate::row::BadLine;
-use crate::wall::Wall;
-use crate::{FriendPair, ROUNDS, RUN, Row, SETTINGS, SUMMARY, Summary, VERSION, WALL, friends, wall};
+use crate::error::{IoContext, RecordError, restart_hint};
+use crate::row::LineError;
+use crate::wall_time::WallTime;
+use crate::{
+    ROUNDS, RUN, Row, SETTINGS, SUMMARY, SimilarityPair, Summary, VERSION, WALL, similarity, wall_time,
+};
 
 /// The facts of a run that hold from its first round to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,39 +72,39 @@ impl RunFolder {
     pub fn check_settings(&self) -> Result<(), RecordError> {
         let header = HeaderFile::read(&self.folder)?;
         let path = self.folder.join(SETTINGS);
-        if header.began_with(&fs::read(&path).doing("reading", &path)?) {
+        if header.has_settings(&fs::read(&path).doing("reading", &path)?) {
             return Ok(());
         }
         let message = format!(
             "it, or its checksum in {RUN}, changed since the run began; put back the two from a copy of the folder, or {}",
-            begin_again(&self.folder)
+            restart_hint(&self.folder)
         );
         Err(RecordError::damaged(&path, message))
     }
 
     /// The rows one after another, without holding all of them.
-    pub fn each_row(&self) -> Result<Rows, RecordError> {
+    pub fn iter_rows(&self) -> Result<Rows, RecordError> {
         Rows::open(&self.folder.join(ROUNDS))
     }
 
     /// All rows.
     pub fn rows(&self) -> Result<Vec<Row>, RecordError> {
-        self.each_row()?.collect()
+        self.iter_rows()?.collect()
     }
 
     /// What the rounds took on the clock, as far as that was written.
-    pub fn walls(&self) -> Result<Vec<Wall>, RecordError> {
-        wall::read(&self.folder.join(WALL))
+    pub fn wall_times(&self) -> Result<Vec<WallTime>, RecordError> {
+        wall_time::read(&self.folder.join(WALL))
     }
 
     /// After how many rounds it was written who is how alike, ascending.
-    pub fn friends_rounds(&self) -> Result<Vec<u32>, RecordError> {
-        friends::rounds(&self.folder)
+    pub fn similarity_rounds(&self) -> Result<Vec<u32>, RecordError> {
+        similarity::rounds(&self.folder)
     }
 
     /// Who is how alike after so many rounds: every pair that met, ascending by the higher client, then by the lower.
-    pub fn friends(&self, n_rounds: u32) -> Result<Vec<FriendPair>, RecordError> {
-        friends::read(&self.folder, n_rounds)
+    pub fn similarities(&self, n_rounds: u32) -> Result<Vec<SimilarityPair>, RecordError> {
+        similarity::read(&self.folder, n_rounds)
     }
 
     /// The summary, if the run is finished.
@@ -125,7 +127,7 @@ pub struct Rows {
     from: BufReader<File>,
     line: usize,
     buffer: Vec<u8>,
-    over: bool,
+    is_done: bool,
 }
 
 impl Rows {
@@ -136,11 +138,11 @@ impl Rows {
             from: BufReader::with_capacity(1 << 16, file),
             line: 0,
             buffer: Vec::new(),
-            over: false,
+            is_done: false,
         })
     }
 
-    fn read(&mut self) -> Result<Option<Row>, RecordError> {
+    fn read_row(&mut self) -> Result<Option<Row>, RecordError> {
         self.buffer.clear();
         self.from.read_until(b'\n', &mut self.buffer).doing("reading", &self.path)?;
         self.line += 1;
@@ -148,14 +150,14 @@ impl Rows {
         let Some(line) = self.buffer.strip_suffix(b"\n") else { return Ok(None) };
         let message = match Row::parse(line) {
             Ok(row) => return Ok(Some(row)),
-            Err(BadLine::NoJson(message)) => {
+            Err(LineError::NotJson(message)) => {
                 let last = self.from.fill_buf().doing("reading", &self.path)?.is_empty();
                 if last {
                     return Ok(None);
                 }
                 message
             }
-            Err(BadLine::NoRow(message)) => message,
+            Err(LineError::NotARow(message)) => message,
         };
         Err(RecordError::BrokenLine { file: self.path.clone(), line: self.line, message })
     }
@@ -165,25 +167,25 @@ impl Iterator for Rows {
     type Item = Result<Row, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.over {
+        if self.is_done {
             return None;
         }
-        let read = self.read().transpose();
-        self.over = !matches!(read, Some(Ok(_)));
+        let read = self.read_row().transpose();
+        self.is_done = !matches!(read, Some(Ok(_)));
         read
     }
 }
 
 /// The rounds of a run, as a file that can be carried elsewhere.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recorded {
+pub struct RecordedRounds {
     /// The rows in order.
     pub rows: Vec<Row>,
     /// The lines that they stand in.
     pub bytes: Vec<u8>,
 }
 
-impl Recorded {
+impl RecordedRounds {
     /// Reads the rounds of the run in a folder, finished or not, or a file of such rounds.
     pub fn read(place: &Path) -> Result<Self, RecordError> {
         let path =
@@ -196,15 +198,15 @@ impl Recorded {
             let Some(whole) = line.strip_suffix(b"\n") else { break };
             match Row::parse(whole) {
                 Ok(row) => rows.push(row),
-                Err(BadLine::NoJson(_)) if lines.peek().is_none() => break,
-                Err(BadLine::NoJson(message) | BadLine::NoRow(message)) => {
+                Err(LineError::NotJson(_)) if lines.peek().is_none() => break,
+                Err(LineError::NotJson(message) | LineError::NotARow(message)) => {
                     return Err(RecordError::BrokenLine { file: path, line: rows.len() + 1, message });
                 }
             }
             end += line.len();
         }
         bytes.truncate(end);
-        Ok(Recorded { rows, bytes })
+        Ok(RecordedRounds { rows, bytes })
     }
 
     /// A checksum of the lines: CRC-32 in hex.
@@ -280,14 +282,14 @@ impl HeaderFile {
             return Err(RecordError::damaged(&path, message));
         }
         if stamp.version > VERSION {
-            return Err(RecordError::Newer { file: path, found: stamp.version, reads: VERSION });
+            return Err(RecordError::Newer { file: path, found: stamp.version, max_version: VERSION });
         }
         serde_json::from_slice(&bytes).map_err(damaged)
     }
 
     /// Whether these are the settings that the run began with, as far as that is known.
-    pub(crate) fn began_with(&self, settings: &[u8]) -> bool {
-        self.settings.as_ref().is_none_or(|sum| *sum == checksum(settings))
+    pub(crate) fn has_settings(&self, settings: &[u8]) -> bool {
+        self.settings.as_ref().is_none_or(|expected| *expected == checksum(settings))
     }
 
     fn into_header(self) -> Header {
@@ -356,12 +358,12 @@ mod tests {
         let whole = lines(3).concat();
         for (rubbish, n_rows) in [(&b""[..], 3), (b"{\"round\":3", 3), (b"\0\0\n", 3)] {
             fs::write(&path, [&whole, rubbish].concat()).unwrap();
-            let recorded = Recorded::read(&path).unwrap();
+            let recorded = RecordedRounds::read(&path).unwrap();
             assert_eq!((recorded.rows.len(), &recorded.bytes), (n_rows, &whole));
             assert_eq!(recorded.checksum(), checksum(&whole));
         }
         fs::write(&path, [&lines(1)[0][..], b"{\n", &lines(3)[2]].concat()).unwrap();
-        let error = Recorded::read(&path).unwrap_err().to_string();
+        let error = RecordedRounds::read(&path).unwrap_err().to_string();
         assert!(error.contains("a.jsonl:2: broken line: "), "{error}");
     }
 
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_says_so_whatever_else_changed() {
+    fn a_newer_version_is_reported_whatever_else_changed() {
         let error = read(RUN, br#"{"format":"ebbflow-run","version":2,"new":{}}"#).unwrap_err();
         let expected = "written in version 2 of the format, and this program reads up to version 1: update";
         assert!(error.contains(expected), "{error}");

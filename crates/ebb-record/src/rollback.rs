@@ -3,18 +3,18 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, Kept, Stand};
-use crate::error::{Doing, RecordError};
+use crate::checkpoint::{self, CheckpointFile, RowsPosition};
+use crate::error::{IoContext, RecordError};
 use crate::rows_file::RowsFile;
-use crate::writer::{lock_unfinished, take_up};
-use crate::{WALL, friends, wall};
+use crate::writer::{lock_unfinished, open_checkpoint};
+use crate::{WALL, similarity, wall_time};
 
 /// A run that is about to go back. Nothing of it is cut until [`Rollback::finish`].
 #[derive(Debug)]
 pub struct Rollback {
     folder: PathBuf,
     rows: RowsFile,
-    state: Option<Vec<u8>>,
+    checkpoint_state: Option<Vec<u8>>,
     warnings: Vec<String>,
     _lock: File,
 }
@@ -26,7 +26,7 @@ impl Rollback {
         let lock = lock_unfinished(folder)?;
         let all = checkpoint::all(folder)?;
         let mut flaws = Vec::new();
-        let mut usable = |kept: &Kept| match take_up(folder, kept) {
+        let mut usable = |checkpoint: &CheckpointFile| match open_checkpoint(folder, checkpoint) {
             Ok((rows, state)) => Ok(Some((rows, Some(state)))),
             Err(flaw @ RecordError::Damaged { .. }) => {
                 flaws.push(flaw.to_string());
@@ -34,40 +34,48 @@ impl Rollback {
             }
             Err(error) => Err(error),
         };
-        let mut found = None;
-        for kept in all.iter().filter(|kept| kept.next_round <= to && kept.next_round > 0) {
-            found = usable(kept)?;
-            if found.is_some() {
+        let mut target = None;
+        for checkpoint in
+            all.iter().filter(|checkpoint| checkpoint.next_round <= to && checkpoint.next_round > 0)
+        {
+            target = usable(checkpoint)?;
+            if target.is_some() {
                 break;
             }
         }
-        if found.is_none() && to == 0 {
-            found = Some((RowsFile::open(folder, Stand::START)?, None));
+        if target.is_none() && to == 0 {
+            target = Some((RowsFile::open(folder, RowsPosition::START)?, None));
         }
-        let Some((mut rows, state)) = found else {
-            let mut there = Vec::new();
-            for kept in all.iter().rev() {
-                there.extend(usable(kept)?.map(|_| kept.next_round));
+        let Some((mut rows, state)) = target else {
+            let mut available = Vec::new();
+            for checkpoint in all.iter().rev() {
+                available.extend(usable(checkpoint)?.map(|_| checkpoint.next_round));
             }
-            return Err(RecordError::NoSuchCheckpoint { folder: folder.to_owned(), round: to, there });
+            return Err(RecordError::NoSuchCheckpoint { folder: folder.to_owned(), round: to, available });
         };
-        flaws.extend(rows.mended());
-        Ok(Rollback { folder: folder.to_owned(), rows, state, warnings: flaws, _lock: lock })
+        flaws.extend(rows.take_repair_message());
+        Ok(Rollback {
+            folder: folder.to_owned(),
+            rows,
+            checkpoint_state: state,
+            warnings: flaws,
+            _lock: lock,
+        })
     }
 
     /// After how many rounds the run will be.
     pub fn next_round(&self) -> u32 {
-        self.rows.stand().next_round
+        self.rows.position().next_round
     }
 
     /// How many rounds are lost by that.
-    pub fn lost(&self) -> Result<u32, RecordError> {
-        Ok(self.rows.recorded()? - self.next_round())
+    pub fn n_lost_rounds(&self) -> Result<u32, RecordError> {
+        Ok(self.rows.n_recorded_rounds()? - self.next_round())
     }
 
     /// The state that it will go on from; none at the start.
     pub fn state(&self) -> Option<&[u8]> {
-        self.state.as_deref()
+        self.checkpoint_state.as_deref()
     }
 
     /// Which checkpoints were passed over, and why, and what was put right.
@@ -82,19 +90,19 @@ impl Rollback {
     pub fn finish(mut self) -> Result<Option<PathBuf>, RecordError> {
         let next_round = self.next_round();
         // First, or a run that is taken up in between would go on from one of these.
-        for kept in checkpoint::all(&self.folder)? {
+        for checkpoint in checkpoint::all(&self.folder)? {
             // Back at the start none is left: one that cannot be read might be in the way.
-            if kept.next_round > next_round || self.state.is_none() {
-                fs::remove_file(&kept.path).doing("removing", &kept.path)?;
+            if checkpoint.next_round > next_round || self.checkpoint_state.is_none() {
+                fs::remove_file(&checkpoint.path).doing("removing", &checkpoint.path)?;
             }
         }
-        let kept = self.rows.put_beyond_aside()?;
-        wall::cut(&self.folder.join(WALL), next_round)?;
-        for after in friends::rounds(&self.folder)? {
-            if after > next_round {
-                friends::remove(&self.folder, after)?;
+        let copy = self.rows.archive_beyond()?;
+        wall_time::truncate(&self.folder.join(WALL), next_round)?;
+        for n_rounds in similarity::rounds(&self.folder)? {
+            if n_rounds > next_round {
+                similarity::remove(&self.folder, n_rounds)?;
             }
         }
-        Ok(kept)
+        Ok(copy)
     }
 }

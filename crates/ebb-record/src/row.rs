@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ebb_round::{Census, ClientDecision, ClientId, Metrics, OracleError, Outcome, Refusal, Score, StandIn};
 
-use crate::clients::{Bitset, MANY_CLIENTS, busy, count, either_form, members, n_members, stretches, up};
-use crate::numbers::{named_numbers, number, numbers, some_number, some_numbers};
+use crate::clients::{Bitset, MANY_CLIENTS, busy, id_ranges, list_or_bits, members, n_members, to_u32, up};
+use crate::nan_as_null::{named_numbers, number, numbers, some_number, some_numbers};
 
 /// One round, as it stands in the record.
 ///
@@ -52,7 +52,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub chance: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    chances: Option<Vec<Option<f64>>>,
+    probabilities: Option<Vec<Option<f64>>>,
     /// Whether those chances are only near the true ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chances_approximate: bool,
@@ -61,7 +61,7 @@ pub struct Row {
     /// Seconds from when the round was opened until each client that answered in time had, in full or in part, ascending by client;
     /// NaN of one of which nobody knows. Empty where that is known of none, and where many clients ever enrolled.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
-    pub took_s: Vec<f64>,
+    pub response_time_s: Vec<f64>,
     /// The rule by which outcomes were guessed, in a replay of another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imputed_by: Option<String>,
@@ -105,7 +105,7 @@ pub struct Row {
     pub stand_in_by_none: Vec<u32>,
     /// What the objective decided about single clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub judged: Vec<Judged>,
+    pub judged: Vec<RecordedDecision>,
     /// Figures of the substitution and of the selector, by name, and the scores on sets of clients, which only an oracle knows.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
     pub notes: BTreeMap<String, f64>,
@@ -202,7 +202,7 @@ pub struct Row {
 
 /// What was decided about one client.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Judged {
+pub struct RecordedDecision {
     /// Who.
     pub client: u32,
     /// `kept` in the objective or `excluded` from it when it left; `boosted` or `plain` when it is new.
@@ -212,23 +212,23 @@ pub struct Judged {
     pub figures: BTreeMap<String, f64>,
 }
 
-impl Judged {
-    fn of(judgement: &ClientDecision) -> Judged {
-        Judged {
-            client: judgement.client.number(),
-            verdict: judgement.decision.to_owned(),
-            figures: named(&judgement.metrics),
+impl RecordedDecision {
+    fn of(decision: &ClientDecision) -> RecordedDecision {
+        RecordedDecision {
+            client: decision.client.number(),
+            verdict: decision.decision.to_owned(),
+            figures: by_owned_name(&decision.metrics),
         }
     }
 }
 
-fn named(notes: &Metrics) -> BTreeMap<String, f64> {
-    notes.iter().map(|(name, figure)| ((*name).to_owned(), *figure)).collect()
+fn by_owned_name(metrics: &Metrics) -> BTreeMap<String, f64> {
+    metrics.iter().map(|(name, metric)| ((*name).to_owned(), *metric)).collect()
 }
 
 /// The figures of the roles, and the scores on sets of clients.
-fn notes(notes: &Metrics, score: Option<&Score>) -> BTreeMap<String, f64> {
-    let mut all = named(notes);
+fn metrics_of(metrics: &Metrics, score: Option<&Score>) -> BTreeMap<String, f64> {
+    let mut all = by_owned_name(metrics);
     for (name, score) in score.map_or(&[][..], |score| &score.oracle_sets) {
         all.insert(format!("oracle_set_loss_{name}"), score.loss);
         all.extend(score.accuracy.map(|accuracy| (format!("oracle_set_accuracy_{name}"), accuracy)));
@@ -242,70 +242,74 @@ impl Row {
         let returns = &outcome.responses;
         let n_clients = census.len();
         let (whole, partial): (Vec<_>, Vec<_>) =
-            returns.fresh.iter().partition(|answer| answer.update.is_whole());
+            returns.fresh.iter().partition(|update| update.update.is_whole());
         let (up, up_bits) = up(census);
         let (busy, busy_bits) = busy(census);
-        let set = |clients: &mut dyn ExactSizeIterator<Item = ClientId>| either_form(clients, n_clients);
-        let (asked, asked_bits) = set(&mut outcome.cohort.selected.iter().map(|pick| pick.client));
-        let (whole, whole_bits) = set(&mut whole.iter().map(|answer| answer.client));
-        let partial_steps = partial.iter().map(|answer| answer.update.steps.get()).collect();
-        let (partial, partial_bits) = set(&mut partial.iter().map(|answer| answer.client));
+        let set = |clients: &mut dyn ExactSizeIterator<Item = ClientId>| list_or_bits(clients, n_clients);
+        let (selected, selected_bits) =
+            set(&mut outcome.cohort.selected.iter().map(|selected| selected.client));
+        let (whole, whole_bits) = set(&mut whole.iter().map(|update| update.client));
+        let partial_steps = partial.iter().map(|update| update.update.steps.get()).collect();
+        let (partial, partial_bits) = set(&mut partial.iter().map(|update| update.client));
         let (absent, absent_bits) = set(&mut returns.absent.iter().copied());
-        let (chance, chances) =
-            chances(outcome.cohort.selected.iter().map(|pick| pick.inclusion_probability).collect());
+        let (probability, probabilities) = common_or_each(
+            outcome.cohort.selected.iter().map(|selected| selected.inclusion_probability).collect(),
+        );
         let score = outcome.score.as_ref();
         let oracle = score.and_then(|score| score.oracle_clients);
         let classes = score.map_or(&[][..], |score| &score.classes);
         let top_k = score.map_or(&[][..], |score| &score.top_k);
-        let so_far = outcome.total_cost;
+        let total_cost = outcome.total_cost;
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
-        let cost = outcome.oracle_error;
+        let oracle_error = outcome.oracle_error;
         let imputed = outcome.response_info.imputed.as_ref();
         let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
-        let bound = |cost: OracleError, apart2: f64| cost.absent_share * cost.absent_share * apart2;
+        let bound = |oracle_error: OracleError, apart2: f64| {
+            oracle_error.absent_share * oracle_error.absent_share * apart2
+        };
         Row {
             round: outcome.number,
-            n_enrolled: count(census.n_enrolled()),
-            joined: stretches(&outcome.joined),
-            left: stretches(&outcome.left),
-            n_up: count(census.up().count()),
+            n_enrolled: to_u32(census.n_enrolled()),
+            joined: id_ranges(&outcome.joined),
+            left: id_ranges(&outcome.left),
+            n_up: to_u32(census.up().count()),
             up,
             up_bits,
             busy,
             busy_bits,
-            asked,
-            asked_bits,
+            asked: selected,
+            asked_bits: selected_bits,
             whole,
             whole_bits,
             partial,
             partial_bits,
             absent,
             absent_bits,
-            chance,
-            chances,
+            chance: probability,
+            probabilities,
             chances_approximate: outcome.cohort.is_approximate,
             partial_steps,
-            took_s: took_s(outcome, n_clients),
+            response_time_s: response_times_s(outcome, n_clients),
             imputed_by: imputed.map(|imputed| imputed.rule.to_owned()),
-            imputed: imputed.map_or_else(Vec::new, |imputed| numbers_of(&imputed.clients)),
-            late: returns.late.iter().map(|answer| answer.client.number()).collect(),
-            late_base: returns.late.iter().map(|answer| answer.update.base_round).collect(),
+            imputed: imputed.map_or_else(Vec::new, |imputed| client_numbers(&imputed.clients)),
+            late: returns.late.iter().map(|update| update.client.number()).collect(),
+            late_base: returns.late.iter().map(|update| update.update.base_round).collect(),
             refused: returns.refused.iter().map(|refused| refused.client.number()).collect(),
             refused_why: returns.refused.iter().map(|refused| refused.reason.name().to_owned()).collect(),
-            n_stand_ins: count(outcome.stand_ins.len()),
-            stand_in_for: stand_ins.whom,
-            stand_in_by: stand_ins.by,
+            n_stand_ins: to_u32(outcome.stand_ins.len()),
+            stand_in_for: stand_ins.for_client,
+            stand_in_by: stand_ins.by_client,
             stand_in_age: stand_ins.age,
-            stand_in_part: stand_ins.part,
+            stand_in_part: stand_ins.fraction,
             friend_similarity: stand_ins.similarity,
-            friend_met: stand_ins.met,
-            friend_last_met: stand_ins.last_met,
+            friend_met: stand_ins.n_shared_rounds,
+            friend_last_met: stand_ins.last_shared_round,
             stand_in_by_none: stand_ins.by_none,
-            judged: outcome.decisions.iter().map(Judged::of).collect(),
-            notes: notes(&outcome.metrics, score),
+            judged: outcome.decisions.iter().map(RecordedDecision::of).collect(),
+            notes: metrics_of(&outcome.metrics, score),
             rate: outcome.learning_rate,
-            train_loss: mean(returns.fresh.iter().map(|answer| answer.update.loss)),
-            train_accuracy: mean(returns.fresh.iter().filter_map(|answer| answer.update.accuracy)),
+            train_loss: mean(returns.fresh.iter().map(|update| update.update.loss)),
+            train_accuracy: mean(returns.fresh.iter().filter_map(|update| update.update.accuracy)),
             step_norm: outcome.step_norm,
             void: outcome.void.map(|why| why.name().to_owned()),
             loss: score.map(|score| score.loss),
@@ -317,12 +321,13 @@ impl Row {
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
             oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
-            oracle_error2: cost.map(|cost| cost.error2),
-            oracle_sigma_p2: cost.map(|cost| cost.max_distance2),
-            oracle_sigma_f2: cost.and_then(|cost| cost.max_distance_in_cluster2),
-            oracle_bound_p2: cost.map(|cost| bound(cost, cost.max_distance2)),
-            oracle_bound_f2: cost.and_then(|cost| Some(bound(cost, cost.max_distance_in_cluster2?))),
-            oracle_psi: cost.map(|cost| cost.psi),
+            oracle_error2: oracle_error.map(|oracle_error| oracle_error.error2),
+            oracle_sigma_p2: oracle_error.map(|oracle_error| oracle_error.max_distance2),
+            oracle_sigma_f2: oracle_error.and_then(|oracle_error| oracle_error.max_distance_in_cluster2),
+            oracle_bound_p2: oracle_error.map(|oracle_error| bound(oracle_error, oracle_error.max_distance2)),
+            oracle_bound_f2: oracle_error
+                .and_then(|oracle_error| Some(bound(oracle_error, oracle_error.max_distance_in_cluster2?))),
+            oracle_psi: oracle_error.map(|oracle_error| oracle_error.psi),
             class_samples: classes.iter().map(|class| class.samples).collect(),
             class_accuracy: classes
                 .iter()
@@ -331,10 +336,10 @@ impl Row {
             top_k: top_k.iter().map(|(k, _)| *k).collect(),
             top_k_accuracy: top_k.iter().map(|(_, accuracy)| *accuracy).collect(),
             elapsed_s: outcome.cost.elapsed_s,
-            virtual_s: so_far.elapsed_s,
+            virtual_s: total_cost.elapsed_s,
             bytes_down: outcome.cost.bytes_down,
             bytes_up: outcome.cost.bytes_up,
-            bytes_total: so_far.bytes_down + so_far.bytes_up,
+            bytes_total: total_cost.bytes_down + total_cost.bytes_up,
             model: model.map(<[f32]>::to_vec),
         }
     }
@@ -350,7 +355,7 @@ impl Row {
     }
 
     /// The clients that were asked, ascending.
-    pub fn asked(&self) -> Vec<u32> {
+    pub fn selected(&self) -> Vec<u32> {
         members(&self.asked, &self.asked_bits)
     }
 
@@ -370,12 +375,12 @@ impl Row {
     }
 
     /// How many were asked.
-    pub fn n_asked(&self) -> usize {
+    pub fn n_selected(&self) -> usize {
         n_members(&self.asked, &self.asked_bits)
     }
 
     /// Whether clients answered, and none with finite numbers.
-    pub fn nothing_finite(&self) -> bool {
+    pub fn has_no_finite_update(&self) -> bool {
         let not_finite = [Refusal::NotFinite, Refusal::Diverged].map(Refusal::name);
         let used = self.n_whole() + self.n_partial() + self.late.len();
         used == 0 && self.refused_why.iter().any(|why| not_finite.contains(&why.as_str()))
@@ -397,15 +402,15 @@ impl Row {
     }
 
     /// The chance with which each of the asked clients was to be asked, where that is known.
-    pub fn chances(&self) -> Vec<Option<f64>> {
-        match &self.chances {
+    pub fn inclusion_probabilities(&self) -> Vec<Option<f64>> {
+        match &self.probabilities {
             Some(chances) => chances.clone(),
-            None => vec![self.chance; self.n_asked()],
+            None => vec![self.chance; self.n_selected()],
         }
     }
 
     /// What part of the client's say each of `stand_in_for` had: 1, unless several stood in for it.
-    pub fn stand_in_parts(&self) -> Vec<f64> {
+    pub fn stand_in_fractions(&self) -> Vec<f64> {
         if self.stand_in_part.is_empty() {
             vec![1.0; self.stand_in_for.len()]
         } else {
@@ -414,11 +419,12 @@ impl Row {
     }
 
     /// The clients that answered in time, ascending, and how many seconds after the round was opened, where that is known.
-    pub fn answered(&self) -> Vec<(u32, Option<f64>)> {
+    pub fn on_time(&self) -> Vec<(u32, Option<f64>)> {
         let mut clients = [self.whole(), self.partial()].concat();
         clients.sort_unstable();
-        let took_s = |at: usize| self.took_s.get(at).copied().filter(|took_s| took_s.is_finite());
-        clients.into_iter().enumerate().map(|(at, client)| (client, took_s(at))).collect()
+        let response_time_s =
+            |at: usize| self.response_time_s.get(at).copied().filter(|took_s| took_s.is_finite());
+        clients.into_iter().enumerate().map(|(at, client)| (client, response_time_s(at))).collect()
     }
 
     /// The same row with every set of clients as a list, however large.
@@ -439,17 +445,17 @@ impl Row {
     }
 
     /// Whether the model was judged after this round, though its loss may be no number.
-    pub fn evaluated(&self) -> bool {
+    pub fn is_evaluated(&self) -> bool {
         self.loss.is_some()
     }
 
     /// Reads a line; says whether a line that cannot be read may just be cut short.
-    pub(crate) fn parse(line: &[u8]) -> Result<Row, BadLine> {
+    pub(crate) fn parse(line: &[u8]) -> Result<Row, LineError> {
         let row: Row = serde_json::from_slice(line).map_err(|error| match error.classify() {
-            serde_json::error::Category::Data => BadLine::NoRow(error.to_string()),
-            _ => BadLine::NoJson(error.to_string()),
+            serde_json::error::Category::Data => LineError::NotARow(error.to_string()),
+            _ => LineError::NotJson(error.to_string()),
         })?;
-        row.check().map_err(BadLine::NoRow)?;
+        row.check().map_err(LineError::NotARow)?;
         Ok(row)
     }
 
@@ -468,24 +474,24 @@ impl Row {
         if self.busy.is_some() && self.busy_bits.is_some() {
             return Err("needs either `busy` or `busy_bits`".to_owned());
         }
-        let n_chances = self.chances.as_ref().map_or(self.n_asked(), Vec::len);
+        let n_probabilities = self.probabilities.as_ref().map_or(self.n_selected(), Vec::len);
         let lengths = [
             ("up", n_members(&self.up, &self.up_bits), "n_up", self.n_up as usize),
-            ("asked", self.n_asked(), "chances", n_chances),
+            ("asked", self.n_selected(), "chances", n_probabilities),
             ("partial", self.n_partial(), "partial_steps", self.partial_steps.len()),
             ("late", self.late.len(), "late_base", self.late_base.len()),
             ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
             ("stand_in_for", self.stand_in_for.len(), "stand_in_by", self.stand_in_by.len()),
             ("stand_in_for", self.stand_in_for.len(), "stand_in_age", self.stand_in_age.len()),
         ];
-        if let Some((name, one, beside, other)) = lengths.iter().find(|(_, one, _, other)| one != other) {
-            return Err(format!("`{name}` holds {one} clients, but `{beside}` is for {other}"));
+        if let Some((name, one, other_name, other)) = lengths.iter().find(|(_, one, _, other)| one != other) {
+            return Err(format!("`{name}` holds {one} clients, but `{other_name}` is for {other}"));
         }
-        let n_answered = self.n_whole() + self.n_partial();
-        if !self.took_s.is_empty() && self.took_s.len() != n_answered {
-            let n_times = self.took_s.len();
+        let n_on_time = self.n_whole() + self.n_partial();
+        if !self.response_time_s.is_empty() && self.response_time_s.len() != n_on_time {
+            let n_times = self.response_time_s.len();
             return Err(format!(
-                "`whole` and `partial` hold {n_answered} clients, but `took_s` is for {n_times}"
+                "`whole` and `partial` hold {n_on_time} clients, but `took_s` is for {n_times}"
             ));
         }
         if !self.imputed.is_empty() && self.imputed_by.is_none() {
@@ -496,8 +502,8 @@ impl Row {
             ("top_k", self.top_k.len(), "top_k_accuracy", self.top_k_accuracy.len()),
         ];
         match lengths.iter().find(|(_, one, _, other)| one != other) {
-            Some((name, one, beside, other)) => {
-                Err(format!("`{name}` holds {one} numbers, but `{beside}` {other}"))
+            Some((name, one, other_name, other)) => {
+                Err(format!("`{name}` holds {one} numbers, but `{other_name}` {other}"))
             }
             None => self.check_stand_ins(),
         }
@@ -537,13 +543,13 @@ impl Row {
 /// Who stood in for whom, list by list.
 #[derive(Default)]
 struct StandIns {
-    whom: Vec<u32>,
-    by: Vec<u32>,
+    for_client: Vec<u32>,
+    by_client: Vec<u32>,
     age: Vec<u32>,
-    part: Vec<f64>,
+    fraction: Vec<f64>,
     similarity: Vec<f64>,
-    met: Vec<u32>,
-    last_met: Vec<u32>,
+    n_shared_rounds: Vec<u32>,
+    last_shared_round: Vec<u32>,
     by_none: Vec<u32>,
 }
 
@@ -558,21 +564,21 @@ impl StandIns {
                 lists.by_none.push(one.client.number());
                 continue;
             };
-            lists.whom.push(one.client.number());
-            lists.by.push(source.number());
+            lists.for_client.push(one.client.number());
+            lists.by_client.push(source.number());
             lists.age.push(one.age);
-            lists.part.push(one.fraction);
-            if let Some(likeness) = one.similarity {
-                lists.similarity.push(likeness.mean);
-                lists.met.push(likeness.n_shared_rounds);
-                lists.last_met.push(likeness.last_shared_round);
+            lists.fraction.push(one.fraction);
+            if let Some(similarity) = one.similarity {
+                lists.similarity.push(similarity.mean);
+                lists.n_shared_rounds.push(similarity.n_shared_rounds);
+                lists.last_shared_round.push(similarity.last_shared_round);
             }
         }
-        if lists.part.iter().all(|part| *part == 1.0) {
-            lists.part.clear();
+        if lists.fraction.iter().all(|part| *part == 1.0) {
+            lists.fraction.clear();
         }
-        if lists.met.len() != lists.whom.len() {
-            (lists.similarity, lists.met, lists.last_met) = Default::default();
+        if lists.n_shared_rounds.len() != lists.for_client.len() {
+            (lists.similarity, lists.n_shared_rounds, lists.last_shared_round) = Default::default();
         }
         lists
     }
@@ -580,37 +586,37 @@ impl StandIns {
 
 /// Why a line is no row.
 #[derive(Debug)]
-pub(crate) enum BadLine {
+pub(crate) enum LineError {
     /// It may have been cut short while it was written.
-    NoJson(String),
+    NotJson(String),
     /// It was written whole, but not by this format.
-    NoRow(String),
+    NotARow(String),
 }
 
 /// The one chance that all have, or each one's own; neither if none is known.
-fn chances(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
+fn common_or_each(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
     match all.first() {
-        Some(&first) if all.iter().any(|&chance| chance != first) => (None, Some(all)),
+        Some(&first) if all.iter().any(|&probability| probability != first) => (None, Some(all)),
         first => (first.copied().flatten(), None),
     }
 }
 
 /// How long each client took that answered in time, NaN where nobody knows; nothing unless it is known of one of them.
-fn took_s(outcome: &Outcome, n_clients: usize) -> Vec<f64> {
+fn response_times_s(outcome: &Outcome, n_clients: usize) -> Vec<f64> {
     let fresh = &outcome.responses.fresh;
     if n_clients > MANY_CLIENTS {
         return Vec::new();
     }
-    let known = &outcome.response_info.response_times_s;
+    let times = &outcome.response_info.response_times_s;
     let of = |client: ClientId| {
-        let at = known.binary_search_by_key(&client, |(one, _)| *one);
-        at.map_or(f64::NAN, |at| known[at].1)
+        let at = times.binary_search_by_key(&client, |(one, _)| *one);
+        at.map_or(f64::NAN, |at| times[at].1)
     };
-    let all: Vec<_> = fresh.iter().map(|answer| of(answer.client)).collect();
-    if all.iter().all(|took_s| took_s.is_nan()) { Vec::new() } else { all }
+    let times_s: Vec<_> = fresh.iter().map(|update| of(update.client)).collect();
+    if times_s.iter().all(|took_s| took_s.is_nan()) { Vec::new() } else { times_s }
 }
 
-fn numbers_of(clients: &[ClientId]) -> Vec<u32> {
+fn client_numbers(clients: &[ClientId]) -> Vec<u32> {
     clients.iter().map(|client| client.number()).collect()
 }
 

@@ -6,9 +6,9 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Stand;
+use crate::checkpoint::RowsPosition;
 use crate::disk;
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 use crate::{ROUNDS, Row, is_served};
 
 /// The file of a run, open to be added to.
@@ -19,73 +19,77 @@ pub(crate) struct RowsFile {
     file: File,
     /// How much of it belongs to the rounds so far.
     len: u64,
-    sum: crc32fast::Hasher,
+    checksum: crc32fast::Hasher,
     next_round: u32,
     /// What stands beyond, as long as that was not compared.
     beyond: Option<BufReader<File>>,
     /// Whether what stands beyond is from a journal, which makes it again to the byte.
-    served: bool,
+    is_served: bool,
     /// What was put right, in words.
-    mended: Option<String>,
+    repaired: Option<String>,
 }
 
 /// In rows of so many bytes a flipped bit is looked for, which takes some nanoseconds for each.
-const MOST_MENDED: u64 = 4 << 20;
+const MAX_REPAIRED_BYTES: u64 = 4 << 20;
 
 impl RowsFile {
     /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint
     /// counts on.
-    pub(crate) fn open(folder: &Path, stand: Stand) -> Result<RowsFile, RecordError> {
+    pub(crate) fn open(folder: &Path, position: RowsPosition) -> Result<RowsFile, RecordError> {
         let path = folder.join(ROUNDS);
         let file = File::options().append(true).create(true).open(&path).doing("opening", &path)?;
         let mut beyond = BufReader::with_capacity(1 << 16, File::open(&path).doing("opening", &path)?);
         let found = file.metadata().doing("reading", &path)?.len();
-        let Stand { rows_len, rows_sum, next_round } = stand;
+        let RowsPosition { rows_len, rows_checksum, next_round } = position;
         if found < rows_len {
             let message = format!("it has {found} bytes, and the checkpoint counts on {rows_len}");
             return Err(RecordError::damaged(&path, message));
         }
-        let (mut sum, mut end) = sum_of(&mut beyond, rows_len).doing("reading", &path)?;
-        let mut mended = None;
-        if let Some(wanted) =
-            rows_sum.filter(|&wanted| wanted != sum.clone().finalize() && rows_len <= MOST_MENDED)
+        let (mut checksum, mut end) = checksum_of_prefix(&mut beyond, rows_len).doing("reading", &path)?;
+        let mut repaired = None;
+        if let Some(expected) = rows_checksum
+            .filter(|&expected| expected != checksum.clone().finalize() && rows_len <= MAX_REPAIRED_BYTES)
         {
-            mended = mend(&path, rows_len, sum.clone().finalize() ^ wanted)?;
+            repaired = repair_flipped_bit(&path, rows_len, checksum.clone().finalize() ^ expected)?;
             beyond.rewind().doing("reading", &path)?;
-            (sum, end) = sum_of(&mut beyond, rows_len).doing("reading", &path)?;
+            (checksum, end) = checksum_of_prefix(&mut beyond, rows_len).doing("reading", &path)?;
         }
         if end.is_some_and(|end| end != b'\n') {
             let message = format!("no row ends at byte {rows_len}, where the checkpoint counts on it");
             return Err(RecordError::damaged(&path, message));
         }
-        if rows_sum.is_some_and(|wanted| wanted != sum.clone().finalize()) {
+        if rows_checksum.is_some_and(|expected| expected != checksum.clone().finalize()) {
             let message = format!(
                 "the rows of the first {next_round} rounds are not those whose checksum stands in the checkpoint after them"
             );
             return Err(RecordError::damaged(&path, message));
         }
-        let served = is_served(folder);
+        let is_served = is_served(folder);
         Ok(RowsFile {
             folder: folder.to_owned(),
             path,
             file,
             len: rows_len,
-            sum,
+            checksum,
             next_round,
             beyond: Some(beyond),
-            served,
-            mended,
+            is_served,
+            repaired,
         })
     }
 
     /// What was put right when it was opened, in words.
-    pub(crate) fn mended(&mut self) -> Option<String> {
-        self.mended.take()
+    pub(crate) fn take_repair_message(&mut self) -> Option<String> {
+        self.repaired.take()
     }
 
     /// Where it stands now.
-    pub(crate) fn stand(&self) -> Stand {
-        Stand { rows_len: self.len, rows_sum: Some(self.sum.clone().finalize()), next_round: self.next_round }
+    pub(crate) fn position(&self) -> RowsPosition {
+        RowsPosition {
+            rows_len: self.len,
+            rows_checksum: Some(self.checksum.clone().finalize()),
+            next_round: self.next_round,
+        }
     }
 
     /// Adds the line of a round, or finds it there. What had to be said of it, if anything.
@@ -93,7 +97,7 @@ impl RowsFile {
         let old = self.next_beyond()?;
         if old != line {
             let warning =
-                if old.last() == Some(&b'\n') { Some(self.put_aside(&old, line, round)?) } else { None };
+                if old.last() == Some(&b'\n') { Some(self.archive_from(&old, line, round)?) } else { None };
             if !old.is_empty() {
                 // Half a line is of a round that was not finished.
                 self.cut()?;
@@ -107,10 +111,10 @@ impl RowsFile {
     }
 
     /// After how many rounds the rows end that are there, those beyond among them.
-    pub(crate) fn recorded(&self) -> Result<u32, RecordError> {
+    pub(crate) fn n_recorded_rounds(&self) -> Result<u32, RecordError> {
         let mut from = File::open(&self.path).doing("opening", &self.path)?;
         from.seek(SeekFrom::Start(self.len)).doing("reading", &self.path)?;
-        let (mut most, mut n_lines) = (self.next_round, 0_u32);
+        let (mut n_rounds, mut n_lines) = (self.next_round, 0_u32);
         let mut all = Vec::new();
         for line in BufReader::new(from).split(b'\n') {
             n_lines = n_lines.saturating_add(1);
@@ -118,8 +122,9 @@ impl RowsFile {
         }
         // A row whose number is damaged says nothing.
         let end = self.next_round.saturating_add(n_lines);
-        most = all.into_iter().filter(|&round| round < end).map(|round| round + 1).fold(most, u32::max);
-        Ok(most)
+        n_rounds =
+            all.into_iter().filter(|&round| round < end).map(|round| round + 1).fold(n_rounds, u32::max);
+        Ok(n_rounds)
     }
 
     pub(crate) fn sync(&self) -> Result<(), RecordError> {
@@ -127,10 +132,10 @@ impl RowsFile {
     }
 
     /// Keeps what stands beyond under a name of its own, and cuts it off. The name, if there was anything.
-    pub(crate) fn put_beyond_aside(&mut self) -> Result<Option<PathBuf>, RecordError> {
-        let kept = self.keep_copy(self.next_round)?;
+    pub(crate) fn archive_beyond(&mut self) -> Result<Option<PathBuf>, RecordError> {
+        let copy = self.keep_copy(self.next_round)?;
         self.cut()?;
-        Ok(kept)
+        Ok(copy)
     }
 
     /// The next line beyond, with its end if it has one; nothing once there is none.
@@ -146,15 +151,15 @@ impl RowsFile {
     }
 
     /// A row that is recorded otherwise than it is made now, with all after it.
-    fn put_aside(&mut self, old: &[u8], line: &[u8], round: u32) -> Result<String, RecordError> {
-        if self.served && !is_damage(old, line) {
-            return Err(RecordError::OtherCourse { folder: self.folder.clone(), round });
+    fn archive_from(&mut self, old: &[u8], line: &[u8], round: u32) -> Result<String, RecordError> {
+        if self.is_served && !is_damage(old, line) {
+            return Err(RecordError::JournalMismatch { folder: self.folder.clone(), round });
         }
-        let kept = self
+        let copy = self
             .keep_copy(round)?
-            .map_or_else(String::new, |kept| format!("; what stood there is kept in {}", kept.display()));
+            .map_or_else(String::new, |copy| format!("; what stood there is kept in {}", copy.display()));
         Ok(format!(
-            "{}: the row of round {round} was recorded otherwise than it was made again now; the rows from there on are written anew{kept}",
+            "{}: the row of round {round} was recorded otherwise than it was made again now; the rows from there on are written anew{copy}",
             self.path.display()
         ))
     }
@@ -204,7 +209,7 @@ impl RowsFile {
 
     fn advance(&mut self, line: &[u8], round: u32) {
         self.len += line.len() as u64;
-        self.sum.update(line);
+        self.checksum.update(line);
         self.next_round = round + 1;
     }
 
@@ -216,10 +221,10 @@ impl RowsFile {
 
 /// Puts one flipped bit right among the first bytes, if by that their checksum, which is off by this, becomes
 /// what it was, and the bytes a row. What was done, in words.
-fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> {
+fn repair_flipped_bit(path: &Path, len: u64, checksum_xor: u32) -> Result<Option<String>, RecordError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(len).read_to_end(&mut bytes)).doing("reading", path)?;
-    let Some((at, bit)) = flipped(bytes.len(), off) else { return Ok(None) };
+    let Some((at, bit)) = find_flipped_bit(bytes.len(), checksum_xor) else { return Ok(None) };
     bytes[at] ^= 1 << bit;
     // More damage than one bit can have the sum of one: then some row is no row, or not the one of its round.
     let is_row = |(round, line): (u32, &[u8])| Row::parse(line).is_ok_and(|row| row.round == round);
@@ -241,20 +246,20 @@ fn mend(path: &Path, len: u64, off: u32) -> Result<Option<String>, RecordError> 
 
 /// Which byte and bit of so many must have flipped for CRC-32 to be off by this. No two of less than half a
 /// gigabyte do the same.
-fn flipped(len: usize, off: u32) -> Option<(usize, u8)> {
+fn find_flipped_bit(len: usize, checksum_xor: u32) -> Option<(usize, u8)> {
     // How far the sum is off when the bit is in the last byte, and then in each before it.
-    let mut offs: [u32; 8] = std::array::from_fn(|bit| STEPS[1 << bit]);
+    let mut xors: [u32; 8] = std::array::from_fn(|bit| CRC_TABLE[1 << bit]);
     for at in (0..len).rev() {
-        if let Some(bit) = offs.iter().position(|&one| one == off) {
+        if let Some(bit) = xors.iter().position(|&one| one == checksum_xor) {
             return Some((at, bit as u8));
         }
-        offs = offs.map(|one| one >> 8 ^ STEPS[(one & 0xff) as usize]);
+        xors = xors.map(|one| one >> 8 ^ CRC_TABLE[(one & 0xff) as usize]);
     }
     None
 }
 
 /// What a byte does to CRC-32.
-const STEPS: [u32; 256] = {
+const CRC_TABLE: [u32; 256] = {
     let mut steps = [0; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -270,26 +275,27 @@ const STEPS: [u32; 256] = {
 };
 
 /// The checksum of the first bytes, and the last of them.
-fn sum_of(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fast::Hasher, Option<u8>)> {
-    let (mut sum, mut end, mut left) = (crc32fast::Hasher::new(), None, len);
-    while left > 0 {
+fn checksum_of_prefix(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fast::Hasher, Option<u8>)> {
+    let (mut checksum, mut end, mut remaining) = (crc32fast::Hasher::new(), None, len);
+    while remaining > 0 {
         let bytes = from.fill_buf()?;
-        let n_bytes = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+        let n_bytes = usize::try_from(remaining).unwrap_or(usize::MAX).min(bytes.len());
         if n_bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        sum.update(&bytes[..n_bytes]);
+        checksum.update(&bytes[..n_bytes]);
         end = Some(bytes[n_bytes - 1]);
         from.consume(n_bytes);
-        left -= n_bytes as u64;
+        remaining -= n_bytes as u64;
     }
-    Ok((sum, end))
+    Ok((checksum, end))
 }
 
 /// Whether a line is no row, or off by one byte: another course of the run would make another row.
 fn is_damage(old: &[u8], line: &[u8]) -> bool {
-    let off = old.iter().zip(line).filter(|(old, new)| old != new).count();
-    Row::parse(old.strip_suffix(b"\n").unwrap_or(old)).is_err() || (old.len() == line.len() && off == 1)
+    let n_different = old.iter().zip(line).filter(|(old, new)| old != new).count();
+    Row::parse(old.strip_suffix(b"\n").unwrap_or(old)).is_err()
+        || (old.len() == line.len() && n_different == 1)
 }
 
 #[cfg(test)]
@@ -300,14 +306,14 @@ mod tests {
     fn any_flipped_bit_is_found_by_the_checksum() {
         let whole: Vec<u8> = (0..3000_u32).map(|at| (at * at % 251) as u8).collect();
         let wanted = crc32fast::hash(&whole);
-        assert_eq!(flipped(whole.len(), 0), None);
+        assert_eq!(find_flipped_bit(whole.len(), 0), None);
         for at in (0..whole.len()).step_by(7).chain([whole.len() - 1]) {
             let (mut bytes, bit) = (whole.clone(), (at % 8) as u8);
             bytes[at] ^= 1 << bit;
-            assert_eq!(flipped(bytes.len(), crc32fast::hash(&bytes) ^ wanted), Some((at, bit)));
+            assert_eq!(find_flipped_bit(bytes.len(), crc32fast::hash(&bytes) ^ wanted), Some((at, bit)));
             // Two are none.
             bytes[(at + 9) % 3000] ^= 1;
-            assert_eq!(flipped(bytes.len(), crc32fast::hash(&bytes) ^ wanted), None, "byte {at}");
+            assert_eq!(find_flipped_bit(bytes.len(), crc32fast::hash(&bytes) ^ wanted), None, "byte {at}");
         }
     }
 }

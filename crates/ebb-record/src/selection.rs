@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Row;
 use crate::clients::MANY_CLIENTS;
-use crate::numbers::some_number;
+use crate::nan_as_null::some_number;
 
 /// How selection went, over all rounds. What cannot be said is left out.
 ///
@@ -50,15 +50,15 @@ pub struct Selection {
 /// A row takes time for those that were asked and, in fleets of up to 4096 clients, for those that were up.
 #[derive(Clone, Debug)]
 pub struct SelectionTally {
-    asked: u64,
+    n_selected: u64,
     cep: u64,
     selections: Vec<u32>,
     joined: Bits,
     overflow_rounds: Option<u64>,
-    overflow_most: Option<u64>,
+    max_overflow_rounds: Option<u64>,
     /// Those that were asked minus all quotas, over all rounds.
-    spare: f64,
-    bounds: Option<Bounds>,
+    above_quota: f64,
+    bounds: Option<RegretBounds>,
     hindsight: Option<Hindsight>,
     n_rounds: u64,
 }
@@ -66,14 +66,14 @@ pub struct SelectionTally {
 impl Default for SelectionTally {
     fn default() -> Self {
         SelectionTally {
-            asked: 0,
+            n_selected: 0,
             cep: 0,
             selections: Vec::new(),
             joined: Bits::default(),
             overflow_rounds: None,
-            overflow_most: None,
-            spare: 0.0,
-            bounds: Some(Bounds::default()),
+            max_overflow_rounds: None,
+            above_quota: 0.0,
+            bounds: Some(RegretBounds::default()),
             hindsight: Some(Hindsight::default()),
             n_rounds: 0,
         }
@@ -83,22 +83,22 @@ impl Default for SelectionTally {
 impl SelectionTally {
     /// Takes one round in.
     pub fn add(&mut self, row: &Row) {
-        let asked = row.asked();
-        self.asked += asked.len() as u64;
+        let selected = row.selected();
+        self.n_selected += selected.len() as u64;
         self.cep += (row.n_whole() + row.n_partial()) as u64;
         for &[first, last] in &row.joined {
             self.joined.grow(self.joined.len().max(last as usize + 1));
             (first..=last).for_each(|client| self.joined.set(client as usize, true));
         }
-        let last = asked.last().map_or(0, |&client| client as usize + 1);
+        let last = selected.last().map_or(0, |&client| client as usize + 1);
         self.selections.resize(self.selections.len().max(self.joined.len()).max(last), 0);
-        asked.iter().for_each(|&client| self.selections[client as usize] += 1);
+        selected.iter().for_each(|&client| self.selections[client as usize] += 1);
         if let Some(&overflow) = row.notes.get("overflow") {
             *self.overflow_rounds.get_or_insert(0) += u64::from(overflow > 0.0);
         }
-        if let Some(&most) = row.notes.get("overflow_most") {
+        if let Some(&max_overflow) = row.notes.get("overflow_most") {
             // The selector counts from its first round on, so the latest figure is the largest.
-            self.overflow_most = Some(most as u64);
+            self.max_overflow_rounds = Some(max_overflow as u64);
         }
         // One fixed allocation, and the theorem, are about one set of clients.
         if self.n_rounds > 0 && !(row.joined.is_empty() && row.left.is_empty()) {
@@ -108,18 +108,18 @@ impl SelectionTally {
         if row.notes.get("members").is_some_and(|&members| members != f64::from(row.n_enrolled)) {
             (self.bounds, self.hindsight) = (None, None);
         }
-        let budget = Budget::of(row, asked.len());
-        self.spare += budget.spare;
-        self.bounds = self.bounds.take().and_then(|bounds| bounds.with(&budget, row.notes.get("eta")));
+        let budget = Budget::of(row, selected.len());
+        self.above_quota += budget.above_quota;
+        self.bounds = self.bounds.take().and_then(|bounds| bounds.with_round(&budget, row.notes.get("eta")));
         let small = self.selections.len() <= MANY_CLIENTS;
         self.hindsight =
-            self.hindsight.take().filter(|_| small).and_then(|past| past.with(row, &asked, &budget));
+            self.hindsight.take().filter(|_| small).and_then(|past| past.with_round(row, &selected, &budget));
         self.n_rounds += 1;
     }
 
     /// How often somebody was asked so far.
-    pub fn asked(&self) -> u64 {
-        self.asked
+    pub fn n_selected(&self) -> u64 {
+        self.n_selected
     }
 
     /// How often somebody who was asked answered in time so far.
@@ -133,29 +133,29 @@ impl SelectionTally {
     }
 
     /// What it comes to so far.
-    pub fn selection(&self) -> Selection {
+    pub fn result(&self) -> Selection {
         let small = self.selections.len() <= MANY_CLIENTS;
         // Quotas that come to more than was ever asked were not meant for everybody enrolled.
-        let meant = self.n_rounds > 0 && self.spare > -1e-6 * self.asked as f64;
-        let (bounds, spare) = (self.bounds.filter(|_| meant), self.spare.max(0.0));
-        let gain = self.hindsight.as_ref().filter(|_| meant).map(Hindsight::gain);
+        let quotas_are_for_all = self.n_rounds > 0 && self.above_quota > -1e-6 * self.n_selected as f64;
+        let (bounds, above_quota) = (self.bounds.filter(|_| quotas_are_for_all), self.above_quota.max(0.0));
+        let gain = self.hindsight.as_ref().filter(|_| quotas_are_for_all).map(Hindsight::best_gain);
         Selection {
-            asked: self.asked,
+            asked: self.n_selected,
             cep: self.cep,
-            success_ratio: (self.asked > 0).then(|| self.cep as f64 / self.asked as f64),
-            jain: jain(&self.selections, self.joined.count()),
+            success_ratio: (self.n_selected > 0).then(|| self.cep as f64 / self.n_selected as f64),
+            jain: jain_index(&self.selections, self.joined.count()),
             overflow_rounds: self.overflow_rounds,
-            overflow_most: self.overflow_most,
+            overflow_most: self.max_overflow_rounds,
             oracle_regret: gain.map(|gain| gain - self.cep as f64),
-            regret_bound: bounds.and_then(|bounds| bounds.at_its_rate(spare)),
-            regret_bound_least: bounds.and_then(|bounds| bounds.least(spare)),
+            regret_bound: bounds.and_then(|bounds| bounds.at_eta(above_quota)),
+            regret_bound_least: bounds.and_then(|bounds| bounds.minimum(above_quota)),
             selections: if small { self.selections.clone() } else { Vec::new() },
         }
     }
 }
 
 /// Jain's index of fairness: the square of the sum over so many times the sum of squares. `None` if all is zero.
-fn jain(counts: &[u32], n_clients: usize) -> Option<f64> {
+fn jain_index(counts: &[u32], n_clients: usize) -> Option<f64> {
     let sum: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let squares: f64 = counts.iter().map(|&count| f64::from(count) * f64::from(count)).sum();
     let n_clients = n_clients.max(counts.iter().filter(|count| **count > 0).count());
@@ -169,7 +169,7 @@ struct Budget {
     /// The least chance of each client: sigma.
     quota: f64,
     /// Those that are to be asked minus all quotas: k - K sigma.
-    spare: f64,
+    above_quota: f64,
 }
 
 impl Budget {
@@ -177,47 +177,47 @@ impl Budget {
         let n_clients = f64::from(row.n_enrolled);
         let quota = row.notes.get("quota").copied().unwrap_or(0.0);
         // How many are asked may vary; what is given away does not.
-        let spare = row.notes.get("above_quota").copied();
-        Budget { n_clients, quota, spare: spare.unwrap_or(n_asked as f64 - n_clients * quota) }
+        let above_quota = row.notes.get("above_quota").copied();
+        Budget { n_clients, quota, above_quota: above_quota.unwrap_or(n_asked as f64 - n_clients * quota) }
     }
 
     /// How many clients can be asked for certain with so much beside the quotas, and what chance is left for the next in line.
-    fn shared_out(&self, spare: f64) -> (usize, f64) {
+    fn allocate(&self, above_quota: f64) -> (usize, f64) {
         let cap = 1.0 - self.quota;
         if cap <= 0.0 {
             return (0, 0.0);
         }
-        let n_certain = (spare / cap).floor().min(self.n_clients);
-        (n_certain as usize, (spare - n_certain * cap).max(0.0))
+        let n_certain = (above_quota / cap).floor().min(self.n_clients);
+        (n_certain as usize, (above_quota - n_certain * cap).max(0.0))
     }
 }
 
 /// What goes into the bounds of E3CS's theorem 1: eta * sum(k - K sigma) + (K / eta) ln K, and at the best eta
 /// 2 sqrt(sum(K (k - K sigma)) ln K).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Bounds {
+struct RegretBounds {
     n_clients: f64,
-    rate: Option<f64>,
+    eta: Option<f64>,
 }
 
-impl Bounds {
+impl RegretBounds {
     /// With one more round; `None` if its rate is not that of the others, or unknown.
-    fn with(mut self, budget: &Budget, rate: Option<&f64>) -> Option<Bounds> {
-        let rate = *rate?;
-        if !(budget.spare.is_finite() && rate > 0.0) || self.rate.is_some_and(|before| before != rate) {
+    fn with_round(mut self, budget: &Budget, eta: Option<&f64>) -> Option<RegretBounds> {
+        let eta = *eta?;
+        if !(budget.above_quota.is_finite() && eta > 0.0) || self.eta.is_some_and(|before| before != eta) {
             return None;
         }
         self.n_clients = budget.n_clients;
-        self.rate = Some(rate);
+        self.eta = Some(eta);
         Some(self)
     }
 
-    fn at_its_rate(&self, spare: f64) -> Option<f64> {
-        self.rate.map(|rate| rate * spare + self.n_clients / rate * libm::log(self.n_clients))
+    fn at_eta(&self, above_quota: f64) -> Option<f64> {
+        self.eta.map(|eta| eta * above_quota + self.n_clients / eta * libm::log(self.n_clients))
     }
 
-    fn least(&self, spare: f64) -> Option<f64> {
-        self.rate.map(|_| 2.0 * (self.n_clients * spare * libm::log(self.n_clients)).sqrt())
+    fn minimum(&self, above_quota: f64) -> Option<f64> {
+        self.eta.map(|_| 2.0 * (self.n_clients * above_quota * libm::log(self.n_clients)).sqrt())
     }
 }
 
@@ -228,41 +228,41 @@ struct Hindsight {
     /// In how many rounds each client would have answered.
     successes: Vec<u32>,
     /// What the quotas alone earned.
-    by_quota: f64,
+    quota_gain: f64,
     /// By how many clients a round can ask for certain, and by client: what it would have earned beyond its quota if it
     /// were one of those, and if it were the next in line.
-    beyond: BTreeMap<usize, Vec<[f64; 2]>>,
+    beyond_quota: BTreeMap<usize, Vec<[f64; 2]>>,
 }
 
 /// The sums of so many clients in all are kept: 32 MB.
-const MOST_SUMS: usize = 1 << 21;
+const MAX_SUMS: usize = 1 << 21;
 
 impl Hindsight {
     /// With one more round; `None` if nobody knows who would have answered in it, or if it takes too much memory.
-    fn with(mut self, row: &Row, asked: &[u32], budget: &Budget) -> Option<Hindsight> {
+    fn with_round(mut self, row: &Row, selected: &[u32], budget: &Budget) -> Option<Hindsight> {
         let silent = row.oracle_silent.as_ref()?;
-        let mut would = row.up();
-        let last = would.last().map_or(0, |&client| client as usize + 1);
-        would.retain(|client| silent.binary_search(client).is_err());
+        let mut would_respond = row.up();
+        let last = would_respond.last().map_or(0, |&client| client as usize + 1);
+        would_respond.retain(|client| silent.binary_search(client).is_err());
         let n_clients = self.successes.len().max(row.n_enrolled as usize).max(last);
         self.successes.resize(n_clients, 0);
         // An answer that could not be used counts for nobody, nor does what came because somebody was quicker.
-        let answered = row.n_whole() + row.n_partial();
-        let as_expected = n_shared(asked, &would) == answered
-            && n_shared(&row.whole(), &would) + n_shared(&row.partial(), &would) == answered;
-        if !as_expected || !budget.spare.is_finite() {
+        let n_on_time = row.n_whole() + row.n_partial();
+        let as_expected = n_common(selected, &would_respond) == n_on_time
+            && n_common(&row.whole(), &would_respond) + n_common(&row.partial(), &would_respond) == n_on_time;
+        if !as_expected || !budget.above_quota.is_finite() {
             return None;
         }
-        let (n_certain, rest) = budget.shared_out(budget.spare.max(0.0));
+        let (n_certain, rest) = budget.allocate(budget.above_quota.max(0.0));
         let certain = 1.0 - budget.quota;
-        self.by_quota += budget.quota * would.len() as f64;
-        let n_kinds = self.beyond.len() + usize::from(!self.beyond.contains_key(&n_certain));
-        if n_kinds * n_clients > MOST_SUMS {
+        self.quota_gain += budget.quota * would_respond.len() as f64;
+        let n_kinds = self.beyond_quota.len() + usize::from(!self.beyond_quota.contains_key(&n_certain));
+        if n_kinds * n_clients > MAX_SUMS {
             return None;
         }
-        let sums = self.beyond.entry(n_certain).or_default();
+        let sums = self.beyond_quota.entry(n_certain).or_default();
         sums.resize(n_clients, [0.0; 2]);
-        for &client in &would {
+        for &client in &would_respond {
             self.successes[client as usize] += 1;
             let [if_certain, if_next] = &mut sums[client as usize];
             *if_certain += certain;
@@ -271,20 +271,20 @@ impl Hindsight {
         Some(self)
     }
 
-    fn gain(&self) -> f64 {
-        let mut order: Vec<_> = (0..self.successes.len()).collect();
-        order.sort_by_key(|&client| std::cmp::Reverse(self.successes[client]));
+    fn best_gain(&self) -> f64 {
+        let mut ranking: Vec<_> = (0..self.successes.len()).collect();
+        ranking.sort_by_key(|&client| std::cmp::Reverse(self.successes[client]));
         let beyond = |(&n_certain, sums): (&usize, &Vec<[f64; 2]>)| {
             let of = |client: &usize| sums.get(*client).copied().unwrap_or_default();
-            let certain: f64 = order.iter().take(n_certain).map(|client| of(client)[0]).sum();
-            certain + order.get(n_certain).map_or(0.0, |client| of(client)[1])
+            let certain: f64 = ranking.iter().take(n_certain).map(|client| of(client)[0]).sum();
+            certain + ranking.get(n_certain).map_or(0.0, |client| of(client)[1])
         };
-        self.by_quota + self.beyond.iter().map(beyond).sum::<f64>()
+        self.quota_gain + self.beyond_quota.iter().map(beyond).sum::<f64>()
     }
 }
 
 /// How many clients are in both of two ascending lists.
-fn n_shared(ones: &[u32], others: &[u32]) -> usize {
+fn n_common(ones: &[u32], others: &[u32]) -> usize {
     let mut others = others.iter().peekable();
     let is_shared = |one: &&u32| {
         while others.next_if(|other| other < one).is_some() {}
@@ -298,36 +298,36 @@ mod tests {
     use ebb_round::{ClientId, Metrics};
 
     use super::*;
-    use crate::row::tests::{answer, census, outcome};
+    use crate::row::tests::{census, client_update, outcome};
 
     /// A round in which these were up and those asked; whoever is both answered, unless it is one of the silent.
-    fn row(number: u32, n_clients: usize, up: &[usize], asked: &[usize], silent: &[usize]) -> Row {
+    fn row(number: u32, n_clients: usize, up: &[usize], selected: &[usize], silent: &[usize]) -> Row {
         let mut outcome = outcome(number);
         let everybody = (0..n_clients).map(ClientId::new).collect();
         outcome.joined = if number == 0 { everybody } else { Vec::new() };
-        let picked = asked.iter().map(|&idx| ClientId::new(idx));
-        outcome.cohort = ebb_round::Cohort::by_deadline(picked);
-        let comes = |idx: &&usize| up.contains(idx) && !silent.contains(idx);
+        let selected_ids = selected.iter().map(|&idx| ClientId::new(idx));
+        outcome.cohort = ebb_round::Cohort::by_deadline(selected_ids);
+        let responds = |idx: &&usize| up.contains(idx) && !silent.contains(idx);
         // The first of them is cut off halfway: partial answers count.
-        let answers = asked.iter().filter(comes).enumerate();
+        let on_time = selected.iter().filter(responds).enumerate();
         outcome.responses.fresh =
-            answers.map(|(at, &idx)| answer(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
-        let absent = asked.iter().filter(|idx| !comes(idx));
+            on_time.map(|(at, &idx)| client_update(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
+        let absent = selected.iter().filter(|idx| !responds(idx));
         outcome.responses.absent = absent.map(|&idx| ClientId::new(idx)).collect();
         outcome.oracle_silent = Some(silent.iter().map(|&idx| ClientId::new(idx)).collect());
         Row::new(&census(n_clients, up), &outcome, None)
     }
 
-    fn noted(mut row: Row, notes: &[(&'static str, f64)]) -> Row {
-        let notes: Metrics = notes.iter().copied().collect();
-        row.notes = notes.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+    fn with_metrics(mut row: Row, metrics: &[(&'static str, f64)]) -> Row {
+        let metrics: Metrics = metrics.iter().copied().collect();
+        row.notes = metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         row
     }
 
     fn selection(rows: &[Row]) -> Selection {
         let mut tally = SelectionTally::default();
         rows.iter().for_each(|row| tally.add(row));
-        tally.selection()
+        tally.result()
     }
 
     fn close(found: Option<f64>, expected: f64, within: f64) {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fails_when_asked_is_no_success() {
+    fn whoever_fails_when_selected_is_no_success() {
         // All four are always up, but 1 fails twice and 3 once; 0 and 1 are asked.
         let all = [0, 1, 2, 3];
         let rows = [row(0, 4, &all, &[0, 1], &[1, 3]), row(1, 4, &all, &[0, 1], &[1])];
@@ -372,15 +372,15 @@ mod tests {
     #[test]
     fn quotas_bound_what_the_best_could_be_given() {
         // Four clients, two asked, quota 0.25: 1 is left, which is one client for certain and a third of the next.
-        let one = noted(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.25)]);
+        let one = with_metrics(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.25)]);
         // By quota alone: 3 times 0.25; client 0 adds 0.75, and client 1 what is left, 0.25.
         close(selection(std::slice::from_ref(&one)).oracle_regret, 0.75 + 0.75 + 0.25 - 2.0, 1e-12);
         // Then without a quota, where clients 2 and 3 are up: client 2 is first with two successes, then client 0.
-        let two = noted(row(1, 4, &[2, 3], &[0, 1], &[]), &[("quota", 0.0)]);
+        let two = with_metrics(row(1, 4, &[2, 3], &[0, 1], &[]), &[("quota", 0.0)]);
         // Round one: 0.75 + 0.75 (client 2) + 0.25 (client 0). Round two: client 2 for certain, client 0 is down.
         close(selection(&[one, two]).oracle_regret, 1.75 + 1.0 - 2.0, 1e-12);
         // A quota that uses up the cohort leaves nothing to choose.
-        let fair = noted(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.5)]);
+        let fair = with_metrics(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.5)]);
         close(selection(&[fair]).oracle_regret, 1.5 - 2.0, 1e-12);
     }
 
@@ -396,7 +396,10 @@ mod tests {
         let first: Vec<_> = (0..20).collect();
         let one = |number| {
             let row = row(number, 100, &first, &first, &[]);
-            noted(row, &[("quota", quota(number)), ("eta", 0.5), ("overflow", 3.0), ("overflow_most", 7.0)])
+            with_metrics(
+                row,
+                &[("quota", quota(number)), ("eta", 0.5), ("overflow", 3.0), ("overflow_most", 7.0)],
+            )
         };
         selection(&(0..n_rounds).map(one).collect::<Vec<_>>())
     }
@@ -412,11 +415,11 @@ mod tests {
             assert_eq!((found.overflow_rounds, found.overflow_most), (Some(2500), Some(7)));
         }
         // At its best rate, the bound is the least one.
-        for (rate, spare, least) in
+        for (eta, spare, least) in
             [(0.095971, 50_000.0, 9597.05), (0.135723, 25_000.0, 6786.14), (0.214597, 10_000.0, 4291.93)]
         {
-            let bounds = Bounds { n_clients: 100.0, rate: Some(rate) };
-            close(bounds.at_its_rate(spare), least, 0.005);
+            let bounds = RegretBounds { n_clients: 100.0, eta: Some(eta) };
+            close(bounds.at_eta(spare), least, 0.005);
         }
     }
 
@@ -431,8 +434,8 @@ mod tests {
     }
 
     #[test]
-    fn bounds_need_one_rate() {
-        let of = |number, eta| noted(row(number, 4, &[0], &[0], &[]), &[("eta", eta)]);
+    fn bounds_need_one_eta() {
+        let of = |number, eta| with_metrics(row(number, 4, &[0], &[0], &[]), &[("eta", eta)]);
         assert!(selection(&[of(0, 0.5), of(1, 0.5)]).regret_bound.is_some());
         assert_eq!(selection(&[of(0, 0.5), of(1, 0.25)]).regret_bound, None);
         assert_eq!(selection(&[of(0, 0.5), row(1, 4, &[0], &[0], &[])]).regret_bound, None);
@@ -442,16 +445,17 @@ mod tests {
     #[test]
     fn quotas_for_fewer_clients_than_are_enrolled_have_no_regret() {
         // Two of those up are asked, each of whom had at least 0.75: that cannot be everybody's quota.
-        let only_up = noted(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
+        let only_up = with_metrics(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
         let found = selection(std::slice::from_ref(&only_up));
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
         // One that says among how many it drew is taken at its word.
-        let notes = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.5), ("members", 2.0)];
-        let found = selection(&[noted(row(0, 4, &[0, 1], &[0, 1], &[]), &notes)]);
+        let metrics = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.5), ("members", 2.0)];
+        let found = selection(&[with_metrics(row(0, 4, &[0, 1], &[0, 1], &[]), &metrics)]);
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
         // A cohort of random size has other numbers from round to round; what there was to give has not.
-        let notes = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.0), ("members", 4.0)];
-        let rounds = [&[0][..], &[0, 1, 2]].map(|asked| noted(row(0, 4, &[0, 1], asked, &[]), &notes));
+        let metrics = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.0), ("members", 4.0)];
+        let rounds =
+            [&[0][..], &[0, 1, 2]].map(|selected| with_metrics(row(0, 4, &[0, 1], selected, &[]), &metrics));
         let found = selection(&rounds[..1]);
         close(found.regret_bound, 0.5 + 8.0 * 4.0_f64.ln(), 1e-12);
         // Half by quota, .75 to the first and a quarter to the second.
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_said_to_know_what_nobody_knows() {
+    fn what_nobody_knows_is_left_out() {
         // In one round nobody can say who would have answered, though all that were asked did.
         let mut unknown = row(1, 4, &[0, 1], &[0, 1], &[]);
         unknown.oracle_silent = None;
@@ -491,7 +495,7 @@ mod tests {
 
     #[test]
     fn shared_clients_are_counted() {
-        assert_eq!(n_shared(&[1, 3, 5], &[0, 1, 2, 5, 9]), 2);
-        assert_eq!(n_shared(&[], &[1]) + n_shared(&[1], &[]), 0);
+        assert_eq!(n_common(&[1, 3, 5], &[0, 1, 2, 5, 9]), 2);
+        assert_eq!(n_common(&[], &[1]) + n_common(&[1], &[]), 0);
     }
 }

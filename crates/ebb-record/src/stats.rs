@@ -10,7 +10,7 @@ pub struct Estimate {
     /// Their mean.
     pub mean: f64,
     /// Their sample standard deviation; unknown for a single value.
-    pub deviation: Option<f64>,
+    pub std: Option<f64>,
     /// Half the width of the 95 % confidence interval around the mean; unknown for a single value.
     pub half_width: Option<f64>,
 }
@@ -28,7 +28,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 }
 
 /// The sample standard deviation, of at least two values.
-pub fn deviation(values: &[f64]) -> Option<f64> {
+pub fn standard_deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
@@ -37,28 +37,27 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
 /// The mean with its interval, unless there is no value.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let mean = mean(values)?;
-    let deviation = deviation(values);
+    let std = standard_deviation(values);
     let n_values = values.len();
-    let half_width =
-        deviation.map(|deviation| t95(n_values as u64 - 1) * deviation / (n_values as f64).sqrt());
-    Some(Estimate { n_values, mean, deviation, half_width })
+    let half_width = std.map(|std| t95(n_values as u64 - 1) * std / (n_values as f64).sqrt());
+    Some(Estimate { n_values, mean, std, half_width })
 }
 
 /// The mean of `ones[i] - others[i]` with its interval: for runs that share a seed pair by pair.
 ///
 /// # Panics
 /// When there are not as many of the one as of the other.
-pub fn paired_difference(ones: &[f64], others: &[f64]) -> Option<Estimate> {
-    assert_eq!(ones.len(), others.len(), "pairs have two sides");
-    let differences: Vec<_> = ones.iter().zip(others).map(|(one, other)| one - other).collect();
+pub fn paired_difference(first: &[f64], second: &[f64]) -> Option<Estimate> {
+    assert_eq!(first.len(), second.len(), "pairs have two sides");
+    let differences: Vec<_> = first.iter().zip(second).map(|(one, other)| one - other).collect();
     estimate(&differences)
 }
 
 /// The same for figures by seed, or by whatever makes pairs: over the keys that both have.
-pub fn difference_by_key<K: Ord>(ones: &BTreeMap<K, f64>, others: &BTreeMap<K, f64>) -> Option<Estimate> {
-    let both = ones.iter().filter_map(|(key, one)| Some((*one, *others.get(key)?)));
-    let (ones, others): (Vec<_>, Vec<_>) = both.unzip();
-    paired_difference(&ones, &others)
+pub fn difference_by_key<K: Ord>(first: &BTreeMap<K, f64>, second: &BTreeMap<K, f64>) -> Option<Estimate> {
+    let both = first.iter().filter_map(|(key, one)| Some((*one, *second.get(key)?)));
+    let (first, second): (Vec<_>, Vec<_>) = both.unzip();
+    paired_difference(&first, &second)
 }
 
 /// How many standard errors a 95 % interval reaches to each side: Student's t, two-sided.
@@ -68,13 +67,13 @@ pub fn difference_by_key<K: Ord>(ones: &BTreeMap<K, f64>, others: &BTreeMap<K, f
 pub fn t95(degrees: u64) -> f64 {
     assert!(degrees > 0, "a deviation needs two values");
     if degrees > EXACT_UP_TO {
-        return t95_of_many(degrees as f64);
+        return t95_expansion(degrees as f64);
     }
     // The quantile falls from 12.71 at one degree to 1.96; halving ends where numbers are neighbours.
     let (mut low, mut high) = (1.9_f64, 13.0_f64);
     for _ in 0..60 {
         let middle = low + (high - low) / 2.0;
-        if within(middle, degrees) < 0.95 {
+        if t_probability_within(middle, degrees) < 0.95 {
             low = middle;
         } else {
             high = middle;
@@ -90,7 +89,7 @@ const EXACT_UP_TO: u64 = 1000;
 ///
 /// The finite series for whole degrees of freedom, Abramowitz and Stegun 26.7.3 and 26.7.4: all its terms
 /// are positive, so no digits cancel.
-fn within(t: f64, degrees: u64) -> f64 {
+fn t_probability_within(t: f64, degrees: u64) -> f64 {
     let freedom = degrees as f64;
     let cos_squared = freedom / (freedom + t * t);
     let sin = (1.0 - cos_squared).sqrt();
@@ -111,7 +110,7 @@ fn within(t: f64, degrees: u64) -> f64 {
 }
 
 /// The expansion around the normal distribution's quantile, Abramowitz and Stegun 26.7.5.
-fn t95_of_many(freedom: f64) -> f64 {
+fn t95_expansion(freedom: f64) -> f64 {
     let z = 1.959_963_984_540_054_f64;
     let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));
     z + (z3 + z) / (4.0 * freedom)
@@ -145,8 +144,8 @@ mod tests {
 
     #[test]
     fn series_and_expansion_meet() {
-        close(t95(EXACT_UP_TO), t95_of_many(EXACT_UP_TO as f64));
-        close(t95(EXACT_UP_TO - 1), t95_of_many(EXACT_UP_TO as f64 - 1.0));
+        close(t95(EXACT_UP_TO), t95_expansion(EXACT_UP_TO as f64));
+        close(t95(EXACT_UP_TO - 1), t95_expansion(EXACT_UP_TO as f64 - 1.0));
         (1..1100).for_each(|degrees| assert!(t95(degrees) > t95(degrees + 1), "{degrees}"));
     }
 
@@ -154,7 +153,7 @@ mod tests {
     fn an_interval_by_hand() {
         let found = estimate(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         close(found.mean, 2.5);
-        close(found.deviation.unwrap(), (5.0_f64 / 3.0).sqrt());
+        close(found.std.unwrap(), (5.0_f64 / 3.0).sqrt());
         let (low, high) = found.interval().unwrap();
         close(high - 2.5, 3.182446305 * (5.0_f64 / 3.0).sqrt() / 2.0);
         close(low + high, 5.0);
@@ -163,7 +162,7 @@ mod tests {
     #[test]
     fn one_value_has_no_interval_and_none_has_no_mean() {
         let single = estimate(&[3.0]).unwrap();
-        assert_eq!((single.mean, single.deviation, single.interval()), (3.0, None, None));
+        assert_eq!((single.mean, single.std, single.interval()), (3.0, None, None));
         assert_eq!(estimate(&[]), None);
     }
 
@@ -171,6 +170,6 @@ mod tests {
     fn pairs_are_compared_pair_by_pair() {
         let found = paired_difference(&[1.5, 12.0, 101.0], &[1.0, 11.0, 100.5]).unwrap();
         close(found.mean, 2.0 / 3.0);
-        close(found.deviation.unwrap(), (1.0_f64 / 12.0).sqrt());
+        close(found.std.unwrap(), (1.0_f64 / 12.0).sqrt());
     }
 }

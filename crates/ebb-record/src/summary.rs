@@ -3,7 +3,7 @@
 use ebb_round::{Bits, ClientInfluence, Refusal};
 use serde::{Deserialize, Serialize};
 
-use crate::numbers::{number, numbers, some_number};
+use crate::nan_as_null::{number, numbers, some_number};
 use crate::{Row, Selection, SelectionTally};
 
 /// What came of a run. What was never measured is left out.
@@ -44,7 +44,7 @@ pub struct Summary {
     /// Payload received from clients.
     pub bytes_up: u64,
     /// How often clients answered, and how.
-    pub answers: Answers,
+    pub answers: ResponseCounts,
     /// How many of the clients that ever joined never had an answer accepted.
     pub never_heard: u64,
     /// How selection went; missing in records that are older than this.
@@ -52,7 +52,7 @@ pub struct Summary {
     pub selection: Option<Selection>,
     /// How much of it is a guess, in a replay of another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replay: Option<Replayed>,
+    pub replay: Option<ReplaySummary>,
     /// How many updates stood in for somebody who did not answer on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stand_ins: u64,
@@ -107,14 +107,14 @@ pub struct ClientWeights {
 
 impl ClientWeights {
     /// How much more than it should each client counted: 1 is just as much, 0 not at all. Of all that was given, whatever that came to.
-    pub fn over_due(&self) -> Vec<f64> {
+    pub fn ratio_to_due(&self) -> Vec<f64> {
         let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
         let all = self.given.iter().zip(&self.due);
         all.map(|(one, share)| (one / given) / (share / due)).collect()
     }
 
     /// What part of all that was given went to others than it should: 0 if nothing did, 1 if all of it.
-    pub fn misplaced(&self) -> f64 {
+    pub fn misplaced_share(&self) -> f64 {
         let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
         let all = self.given.iter().zip(&self.due);
         all.map(|(one, share)| (one / given - share / due).abs()).sum::<f64>() / 2.0
@@ -129,7 +129,7 @@ impl From<&ClientInfluence> for ClientWeights {
 
 /// How much of a replay is known from the run that is replayed, over all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// The rule by which outcomes were guessed that nobody saw.
     pub imputed_by: String,
     /// How often a client was asked.
@@ -143,27 +143,27 @@ pub struct Replayed {
     pub asked_down: u64,
 }
 
-impl Replayed {
+impl ReplaySummary {
     /// Of these rows; `None` if they are no replay.
-    pub fn of(rows: &[Row]) -> Option<Replayed> {
+    pub fn of(rows: &[Row]) -> Option<ReplaySummary> {
         let imputed_by = rows.iter().find_map(|row| row.imputed_by.clone())?;
-        let mut replay = Replayed { imputed_by, ..Replayed::default() };
+        let mut replay = ReplaySummary { imputed_by, ..ReplaySummary::default() };
         rows.iter().for_each(|row| replay.add(row));
         Some(replay)
     }
 
     fn add(&mut self, row: &Row) {
-        let (asked, up) = (row.asked(), row.up());
-        self.asked += asked.len() as u64;
+        let (selected, up) = (row.selected(), row.up());
+        self.asked += selected.len() as u64;
         self.imputed += row.imputed.len() as u64;
-        self.asked_down += asked.iter().filter(|client| up.binary_search(client).is_err()).count() as u64;
+        self.asked_down += selected.iter().filter(|client| up.binary_search(client).is_err()).count() as u64;
         self.imputed_share = if self.asked == 0 { 0.0 } else { self.imputed as f64 / self.asked as f64 };
     }
 }
 
 /// How often clients answered, over all rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answers {
+pub struct ResponseCounts {
     /// In time, with all the work done.
     pub whole: u64,
     /// In time, with part of it done.
@@ -194,7 +194,7 @@ impl Summary {
         ending: &str,
         target_accuracy: Option<f64>,
     ) -> Result<Self, E> {
-        let mut tally = Tally::new(target_accuracy);
+        let mut tally = SummaryTally::new(target_accuracy);
         for row in rows {
             tally.add(&row?);
         }
@@ -210,18 +210,18 @@ impl Summary {
 
 /// A summary in the making, row by row.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    so_far: Summary,
+pub(crate) struct SummaryTally {
+    summary: Summary,
     /// Of the rounds that have one; a tenth of an unknown number cannot be kept alone.
     accuracies: Vec<f64>,
     joined: Bits,
-    heard: Bits,
+    responded: Bits,
     selection: SelectionTally,
     /// Stand-ins of the client's true cluster, and of how many.
     oracle_hits: (u64, u64),
 }
 
-impl Tally {
+impl SummaryTally {
     pub(crate) fn new(target_accuracy: Option<f64>) -> Self {
         let so_far = Summary {
             rounds: 0,
@@ -236,7 +236,7 @@ impl Tally {
             virtual_s: 0.0,
             bytes_down: 0,
             bytes_up: 0,
-            answers: Answers::default(),
+            answers: ResponseCounts::default(),
             never_heard: 0,
             selection: None,
             replay: None,
@@ -254,14 +254,21 @@ impl Tally {
             top_k_accuracy: Vec::new(),
             diverged: None,
         };
-        let (joined, heard) = (Bits::default(), Bits::default());
+        let (joined, responded) = (Bits::default(), Bits::default());
         let selection = SelectionTally::default();
-        Tally { so_far, accuracies: Vec::new(), joined, heard, selection, oracle_hits: (0, 0) }
+        SummaryTally {
+            summary: so_far,
+            accuracies: Vec::new(),
+            joined,
+            responded,
+            selection,
+            oracle_hits: (0, 0),
+        }
     }
 
     pub(crate) fn add(&mut self, row: &Row) {
         self.selection.add(row);
-        let so_far = &mut self.so_far;
+        let so_far = &mut self.summary;
         so_far.rounds += 1;
         so_far.virtual_s = row.virtual_s;
         so_far.bytes_down += row.bytes_down;
@@ -274,7 +281,7 @@ impl Tally {
         so_far.stand_ins += u64::from(row.n_stand_ins);
         so_far.oracle_psi = row.oracle_psi.filter(|psi| psi.is_finite());
         if let Some(by) = &row.imputed_by {
-            let first = || Replayed { imputed_by: by.clone(), ..Replayed::default() };
+            let first = || ReplaySummary { imputed_by: by.clone(), ..ReplaySummary::default() };
             so_far.replay.get_or_insert_with(first).add(row);
         }
         self.oracle_hits.0 += u64::from(row.oracle_hits.unwrap_or(0));
@@ -286,30 +293,31 @@ impl Tally {
             }
         }
         for &[first, last] in &row.joined {
-            (first..=last).for_each(|client| turn_on(&mut self.joined, client));
+            (first..=last).for_each(|client| insert(&mut self.joined, client));
         }
         for clients in [&row.whole(), &row.partial(), &row.late] {
-            clients.iter().for_each(|&client| turn_on(&mut self.heard, client));
+            clients.iter().for_each(|&client| insert(&mut self.responded, client));
         }
-        if row.evaluated() {
-            self.judge(row);
+        if row.is_evaluated() {
+            self.add_evaluation(row);
         }
     }
 
     pub(crate) fn summary(mut self, ending: &str) -> Summary {
-        self.so_far.ending = ending.to_owned();
+        self.summary.ending = ending.to_owned();
         let n_tail = self.accuracies.len().div_ceil(10);
         let tail = &self.accuracies[self.accuracies.len() - n_tail..];
-        self.so_far.tail_accuracy = crate::stats::mean(tail);
+        self.summary.tail_accuracy = crate::stats::mean(tail);
         let (hits, of) = self.oracle_hits;
-        self.so_far.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
-        self.so_far.never_heard = self.joined.iter().filter(|&client| !self.heard.get(client)).count() as u64;
-        self.so_far.selection = Some(self.selection.selection());
-        self.so_far
+        self.summary.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
+        self.summary.never_heard =
+            self.joined.iter().filter(|&client| !self.responded.get(client)).count() as u64;
+        self.summary.selection = Some(self.selection.result());
+        self.summary
     }
 
-    fn judge(&mut self, row: &Row) {
-        let so_far = &mut self.so_far;
+    fn add_evaluation(&mut self, row: &Row) {
+        let so_far = &mut self.summary;
         let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
         so_far.final_loss = finite(row.loss);
         so_far.final_accuracy = finite(row.accuracy);
@@ -339,7 +347,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn turn_on(set: &mut Bits, client: u32) {
+fn insert(set: &mut Bits, client: u32) {
     let client = client as usize;
     if client >= set.len() {
         set.grow(client + 1);
@@ -392,7 +400,7 @@ mod tests {
             virtual_s: 6.0,
             bytes_down: 120,
             bytes_up: 80,
-            answers: Answers { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
+            answers: ResponseCounts { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
             never_heard: 1, // client 0: 1 and 2 answered, 3 did late
             selection: Some(Selection {
                 asked: 12,
@@ -463,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_a_tenth_of_the_judged_rounds_rounded_up() {
+    fn the_tail_is_a_tenth_of_the_evaluated_rounds_rounded_up() {
         let rows: Vec<_> = (0..11).map(|number| row(number, 1.0, Some(f64::from(number)))).collect();
         assert_eq!(summary(&rows, None).tail_accuracy, Some(9.5));
         assert_eq!(summary(&rows[..10], None).tail_accuracy, Some(9.0));
@@ -495,24 +503,24 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_held_against_what_was_due() {
+    fn weights_are_compared_with_what_was_due() {
         // Two of four halves went to the first, which should have had a quarter of it.
         let weights = ClientWeights { given: vec![2.0, 2.0, 0.0], due: vec![1.0, 2.0, 1.0] };
-        assert_eq!(weights.over_due(), [2.0, 1.0, 0.0]);
-        assert_eq!(weights.misplaced(), 0.25);
+        assert_eq!(weights.ratio_to_due(), [2.0, 1.0, 0.0]);
+        assert_eq!(weights.misplaced_share(), 0.25);
         let fair = ClientWeights { given: vec![3.0, 6.0], due: vec![0.5, 1.0] };
-        assert_eq!((fair.over_due(), fair.misplaced()), (vec![1.0, 1.0], 0.0));
+        assert_eq!((fair.ratio_to_due(), fair.misplaced_share()), (vec![1.0, 1.0], 0.0));
     }
 
     #[test]
-    fn guesses_of_a_replay_are_counted() {
+    fn imputed_outcomes_of_a_replay_are_counted() {
         // Clients 1, 2 and 3 are asked, of which 3 is down.
         let rows = (0..4).map(|number| {
             let mut row = row(number, 1.0, None);
             (row.imputed_by, row.imputed) = (Some("own-rate".to_owned()), vec![1; usize::from(number > 0)]);
             Ok::<_, ()>(row)
         });
-        let expected = Replayed {
+        let expected = ReplaySummary {
             imputed_by: "own-rate".to_owned(),
             asked: 12,
             imputed: 3,

@@ -11,25 +11,25 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::error::{Doing, RecordError};
-use crate::figures::{FIGURES, Figure, Scalar, cell};
-use crate::{Judged, Row, disk};
+use crate::error::{IoContext, RecordError};
+use crate::metrics::{METRICS, Metric, MetricValue, optional_cell};
+use crate::{RecordedDecision, Row, disk};
 
 /// Writes the scalars of the rows and how long their lists are, and a column for each of these notes: those that any row has. What was
 /// not measured is an empty cell.
 pub fn write_csv(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
-    notes: &BTreeSet<String>,
+    extra_metrics: &BTreeSet<String>,
     to: &Path,
 ) -> Result<(), RecordError> {
     disk::replace(to, |file| {
-        let mut names: Vec<_> = FIGURES.iter().map(|figure| figure.name.to_owned()).collect();
-        names.extend(notes.iter().map(|name| format!("note_{name}")));
+        let mut names: Vec<_> = METRICS.iter().map(|metric| metric.name.to_owned()).collect();
+        names.extend(extra_metrics.iter().map(|name| format!("note_{name}")));
         writeln!(file, "{}", names.join(",")).doing("writing", to)?;
         for row in rows {
             let row = row?;
-            let mut cells: Vec<_> = FIGURES.iter().map(|figure| figure.of.cell(&row)).collect();
-            cells.extend(notes.iter().map(|name| cell(row.notes.get(name).copied())));
+            let mut cells: Vec<_> = METRICS.iter().map(|metric| metric.value.cell(&row)).collect();
+            cells.extend(extra_metrics.iter().map(|name| optional_cell(row.notes.get(name).copied())));
             writeln!(file, "{}", cells.join(",")).doing("writing", to)?;
         }
         Ok(())
@@ -38,11 +38,11 @@ pub fn write_csv(
 
 /// The columns that every such table has, whatever its rows note.
 pub fn csv_columns() -> impl Iterator<Item = &'static str> {
-    FIGURES.iter().map(|figure| figure.name)
+    METRICS.iter().map(|metric| metric.name)
 }
 
 /// The names of all notes that any of the rows has.
-pub fn note_names(
+pub fn metric_names(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
 ) -> Result<BTreeSet<String>, RecordError> {
     let mut names = BTreeSet::new();
@@ -66,12 +66,12 @@ pub fn write_parquet(
     };
     disk::replace(to, |file| {
         let mut writer = SerializedFileWriter::new(file, Arc::new(schema), properties).map_err(failed)?;
-        let mut group = Group::default();
+        let mut group = RowGroup::default();
         for row in rows {
             group.add(&row?);
-            if group.full() {
+            if group.is_full() {
                 group.write(writer.next_row_group().map_err(failed)?).map_err(failed)?;
-                group = Group::default();
+                group = RowGroup::default();
             }
         }
         if group.n_rows > 0 {
@@ -85,10 +85,10 @@ pub fn write_parquet(
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
 const COUNT_LISTS: [CountList; 23] = [
-    ("joined", |row| expand(&row.joined)),
-    ("left", |row| expand(&row.left)),
+    ("joined", |row| expand_ranges(&row.joined)),
+    ("left", |row| expand_ranges(&row.left)),
     ("up", Row::up),
-    ("asked", Row::asked),
+    ("asked", Row::selected),
     ("whole", Row::whole),
     ("partial", Row::partial),
     ("partial_steps", |row| row.partial_steps.clone()),
@@ -117,22 +117,22 @@ const NUMBER_LISTS: [NumberList; 8] = [
     ("oracle_client_deciles", |row| row.oracle_client_deciles.clone()),
     ("class_accuracy", |row| row.class_accuracy.clone()),
     ("top_k_accuracy", |row| row.top_k_accuracy.clone()),
-    ("stand_in_part", Row::stand_in_parts),
+    ("stand_in_part", Row::stand_in_fractions),
     ("friend_similarity", |row| row.friend_similarity.clone()),
     ("note_values", |row| row.notes.values().copied().collect()),
     ("judged_figures", |row| row.judged.iter().flat_map(|one| one.figures.values().copied()).collect()),
-    ("took_s", |row| row.took_s.clone()),
+    ("took_s", |row| row.response_time_s.clone()),
 ];
 
 /// A column with a list of words a round, and where they are found.
-type WordList = (&'static str, fn(&Row) -> Vec<String>);
+type TextList = (&'static str, fn(&Row) -> Vec<String>);
 
-const WORD_LISTS: [WordList; 5] = [
+const TEXT_LISTS: [TextList; 5] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
     ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
     ("judged_figure_names", |row| {
-        let named = |one: &Judged| {
+        let named = |one: &RecordedDecision| {
             one.figures.keys().map(|name| format!("{}.{name}", one.client)).collect::<Vec<_>>()
         };
         row.judged.iter().flat_map(named).collect()
@@ -141,25 +141,25 @@ const WORD_LISTS: [WordList; 5] = [
 ];
 
 /// The clients of stretches that are given by their first and last.
-fn expand(stretches: &[[u32; 2]]) -> Vec<u32> {
+fn expand_ranges(stretches: &[[u32; 2]]) -> Vec<u32> {
     stretches.iter().flat_map(|&[first, last]| first..=last).collect()
 }
 
 fn schema() -> String {
-    let scalar = |Figure { name, of, .. }: &Figure| match of {
-        Scalar::Count(_) => format!("required int64 {name};"),
-        Scalar::SomeCount(_) => format!("optional int64 {name};"),
-        Scalar::Single(_) => format!("optional float {name};"),
-        Scalar::Double(_) => format!("optional double {name};"),
+    let scalar = |Metric { name, value: of, .. }: &Metric| match of {
+        MetricValue::Count(_) => format!("required int64 {name};"),
+        MetricValue::OptionalCount(_) => format!("optional int64 {name};"),
+        MetricValue::Single(_) => format!("optional float {name};"),
+        MetricValue::Double(_) => format!("optional double {name};"),
     };
     let list =
         |name: &str, element: &str| format!("group {name} (LIST) {{ repeated group list {{ {element}; }} }}");
-    let mut columns: Vec<_> = FIGURES.iter().map(scalar).collect();
+    let mut columns: Vec<_> = METRICS.iter().map(scalar).collect();
     let count = "required int32 element (INTEGER(32,false))";
     columns.extend(COUNT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, count))));
     columns.push(format!("required {}", list("chances", "optional double element")));
-    let word = "required binary element (STRING)";
-    columns.extend(WORD_LISTS.iter().map(|(name, _)| format!("required {}", list(name, word))));
+    let text = "required binary element (STRING)";
+    columns.extend(TEXT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, text))));
     columns.push(format!("optional {}", list("model", "required float element")));
     let number = "required double element";
     columns.extend(NUMBER_LISTS.iter().map(|(name, _)| format!("required {}", list(name, number))));
@@ -167,63 +167,65 @@ fn schema() -> String {
 }
 
 /// Rows on their way into the file, column by column.
-struct Group {
+struct RowGroup {
     n_rows: usize,
-    scalars: Vec<Column>,
-    counts: Vec<Levelled<i32>>,
-    chances: Levelled<f64>,
-    words: Vec<Levelled<ByteArray>>,
-    model: Levelled<f32>,
-    numbers: Vec<Levelled<f64>>,
+    scalars: Vec<ScalarColumn>,
+    counts: Vec<LevelledColumn<i32>>,
+    inclusion_probabilities: LevelledColumn<f64>,
+    texts: Vec<LevelledColumn<ByteArray>>,
+    model: LevelledColumn<f32>,
+    numbers: Vec<LevelledColumn<f64>>,
 }
 
 /// The values of one scalar.
-enum Column {
+enum ScalarColumn {
     Count(Vec<i64>),
-    SomeCount(Levelled<i64>),
-    Single(Levelled<f32>),
-    Double(Levelled<f64>),
+    OptionalCount(LevelledColumn<i64>),
+    Single(LevelledColumn<f32>),
+    Double(LevelledColumn<f64>),
 }
 
 /// Values with the levels by which Parquet tells what is missing and where a list begins.
 #[derive(Default)]
-struct Levelled<T> {
+struct LevelledColumn<T> {
     values: Vec<T>,
     definition: Vec<i16>,
     repetition: Vec<i16>,
 }
 
-impl Default for Group {
+impl Default for RowGroup {
     fn default() -> Self {
-        let column = |figure: &Figure| match figure.of {
-            Scalar::Count(_) => Column::Count(Vec::new()),
-            Scalar::SomeCount(_) => Column::SomeCount(Levelled::default()),
-            Scalar::Single(_) => Column::Single(Levelled::default()),
-            Scalar::Double(_) => Column::Double(Levelled::default()),
+        let column = |metric: &Metric| match metric.value {
+            MetricValue::Count(_) => ScalarColumn::Count(Vec::new()),
+            MetricValue::OptionalCount(_) => ScalarColumn::OptionalCount(LevelledColumn::default()),
+            MetricValue::Single(_) => ScalarColumn::Single(LevelledColumn::default()),
+            MetricValue::Double(_) => ScalarColumn::Double(LevelledColumn::default()),
         };
-        Group {
+        RowGroup {
             n_rows: 0,
-            scalars: FIGURES.iter().map(column).collect(),
-            counts: COUNT_LISTS.iter().map(|_| Levelled::default()).collect(),
-            chances: Levelled::default(),
-            words: WORD_LISTS.iter().map(|_| Levelled::default()).collect(),
-            model: Levelled::default(),
-            numbers: NUMBER_LISTS.iter().map(|_| Levelled::default()).collect(),
+            scalars: METRICS.iter().map(column).collect(),
+            counts: COUNT_LISTS.iter().map(|_| LevelledColumn::default()).collect(),
+            inclusion_probabilities: LevelledColumn::default(),
+            texts: TEXT_LISTS.iter().map(|_| LevelledColumn::default()).collect(),
+            model: LevelledColumn::default(),
+            numbers: NUMBER_LISTS.iter().map(|_| LevelledColumn::default()).collect(),
         }
     }
 }
 
-impl Group {
+impl RowGroup {
     fn add(&mut self, row: &Row) {
         self.n_rows += 1;
-        for (column, figure) in self.scalars.iter_mut().zip(&FIGURES) {
-            match (column, &figure.of) {
-                (Column::Count(values), Scalar::Count(of)) => {
+        for (column, metric) in self.scalars.iter_mut().zip(&METRICS) {
+            match (column, &metric.value) {
+                (ScalarColumn::Count(values), MetricValue::Count(of)) => {
                     values.push(i64::try_from(of(row)).expect("fewer than 2^63 bytes"));
                 }
-                (Column::SomeCount(values), Scalar::SomeCount(of)) => values.push(of(row).map(i64::from)),
-                (Column::Single(values), Scalar::Single(of)) => values.push(of(row)),
-                (Column::Double(values), Scalar::Double(of)) => values.push(of(row)),
+                (ScalarColumn::OptionalCount(values), MetricValue::OptionalCount(of)) => {
+                    values.push(of(row).map(i64::from))
+                }
+                (ScalarColumn::Single(values), MetricValue::Single(of)) => values.push(of(row)),
+                (ScalarColumn::Double(values), MetricValue::Double(of)) => values.push(of(row)),
                 _ => unreachable!("columns are made from the scalars"),
             }
         }
@@ -231,10 +233,10 @@ impl Group {
             // Parquet keeps unsigned numbers by their bits.
             column.push_list(counts(row).into_iter().map(|count| Some(count as i32)), 0, 1);
         }
-        self.chances.push_list(row.chances().into_iter(), 0, 2);
-        for (column, (_, words)) in self.words.iter_mut().zip(&WORD_LISTS) {
+        self.inclusion_probabilities.push_list(row.inclusion_probabilities().into_iter(), 0, 2);
+        for (column, (_, texts)) in self.texts.iter_mut().zip(&TEXT_LISTS) {
             column.push_list(
-                words(row).into_iter().map(|word| Some(ByteArray::from(word.into_bytes()))),
+                texts(row).into_iter().map(|text| Some(ByteArray::from(text.into_bytes()))),
                 0,
                 1,
             );
@@ -248,27 +250,27 @@ impl Group {
     }
 
     /// Whether it is time to write: a group is held in memory as a whole.
-    fn full(&self) -> bool {
+    fn is_full(&self) -> bool {
         let n_counts: usize = self.counts.iter().map(|column| column.definition.len()).sum();
         let n_numbers: usize = self.numbers.iter().map(|column| column.definition.len()).sum();
-        let n_floats = self.chances.definition.len() + self.model.definition.len();
+        let n_floats = self.inclusion_probabilities.definition.len() + self.model.definition.len();
         self.n_rows >= 10_000 || n_counts + n_numbers + n_floats >= 1 << 23
     }
 
     fn write<W: Write + Send>(&self, mut group: SerializedRowGroupWriter<'_, W>) -> Result<(), ParquetError> {
         for column in &self.scalars {
             match column {
-                Column::Count(values) => write_column::<Int64Type, _>(&mut group, values, None, None)?,
-                Column::SomeCount(column) => column.write::<Int64Type, _>(&mut group)?,
-                Column::Single(column) => column.write::<FloatType, _>(&mut group)?,
-                Column::Double(column) => column.write::<DoubleType, _>(&mut group)?,
+                ScalarColumn::Count(values) => write_column::<Int64Type, _>(&mut group, values, None, None)?,
+                ScalarColumn::OptionalCount(column) => column.write::<Int64Type, _>(&mut group)?,
+                ScalarColumn::Single(column) => column.write::<FloatType, _>(&mut group)?,
+                ScalarColumn::Double(column) => column.write::<DoubleType, _>(&mut group)?,
             }
         }
         for column in &self.counts {
             column.write::<Int32Type, _>(&mut group)?;
         }
-        self.chances.write::<DoubleType, _>(&mut group)?;
-        for column in &self.words {
+        self.inclusion_probabilities.write::<DoubleType, _>(&mut group)?;
+        for column in &self.texts {
             column.write::<ByteArrayType, _>(&mut group)?;
         }
         self.model.write::<FloatType, _>(&mut group)?;
@@ -279,7 +281,7 @@ impl Group {
     }
 }
 
-impl<T> Levelled<T> {
+impl<T> LevelledColumn<T> {
     fn push(&mut self, value: Option<T>) {
         self.definition.push(value.is_some().into());
         self.values.extend(value);
@@ -326,7 +328,7 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
 
     use super::*;
-    use crate::row::tests::{befriended, census, outcome, row};
+    use crate::row::tests::{census, outcome, row, row_with_friends};
 
     fn rows() -> Vec<Row> {
         let mut last = outcome(2);
@@ -354,13 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn the_notes_of_all_rows_are_columns_of_the_csv() {
+    fn the_metrics_of_all_rows_are_columns_of_the_csv() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.csv");
-        let mut fewer = befriended(1);
+        let mut fewer = row_with_friends(1);
         fewer.notes = [("beta".to_owned(), 9.0), ("by_friend".to_owned(), 0.5)].into();
-        let all = || [befriended(0), fewer.clone()].map(Ok);
-        write_csv(all(), &note_names(all()).unwrap(), &path).unwrap();
+        let all = || [row_with_friends(0), fewer.clone()].map(Ok);
+        write_csv(all(), &metric_names(all()).unwrap(), &path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(',').collect()).collect();
         let column = |name: &str| {
@@ -395,7 +397,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rounds.parquet");
         let mut rows = rows();
-        rows.push(befriended(3));
+        rows.push(row_with_friends(3));
         rows[0].model = Some(vec![0.5, f32::NAN]);
         rows[1].model = Some(Vec::new());
         (rows[1].class_samples, rows[1].class_accuracy) = (vec![4, 0], vec![0.75, f64::NAN]);
@@ -404,7 +406,7 @@ mod tests {
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
-        rows[1].took_s = vec![0.5, f64::NAN];
+        rows[1].response_time_s = vec![0.5, f64::NAN];
         (rows[1].imputed_by, rows[1].imputed) = (Some("silent".to_owned()), vec![3]);
         (rows[1].refused, rows[1].refused_why) = (vec![2, 3], vec!["repeated".into(), "not-finite".into()]);
         write_parquet(rows.into_iter().map(Ok), &path).unwrap();

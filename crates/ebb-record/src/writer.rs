@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use ebb_round::{ClientInfluence, Layout, SimilarityMatrix};
 
-use crate::checkpoint::{self, Kept, Stand};
+use crate::checkpoint::{self, CheckpointFile, RowsPosition};
 use crate::disk;
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 use crate::reader::{Header, Rows, RunFolder};
 use crate::rows_file::RowsFile;
-use crate::summary::{ClientWeights, Summary, Tally};
-use crate::wall::{Wall, WallFile};
+use crate::summary::{ClientWeights, Summary, SummaryTally};
+use crate::wall_time::{WallTime, WallTimeFile};
 use crate::{
-    MODEL, REPLAYED, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, TABLE, WALL, friends, is_served,
-    note_names, write_csv, write_model,
+    CSV_TABLE, MODEL, REPLAYED, ROUNDS, RUN, Row, SETTINGS, START_MODEL, SUMMARY, WALL, is_served,
+    metric_names, similarity, write_csv, write_model,
 };
 
 /// A run that is being written. Only one can exist for a folder, across all processes.
@@ -29,13 +29,13 @@ use crate::{
 pub struct RunWriter {
     folder: PathBuf,
     rows: RowsFile,
-    wall: WallFile,
+    wall_times: WallTimeFile,
     /// Checkpoints after a multiple of so many rounds are kept for good.
     keep_every: Option<NonZeroU32>,
     /// Friends of an earlier process, of rounds that were not played again yet.
-    friends_beyond: BTreeSet<u32>,
+    similarities_beyond: BTreeSet<u32>,
     /// Friends that could not be written, and after how many rounds they are.
-    friends_owed: Option<(u32, SimilarityMatrix)>,
+    similarities_pending: Option<(u32, SimilarityMatrix)>,
     warnings: Vec<String>,
     _lock: File,
 }
@@ -66,18 +66,18 @@ impl RunWriter {
         }
         let parent = disk::parent(folder);
         disk::create_all(parent)?;
-        let building = parent.join(name_while_building(folder)?);
+        let building = parent.join(building_name(folder)?);
         // Held to the end: whoever was about to lock what is removed here finds it locked.
         let _stale = remove_stale(&building, folder)?;
         fs::create_dir(&building).doing("creating", &building)?;
         let lock = disk::lock(&building, folder)?;
-        let lock = fill(&building, header, settings, start, replayed)
-            .and_then(|()| put_in_place(&building, folder, lock))
+        let lock = fill_folder(&building, header, settings, start, replayed)
+            .and_then(|()| move_into_place(&building, folder, lock))
             .inspect_err(|_| {
                 // What is reported is why the creation failed; a leftover goes with the next attempt.
                 let _ = fs::remove_dir_all(&building);
             })?;
-        RunWriter::open(folder, RowsFile::open(folder, Stand::START)?, lock)
+        RunWriter::open(folder, RowsFile::open(folder, RowsPosition::START)?, lock)
     }
 
     /// Takes up an unfinished run where its latest usable checkpoint stood, or at its start, and returns the
@@ -88,10 +88,10 @@ impl RunWriter {
         let lock = lock_unfinished(folder)?;
         let mut flaws = Vec::new();
         let mut found = None;
-        for kept in checkpoint::all(folder)? {
-            match take_up(folder, &kept) {
+        for checkpoint in checkpoint::all(folder)? {
+            match open_checkpoint(folder, &checkpoint) {
                 Ok(usable) => {
-                    found = Some((format!("{}", kept.path.display()), usable));
+                    found = Some((format!("{}", checkpoint.path.display()), usable));
                     break;
                 }
                 Err(flaw @ RecordError::Damaged { .. }) => flaws.push(flaw),
@@ -103,18 +103,18 @@ impl RunWriter {
             // A simulation says how long that takes by being begun again; a server has nothing but its
             // journal.
             None if !flaws.is_empty() && !is_served(folder) => {
-                return Err(flaws.remove(0).or_begin_again(folder));
+                return Err(flaws.remove(0).with_restart_hint(folder));
             }
-            None => ("the start".to_owned(), RowsFile::open(folder, Stand::START)?, None),
+            None => ("the start".to_owned(), RowsFile::open(folder, RowsPosition::START)?, None),
         };
-        checkpoint::sweep(folder);
-        friends::sweep(folder)?;
+        checkpoint::remove_torn(folder);
+        similarity::remove_torn(folder)?;
         let mut writer = RunWriter::open(folder, rows, lock)?;
         let next_round = writer.next_round();
-        writer.friends_beyond =
-            friends::rounds(folder)?.into_iter().filter(|&after| after > next_round).collect();
+        writer.similarities_beyond =
+            similarity::rounds(folder)?.into_iter().filter(|&after| after > next_round).collect();
         writer.warnings = flaws.iter().map(|flaw| format!("{flaw}; going on from {from}")).collect();
-        writer.warnings.extend(writer.rows.mended());
+        writer.warnings.extend(writer.rows.take_repair_message());
         Ok((writer, state))
     }
 
@@ -125,23 +125,23 @@ impl RunWriter {
 
     /// The number of the round whose row comes next.
     pub fn next_round(&self) -> u32 {
-        self.rows.stand().next_round
+        self.rows.position().next_round
     }
 
     /// After how many rounds the rows end that are there, also those of an earlier process whose rounds are
     /// to be played again.
-    pub fn recorded(&self) -> Result<u32, RecordError> {
-        self.rows.recorded()
+    pub fn n_recorded_rounds(&self) -> Result<u32, RecordError> {
+        self.rows.n_recorded_rounds()
     }
 
     /// What was to be said since this was last asked.
-    pub fn warnings(&mut self) -> Vec<String> {
+    pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 
     /// From now on keeps every checkpoint for good that is after a multiple of so many rounds; else only the
     /// last two stay.
-    pub fn keep_every(&mut self, rounds: Option<NonZeroU32>) {
+    pub fn set_keep_every(&mut self, rounds: Option<NonZeroU32>) {
         self.keep_every = rounds;
     }
 
@@ -156,8 +156,8 @@ impl RunWriter {
     }
 
     /// Notes what a round took on the clock, unless that was noted when it was played first.
-    pub fn wall(&mut self, round: u32, wall_s: f64) -> Result<(), RecordError> {
-        self.wall.add(Wall { round, wall_s })
+    pub fn add_wall_time(&mut self, round: u32, wall_s: f64) -> Result<(), RecordError> {
+        self.wall_times.add(WallTime { round, wall_s })
     }
 
     /// Writes who is how alike after the rounds so far.
@@ -165,23 +165,23 @@ impl RunWriter {
     /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more,
     /// and never lacks it. What cannot be written is tried again before the next checkpoint, unless others
     /// follow until then.
-    pub fn friends(&mut self, all: &SimilarityMatrix) -> Result<(), RecordError> {
-        let after = self.next_round();
-        self.friends_beyond.remove(&after);
-        let written = friends::write(&self.folder, after, all);
-        self.friends_owed = written.is_err().then(|| (after, all.clone()));
+    pub fn add_similarities(&mut self, all: &SimilarityMatrix) -> Result<(), RecordError> {
+        let n_rounds = self.next_round();
+        self.similarities_beyond.remove(&n_rounds);
+        let written = similarity::write(&self.folder, n_rounds, all);
+        self.similarities_pending = written.is_err().then(|| (n_rounds, all.clone()));
         written
     }
 
     /// Makes all rows so far safe, and keeps the state to go on from after them. What was kept before stays,
     /// if that fails.
     pub fn checkpoint(&mut self, state: &[u8]) -> Result<(), RecordError> {
-        self.write_owed()?;
+        self.write_pending()?;
         self.rows.sync()?;
-        let stand = self.rows.stand();
-        self.remove_friends_beyond(stand.next_round)?;
-        checkpoint::write(&self.folder, stand, state)?;
-        checkpoint::thin(&self.folder, stand.next_round, self.keep_every)
+        let position = self.rows.position();
+        self.remove_similarities_beyond(position.next_round)?;
+        checkpoint::write(&self.folder, position, state)?;
+        checkpoint::prune(&self.folder, position.next_round, self.keep_every)
     }
 
     /// Ends the run: writes the table, the final model and, last, the summary.
@@ -196,19 +196,19 @@ impl RunWriter {
         target_accuracy: Option<f64>,
         weights: Option<&ClientInfluence>,
     ) -> Result<Summary, RecordError> {
-        self.write_owed()?;
-        self.remove_friends_beyond(u32::MAX)?;
+        self.write_pending()?;
+        self.remove_similarities_beyond(u32::MAX)?;
         // A run that ends earlier than before, and only a simulation whose settings were changed by hand
         // does, has rows beyond.
-        self.rows.put_beyond_aside()?;
+        self.rows.archive_beyond()?;
         self.rows.sync()?;
-        self.wall.sync()?;
+        self.wall_times.sync()?;
         let rounds = self.folder.join(ROUNDS);
         write_model(&self.folder.join(MODEL), layout, model)?;
-        let mut tally = Tally::new(target_accuracy);
+        let mut tally = SummaryTally::new(target_accuracy);
         let rows = Rows::open(&rounds)?.inspect(|row| row.iter().for_each(|row| tally.add(row)));
-        let notes = note_names(rows)?;
-        write_csv(Rows::open(&rounds)?, &notes, &self.folder.join(TABLE))?;
+        let metrics = metric_names(rows)?;
+        write_csv(Rows::open(&rounds)?, &metrics, &self.folder.join(CSV_TABLE))?;
         let summary = Summary { weights: weights.map(ClientWeights::from), ..tally.summary(ending) };
         disk::replace_with(&self.folder.join(SUMMARY), &summary.to_json())?;
         checkpoint::remove_all(&self.folder);
@@ -219,29 +219,30 @@ impl RunWriter {
         Ok(RunWriter {
             folder: folder.to_owned(),
             rows,
-            wall: WallFile::open(&folder.join(WALL))?,
+            wall_times: WallTimeFile::open(&folder.join(WALL))?,
             keep_every: None,
-            friends_beyond: BTreeSet::new(),
-            friends_owed: None,
+            similarities_beyond: BTreeSet::new(),
+            similarities_pending: None,
             warnings: Vec::new(),
             _lock: lock,
         })
     }
 
-    fn write_owed(&mut self) -> Result<(), RecordError> {
-        if let Some((after, all)) = &self.friends_owed {
-            friends::write(&self.folder, *after, all)?;
+    fn write_pending(&mut self) -> Result<(), RecordError> {
+        if let Some((n_rounds, all)) = &self.similarities_pending {
+            similarity::write(&self.folder, *n_rounds, all)?;
         }
-        self.friends_owed = None;
+        self.similarities_pending = None;
         Ok(())
     }
 
     /// Removes friends of an earlier process that were not written again, though their rounds were played
     /// again.
-    fn remove_friends_beyond(&mut self, up_to: u32) -> Result<(), RecordError> {
-        let (gone, left): (BTreeSet<u32>, _) = self.friends_beyond.iter().partition(|&&after| after <= up_to);
-        self.friends_beyond = left;
-        gone.into_iter().try_for_each(|after| friends::remove(&self.folder, after))
+    fn remove_similarities_beyond(&mut self, up_to: u32) -> Result<(), RecordError> {
+        let (obsolete, remaining): (BTreeSet<u32>, _) =
+            self.similarities_beyond.iter().partition(|&&after| after <= up_to);
+        self.similarities_beyond = remaining;
+        obsolete.into_iter().try_for_each(|after| similarity::remove(&self.folder, after))
     }
 }
 
@@ -262,13 +263,16 @@ pub(crate) fn lock_unfinished(folder: &Path) -> Result<File, RecordError> {
 }
 
 /// A checkpoint, if it is whole and its rows are.
-pub(crate) fn take_up(folder: &Path, kept: &Kept) -> Result<(RowsFile, Vec<u8>), RecordError> {
-    let (stand, state) = checkpoint::read_kept(kept)?;
-    Ok((RowsFile::open(folder, stand)?, state))
+pub(crate) fn open_checkpoint(
+    folder: &Path,
+    checkpoint: &CheckpointFile,
+) -> Result<(RowsFile, Vec<u8>), RecordError> {
+    let (position, state) = checkpoint::read_checkpoint(checkpoint)?;
+    Ok((RowsFile::open(folder, position)?, state))
 }
 
 /// A hidden neighbour of the folder, so that it can be renamed.
-fn name_while_building(folder: &Path) -> Result<OsString, RecordError> {
+fn building_name(folder: &Path) -> Result<OsString, RecordError> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not end in a name");
     let mut name = OsString::from(".");
     name.push(folder.file_name().ok_or_else(no_name).doing("creating", folder)?);
@@ -286,7 +290,7 @@ fn remove_stale(building: &Path, folder: &Path) -> Result<Option<File>, RecordEr
     Ok(Some(lock))
 }
 
-fn fill(
+fn fill_folder(
     building: &Path,
     header: &Header,
     settings: &str,
@@ -305,7 +309,7 @@ fn fill(
     disk::sync_folder(building)
 }
 
-fn put_in_place(building: &Path, folder: &Path, lock: File) -> Result<File, RecordError> {
+fn move_into_place(building: &Path, folder: &Path, lock: File) -> Result<File, RecordError> {
     let rename = || match fs::rename(building, folder) {
         Err(error) if is_taken(&error) => Err(RecordError::Exists { folder: folder.to_owned() }),
         renamed => renamed.doing("creating", folder),

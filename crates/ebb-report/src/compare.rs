@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_interval_that_touches_zero_is_tied() {
-        let of = |mean, half| Some(Estimate { n_values: 3, mean, deviation: Some(1.0), half_width: half });
+        let of = |mean, half| Some(Estimate { n_values: 3, mean, std: Some(1.0), half_width: half });
         assert_eq!(sign(of(2.0, Some(1.9))), Sign::Above);
         assert_eq!(sign(of(-2.0, Some(1.9))), Sign::Below);
         assert_eq!(sign(of(2.0, Some(2.0))), Sign::Tied);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebb_plot::HeatMap;
-use ebb_record::FriendPair;
+use ebb_record::SimilarityPair;
 
 use crate::linkage::{Distances, side_by_side};
 
@@ -15,7 +15,7 @@ const MOST_NAMED: usize = 60;
 
 /// The matrix of all that met somebody: by true cluster where an oracle says those, else with alike ones side by side. `None`
 /// where nobody met.
-pub fn matrix(round: u32, pairs: &[FriendPair], cluster: impl Fn(u32) -> Option<u32>) -> Option<HeatMap> {
+pub fn matrix(round: u32, pairs: &[SimilarityPair], cluster: impl Fn(u32) -> Option<u32>) -> Option<HeatMap> {
     let met: BTreeSet<u32> = pairs.iter().flat_map(|pair| [pair.client, pair.other]).collect();
     let met: Vec<u32> = met.into_iter().collect();
     if met.is_empty() {
@@ -61,7 +61,7 @@ pub fn matrix(round: u32, pairs: &[FriendPair], cluster: impl Fn(u32) -> Option<
 /// The pairs among these clients, by their places.
 fn among<'p>(
     clients: &[u32],
-    pairs: &'p [FriendPair],
+    pairs: &'p [SimilarityPair],
 ) -> impl Iterator<Item = (usize, usize, f64)> + use<'p> {
     let place: BTreeMap<u32, usize> = clients.iter().enumerate().map(|(at, one)| (*one, at)).collect();
     pairs
@@ -69,7 +69,7 @@ fn among<'p>(
         .filter_map(move |pair| Some((*place.get(&pair.client)?, *place.get(&pair.other)?, pair.similarity)))
 }
 
-fn alike_together(clients: &[u32], pairs: &[FriendPair]) -> Vec<u32> {
+fn alike_together(clients: &[u32], pairs: &[SimilarityPair]) -> Vec<u32> {
     // Whoever never met is as unlike as any two that did.
     let unlike = pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
     let mut apart = Distances::new(clients.len(), unlike);

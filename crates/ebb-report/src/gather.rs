@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ebb_record::{FriendPair, Header, RecordError, Row, RunFolder, SelectionTally, Summary};
+use ebb_record::{Header, RecordError, Row, RunFolder, SelectionTally, SimilarityPair, Summary};
 
 /// A record that speaks of more clients than this is damaged.
 const MOST_CLIENTS: usize = 100_000_000;
@@ -45,7 +45,7 @@ pub struct Run {
     /// Of FAST: by round, the share of rounds so far that were snapshots, and the chance of the next.
     pub snapshots: Vec<(u32, f64, Option<f64>)>,
     /// Who is how alike at the end, where clients were compared and that was read, and after how many rounds.
-    pub friends: Option<(u32, Vec<FriendPair>)>,
+    pub friends: Option<(u32, Vec<SimilarityPair>)>,
 }
 
 /// A model judged.
@@ -119,7 +119,7 @@ impl Run {
             states: vec![0; n_clients],
             ..Gathered::default()
         };
-        for (at, row) in record.each_row()?.enumerate() {
+        for (at, row) in record.iter_rows()?.enumerate() {
             let row = row?;
             if !gathered.knows_all(&row) {
                 let message = format!("round {}: it names clients that never joined", row.round);
@@ -131,7 +131,7 @@ impl Run {
         let finished = summary.is_some();
         let summary = match summary {
             Some(summary) => summary,
-            None => Summary::of(record.each_row()?, "unfinished", None)?,
+            None => Summary::of(record.iter_rows()?, "unfinished", None)?,
         };
         Ok(Run {
             source,
@@ -151,8 +151,8 @@ impl Run {
     /// Reads who is how alike at the end: much, and drawn of few runs.
     pub fn read_friends(&mut self) -> Result<(), RecordError> {
         let record = RunFolder::open(&self.source.folder)?;
-        if let Some(&last) = record.friends_rounds()?.last() {
-            self.friends = Some((last, record.friends(last)?));
+        if let Some(&last) = record.similarity_rounds()?.last() {
+            self.friends = Some((last, record.similarities(last)?));
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Run {
 /// How many rounds and clients there are: once to see how large it is, then to count.
 fn size(record: &RunFolder) -> Result<(usize, usize), RecordError> {
     let (mut n_rounds, mut n_clients) = (0, 0);
-    for row in record.each_row()? {
+    for row in record.iter_rows()? {
         let row = row?;
         for &[first, last] in row.joined.iter().chain(&row.left) {
             if first > last || last as usize >= MOST_CLIENTS {
@@ -209,14 +209,17 @@ impl Gathered {
     fn knows_all(&self, row: &Row) -> bool {
         let known = |client: &u32| (*client as usize) < self.enrolled.len();
         let left = row.left.iter().all(|[_, last]| known(last));
-        left && [row.up(), row.asked(), row.whole(), row.partial(), row.absent()].iter().flatten().all(known)
+        left && [row.up(), row.selected(), row.whole(), row.partial(), row.absent()]
+            .iter()
+            .flatten()
+            .all(known)
     }
 
     fn add(&mut self, at: usize, row: &Row) {
         if at == 0 {
             self.presence.first = row.round;
         }
-        if row.evaluated() {
+        if row.is_evaluated() {
             self.judged.push(Judged {
                 round: row.round,
                 hours: row.virtual_s / 3600.0,

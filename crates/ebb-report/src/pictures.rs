@@ -291,7 +291,7 @@ pub fn weights(methods: &[Method<'_>]) -> Option<Picture> {
     let mut series = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first()) {
         let Some(weights) = &run.summary.weights else { continue };
-        let over = weights.over_due();
+        let over = weights.ratio_to_due();
         for (client, ((given, due), over)) in weights.given.iter().zip(&weights.due).zip(&over).enumerate() {
             let figures = [given, due, over].map(|figure| short(*figure).to_string());
             let cells = [run.source.method.clone(), client.to_string()];

@@ -27,7 +27,7 @@ pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>>
     let worst = |run: &Run| run.summary.oracle_client_worst_tenth;
     let any = |of: &dyn Fn(&Run) -> Option<f64>| methods.iter().any(|method| method.estimate(of).is_some());
     let scale = if goal == Goal::Accuracy { 100.0 } else { 1.0 };
-    let misplaced = |run: &Run| run.summary.weights.as_ref().map(|weights| 100.0 * weights.misplaced());
+    let misplaced = |run: &Run| run.summary.weights.as_ref().map(|weights| 100.0 * weights.misplaced_share());
 
     let mut heading = vec!["method".to_owned(), "seeds".to_owned(), goal.name().to_owned()];
     heading.extend(first.map(|first| format!("less {}", first.name)));
@@ -87,7 +87,7 @@ fn rounds_to(method: &Method<'_>, target: f64) -> String {
     let rounds = |run: &Run| run.reached(target).map(f64::from);
     let n_runs = method.runs.len();
     let Some(found) = method.estimate(rounds) else { return "never".to_owned() };
-    let spread = found.deviation.map_or_else(String::new, |deviation| format!(" ± {deviation:.1}"));
+    let spread = found.std.map_or_else(String::new, |deviation| format!(" ± {deviation:.1}"));
     let some = match found.n_values == n_runs {
         true => String::new(),
         false => format!(" ({} of {n_runs})", found.n_values),
@@ -101,7 +101,7 @@ fn mean(found: Option<Estimate>) -> String {
 
 /// Mean and standard deviation; nothing where there is nothing.
 pub fn spread(found: Option<Estimate>, scale: f64) -> String {
-    found.map_or_else(String::new, |found| match found.deviation {
+    found.map_or_else(String::new, |found| match found.std {
         Some(deviation) => pair(scale * found.mean, scale * deviation),
         None => digits(scale * found.mean),
     })

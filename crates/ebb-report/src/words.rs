@@ -43,9 +43,8 @@ fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
     let Some((_, second)) = ranked.get(1) else { return Some(format!("{} ends {at}.", best.name)) };
     let over = |other: &Method<'_>| best.less(other, fair).map(|found| goal.gain(found));
     let rest = &ranked[1..];
-    let same = |other: &Method<'_>| {
-        over(other).is_some_and(|found| found.mean == 0.0 && found.deviation == Some(0.0))
-    };
+    let same =
+        |other: &Method<'_>| over(other).is_some_and(|found| found.mean == 0.0 && found.std == Some(0.0));
     if rest.iter().all(|(_, other)| same(other)) {
         return Some(format!("All methods end the same, {at}."));
     }
@@ -118,7 +117,7 @@ fn cost(methods: &[Method<'_>], full: &Method<'_>, goal: Goal) -> Option<String>
 
 /// Whose work counted for more than it should.
 fn misplaced(methods: &[Method<'_>]) -> Option<String> {
-    let share = |run: &Run| Some(100.0 * run.summary.weights.as_ref()?.misplaced());
+    let share = |run: &Run| Some(100.0 * run.summary.weights.as_ref()?.misplaced_share());
     let mut found: Vec<_> = methods
         .iter()
         .filter_map(|method| Some((method.estimate(share)?.mean, method.name)))

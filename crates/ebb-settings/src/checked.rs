@@ -39,7 +39,7 @@ macro_rules! checked {
 
 checked!(
     /// A probability.
-    Chance,
+    Probability,
     |value| (0.0..=1.0).contains(&value),
     "a chance from 0 to 1"
 );
@@ -68,8 +68,12 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        assert!(Chance::new(1.2).is_none() && Chance::new(-0.1).is_none() && Chance::new(f64::NAN).is_none());
-        assert!(Chance::new(0.0).is_some() && Chance::new(1.0).is_some());
+        assert!(
+            Probability::new(1.2).is_none()
+                && Probability::new(-0.1).is_none()
+                && Probability::new(f64::NAN).is_none()
+        );
+        assert!(Probability::new(0.0).is_some() && Probability::new(1.0).is_some());
         assert!(Positive::new(0.0).is_none() && Positive::new(f64::INFINITY).is_none());
         assert!(NonNegative::new(0.0).is_some() && NonNegative::new(-1e-9).is_none());
         assert!(Share::new(0.0).is_some() && Share::new(1.0).is_none() && Share::new(-0.1).is_none());

@@ -12,77 +12,79 @@ use toml::Value;
 use crate::nearest;
 
 /// Reads `table` into a `T`.
-pub(crate) fn from_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, Problem> {
-    T::deserialize(Reader(Value::Table(table)))
+pub(crate) fn from_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, DeserializeError> {
+    T::deserialize(ValueDeserializer(Value::Table(table)))
 }
 
 /// Why a value could not be read, and the keys that lead to it, innermost first.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct DeserializeError {
     pub(crate) path: Vec<String>,
     pub(crate) message: String,
 }
 
-impl Problem {
+impl DeserializeError {
     fn new(message: String) -> Self {
-        Problem { path: Vec::new(), message }
+        DeserializeError { path: Vec::new(), message }
     }
 
-    fn under(mut self, key: &str) -> Self {
+    fn at_key(mut self, key: &str) -> Self {
         self.path.push(key.to_owned());
         self
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for DeserializeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for DeserializeError {}
 
-impl de::Error for Problem {
+impl de::Error for DeserializeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Problem::new(message.to_string())
+        DeserializeError::new(message.to_string())
     }
 
     fn invalid_type(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Problem::new(format!("expected {}", plain(expected)))
+        DeserializeError::new(format!("expected {}", describe_type(expected)))
     }
 
     fn invalid_value(_found: Unexpected<'_>, expected: &dyn Expected) -> Self {
-        Problem::new(format!("expected {}", plain(expected)))
+        DeserializeError::new(format!("expected {}", describe_type(expected)))
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let known = if expected.is_empty() { "none".to_owned() } else { expected.join(", ") };
-        Problem::new(format!("unknown key; {}known keys: {known}", meant(field, expected))).under(field)
+        DeserializeError::new(format!("unknown key; {}known keys: {known}", did_you_mean(field, expected)))
+            .at_key(field)
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Problem::new(format!(
+        DeserializeError::new(format!(
             "unknown value; {}known values: {}",
-            meant(variant, expected),
+            did_you_mean(variant, expected),
             expected.join(", ")
         ))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Problem::new("missing; it has no default".to_owned()).under(field)
+        DeserializeError::new("missing; it has no default".to_owned()).at_key(field)
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Problem::new("given twice".to_owned()).under(field)
+        DeserializeError::new("given twice".to_owned()).at_key(field)
     }
 }
 
-fn meant(word: &str, known: &[&str]) -> String {
-    nearest(word, known.iter().copied()).map_or(String::new(), |near| format!("did you mean \"{near}\"? "))
+fn did_you_mean(word: &str, known: &[&str]) -> String {
+    nearest(word, known.iter().copied())
+        .map_or(String::new(), |nearest_word| format!("did you mean \"{nearest_word}\"? "))
 }
 
 /// Rust's names for kinds of numbers, in words.
-fn plain(expected: &dyn Expected) -> String {
+fn describe_type(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
         "f32" | "f64" => "a number".to_owned(),
@@ -100,24 +102,24 @@ fn plain(expected: &dyn Expected) -> String {
     }
 }
 
-struct Reader(Value);
+struct ValueDeserializer(Value);
 
-impl<'de> Deserializer<'de> for Reader {
-    type Error = Problem;
+impl<'de> Deserializer<'de> for ValueDeserializer {
+    type Error = DeserializeError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         match self.0 {
             Value::String(text) => visitor.visit_string(text),
             Value::Integer(number) => visitor.visit_i64(number),
             Value::Float(number) => visitor.visit_f64(number),
-            Value::Boolean(claim) => visitor.visit_bool(claim),
+            Value::Boolean(boolean) => visitor.visit_bool(boolean),
             Value::Datetime(time) => visitor.visit_string(time.to_string()),
-            Value::Array(values) => visitor.visit_seq(Elements { rest: values.into_iter(), next_idx: 0 }),
-            Value::Table(table) => visitor.visit_map(Pairs { rest: table.into_iter(), pending: None }),
+            Value::Array(values) => visitor.visit_seq(ArrayAccess { rest: values.into_iter(), next_idx: 0 }),
+            Value::Table(table) => visitor.visit_map(TableAccess { rest: table.into_iter(), pending: None }),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeserializeError> {
         visitor.visit_some(self)
     }
 
@@ -125,7 +127,7 @@ impl<'de> Deserializer<'de> for Reader {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Problem> {
+    ) -> Result<V::Value, DeserializeError> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -134,12 +136,14 @@ impl<'de> Deserializer<'de> for Reader {
         _name: &'static str,
         _variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Problem> {
+    ) -> Result<V::Value, DeserializeError> {
         match self.0 {
             Value::String(text) => visitor.visit_enum(text.into_deserializer()),
-            Value::Table(table) => visitor
-                .visit_enum(MapAccessDeserializer::new(Pairs { rest: table.into_iter(), pending: None })),
-            _ => Err(Problem::new("expected a word in quotes".to_owned())),
+            Value::Table(table) => visitor.visit_enum(MapAccessDeserializer::new(TableAccess {
+                rest: table.into_iter(),
+                pending: None,
+            })),
+            _ => Err(DeserializeError::new("expected a word in quotes".to_owned())),
         }
     }
 
@@ -149,15 +153,18 @@ impl<'de> Deserializer<'de> for Reader {
     }
 }
 
-struct Pairs {
+struct TableAccess {
     rest: toml::map::IntoIter<String, Value>,
     pending: Option<(String, Value)>,
 }
 
-impl<'de> MapAccess<'de> for Pairs {
-    type Error = Problem;
+impl<'de> MapAccess<'de> for TableAccess {
+    type Error = DeserializeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Problem> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, DeserializeError> {
         self.pending = self.rest.next();
         match &self.pending {
             Some((key, _)) => seed.deserialize(key.as_str().into_deserializer()).map(Some),
@@ -165,24 +172,29 @@ impl<'de> MapAccess<'de> for Pairs {
         }
     }
 
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Problem> {
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, DeserializeError> {
         let (key, value) = self.pending.take().expect("serde asks for a value only after its key");
-        seed.deserialize(Reader(value)).map_err(|problem| problem.under(&key))
+        seed.deserialize(ValueDeserializer(value)).map_err(|error| error.at_key(&key))
     }
 }
 
-struct Elements {
+struct ArrayAccess {
     rest: std::vec::IntoIter<Value>,
     next_idx: usize,
 }
 
-impl<'de> SeqAccess<'de> for Elements {
-    type Error = Problem;
+impl<'de> SeqAccess<'de> for ArrayAccess {
+    type Error = DeserializeError;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Problem> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, DeserializeError> {
         let Some(value) = self.rest.next() else { return Ok(None) };
         let idx = self.next_idx;
         self.next_idx += 1;
-        seed.deserialize(Reader(value)).map(Some).map_err(|problem| problem.under(&format!("[{idx}]")))
+        seed.deserialize(ValueDeserializer(value))
+            .map(Some)
+            .map_err(|error| error.at_key(&format!("[{idx}]")))
     }
 }

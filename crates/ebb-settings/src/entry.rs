@@ -30,11 +30,11 @@ pub fn find<'e, R: ?Sized>(
 ) -> Result<&'e Entry<R>, SettingsError> {
     let names = || entries.iter().map(|entry| entry.name);
     let Some(kind) = settings.kind()?.or(default.map(str::to_owned)) else {
-        return Err(settings.error("kind", format!("missing; one of: {}", list(names()))));
+        return Err(settings.error("kind", format!("missing; one of: {}", join_names(names()))));
     };
     entries.iter().find(|entry| entry.name == kind).ok_or_else(|| {
         let hint = nearest(&kind, names()).map_or(String::new(), |name| format!("did you mean \"{name}\"? "));
-        settings.error("kind", format!("there is no such kind; {hint}known: {}", list(names())))
+        settings.error("kind", format!("there is no such kind; {hint}known: {}", join_names(names())))
     })
 }
 
@@ -49,6 +49,6 @@ pub fn build<R: ?Sized>(
     (entry.build)(settings)
 }
 
-fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }

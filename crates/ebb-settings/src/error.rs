@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a setting was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Origin {
     /// In a file, at a line and column counted from 1.
     File {
         /// The file as the user named it.
@@ -20,12 +20,12 @@ pub enum Place {
     Recipe(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
-            Place::Flag(flag) => write!(f, "{flag}"),
-            Place::Recipe(name) => write!(f, "recipe \"{name}\""),
+            Origin::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Origin::Flag(flag) => write!(f, "{flag}"),
+            Origin::Recipe(name) => write!(f, "recipe \"{name}\""),
         }
     }
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingsError {
     /// Where it was written, if it was written at all.
-    pub place: Option<Place>,
+    pub origin: Option<Origin>,
     /// Its full key, such as `select.cohort`.
     pub key: String,
     /// What it holds, as TOML, if it holds anything.
@@ -45,15 +45,15 @@ pub struct SettingsError {
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(place) = &self.place {
-            write!(f, "{place}: ")?;
+        if let Some(origin) = &self.origin {
+            write!(f, "{origin}: ")?;
         }
         // Whoever typed key and value need not read them twice.
-        let typed = match &self.place {
-            Some(Place::Flag(flag)) => flag.strip_prefix("--set ").and_then(|flag| flag.split_once('=')),
+        let flag_assignment = match &self.origin {
+            Some(Origin::Flag(flag)) => flag.strip_prefix("--set ").and_then(|flag| flag.split_once('=')),
             _ => None,
         };
-        if typed.is_some_and(|(path, _)| path.trim() == self.key) && self.value.is_some() {
+        if flag_assignment.is_some_and(|(path, _)| path.trim() == self.key) && self.value.is_some() {
             return f.write_str(&self.message);
         }
         if !self.key.is_empty() {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_word_finds_its_neighbour_and_a_stranger_finds_none() {
+    fn a_misspelt_word_finds_its_neighbour_and_an_unrelated_one_finds_none() {
         let words = ["cohort", "among", "rate"];
         assert_eq!(nearest("chort", words), Some("cohort"));
         assert_eq!(nearest("raet", words), Some("rate"));

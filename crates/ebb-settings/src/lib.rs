@@ -12,11 +12,11 @@ mod data_folder;
 mod deserialize;
 mod entry;
 mod error;
-mod places;
+mod origins;
 mod tree;
 
-pub use checked::{Chance, NonNegative, Positive, Share};
+pub use checked::{NonNegative, Positive, Probability, Share};
 pub use data_folder::{DATA_VARIABLE, DataFolder};
 pub use entry::{Entry, build, find};
-pub use error::{Place, SettingsError, nearest};
-pub use tree::{Facts, Settings, Tree};
+pub use error::{Origin, SettingsError, nearest};
+pub use tree::{BuildContext, Settings, Tree};

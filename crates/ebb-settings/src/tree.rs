@@ -10,13 +10,13 @@ use serde::de::DeserializeOwned;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use crate::deserialize::{Problem, from_table};
-use crate::places::{Places, Text};
-use crate::{Place, SettingsError, nearest};
+use crate::deserialize::{DeserializeError, from_table};
+use crate::origins::{Origins, SourceText};
+use crate::{Origin, SettingsError, nearest};
 
 /// What a builder may know about the run beyond its own table.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Facts {
+pub struct BuildContext {
     /// The run's seed.
     pub seed: u64,
     /// How many clients the data has; 0 while the data itself is being built.
@@ -29,7 +29,7 @@ pub struct Facts {
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     root: Table,
-    places: Places,
+    origins: Origins,
     /// The file that was read, for what is missing altogether.
     file: Option<String>,
     /// Tables as they were parsed, with their defaults, by path.
@@ -43,35 +43,35 @@ pub struct Tree {
 impl Tree {
     /// Reads TOML text that came from `file`.
     pub fn parse(text: &str, file: &str) -> Result<Tree, SettingsError> {
-        let source = Text::new(file, text);
+        let source = SourceText::new(file, text);
         let broken = |error: toml::de::Error| SettingsError {
-            place: error.span().map(|span| source.place(span.start)),
+            origin: error.span().map(|span| source.origin_at(span.start)),
             key: String::new(),
             value: None,
             message: format!("not valid TOML: {}", error.message().trim_end()),
         };
         let root: Table = text.parse().map_err(broken)?;
-        let written = DeTable::parse(text).map_err(broken)?;
-        let places = Places::read(source, written.get_ref());
-        Ok(Tree { root, places, file: Some(file.to_owned()), ..Tree::default() })
+        let document = DeTable::parse(text).map_err(broken)?;
+        let origins = Origins::read(source, document.get_ref());
+        Ok(Tree { root, origins, file: Some(file.to_owned()), ..Tree::default() })
     }
 
     /// The settings that a recipe brings.
     ///
     /// # Panics
     /// When the recipe's text is not TOML: recipes are part of the program.
-    pub fn of_recipe(name: &str, text: &str) -> Tree {
+    pub fn from_recipe(name: &str, text: &str) -> Tree {
         let mut tree = Tree::parse(text, name).expect("recipes are valid TOML");
-        tree.places.put_all(&Place::Recipe(name.to_owned()));
+        tree.origins.set_all(&Origin::Recipe(name.to_owned()));
         tree.file = None;
         tree
     }
 
     /// Sets one value from the command line: `path.key=value`, the value in TOML or a bare word.
-    pub fn set(&mut self, assignment: &str) -> Result<(), SettingsError> {
-        let place = Place::Flag(format!("--set {assignment}"));
+    pub fn set_from_flag(&mut self, assignment: &str) -> Result<(), SettingsError> {
+        let origin = Origin::Flag(format!("--set {assignment}"));
         let wrong = |message: &str| SettingsError {
-            place: Some(place.clone()),
+            origin: Some(origin.clone()),
             key: String::new(),
             value: None,
             message: message.to_owned(),
@@ -92,29 +92,29 @@ impl Tree {
         if path.contains('[') && !self.has(path) {
             return Err(wrong("there is nothing in the list at this place; write it in the file first"));
         }
-        self.put(path, value, place);
+        self.set_value(path, value, origin);
         Ok(())
     }
 
     /// The same for several at once: in whatever order they stand, what is said of a table counts for the kind that is
     /// named for it.
-    pub fn set_all<'a>(
+    pub fn set_all_from_flags<'a>(
         &mut self,
         assignments: impl IntoIterator<Item = &'a String>,
     ) -> Result<(), SettingsError> {
         let names_kind =
             |text: &&String| text.split('=').next().is_some_and(|path| path.trim().ends_with(".kind"));
         let (kinds, rest): (Vec<_>, Vec<_>) = assignments.into_iter().partition(names_kind);
-        kinds.into_iter().chain(rest).try_for_each(|assignment| self.set(assignment))
+        kinds.into_iter().chain(rest).try_for_each(|assignment| self.set_from_flag(assignment))
     }
 
     /// Puts one value in place. What lies inside a list, as `departures[0].round` does, must be there already.
-    pub fn put(&mut self, path: &str, value: impl Into<Value>, place: Place) {
+    pub fn set_value(&mut self, path: &str, value: impl Into<Value>, origin: Origin) {
         let mut value = value.into();
         if path.contains('[') {
-            if let Some(there) = value_mut(&mut self.root, path) {
-                *there = value;
-                self.places.put(path, place);
+            if let Some(slot) = value_mut(&mut self.root, path) {
+                *slot = value;
+                self.origins.set(path, origin);
             }
             return;
         }
@@ -122,29 +122,29 @@ impl Tree {
             value = Value::Table(Table::from_iter([(part.to_owned(), value)]));
         }
         let Value::Table(root) = value else { unreachable!("a path has at least one part") };
-        self.lay_over(Tree { root, places: Places::one(path, place), ..Tree::default() });
+        self.overlay(Tree { root, origins: Origins::single(path, origin), ..Tree::default() });
     }
 
     /// The table at `path` as a tree of its own, every value with the place it has here.
     pub fn subtree(&self, path: &str) -> Tree {
         let root = self.value(path).and_then(Value::as_table).cloned().unwrap_or_default();
-        Tree { root, places: self.places.within(path), ..Tree::default() }
+        Tree { root, origins: self.origins.subtree(path), ..Tree::default() }
     }
 
     /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
     /// whole, for the fields of one kind mean nothing to another.
-    pub fn lay_over(&mut self, other: Tree) {
-        let mut gone = Vec::new();
-        merge(&mut self.root, other.root, "", &mut gone);
-        gone.iter().for_each(|path| self.places.forget(path));
-        self.places.lay_over(other.places);
+    pub fn overlay(&mut self, other: Tree) {
+        let mut replaced = Vec::new();
+        merge_tables(&mut self.root, other.root, "", &mut replaced);
+        replaced.iter().for_each(|path| self.origins.remove(path));
+        self.origins.overlay(other.origins);
         self.file = other.file.or(self.file.take());
         self.data_folder = other.data_folder.or(self.data_folder.take());
         self.is_served |= other.is_served;
     }
 
     /// Says where data sets lie, if the user did.
-    pub fn find_data_in(&mut self, folder: Option<&Path>) {
+    pub fn set_data_folder(&mut self, folder: Option<&Path>) {
         self.data_folder = folder.map(Path::to_path_buf);
     }
 
@@ -154,13 +154,13 @@ impl Tree {
     }
 
     /// Says that clients elsewhere, with data of their own, will go by what is resolved: it must hold all they need.
-    pub fn serve(&mut self) {
+    pub fn mark_served(&mut self) {
         self.is_served = true;
     }
 
     /// The view of the table at `path`, empty if nobody wrote it.
-    pub fn table(&self, path: &str, facts: Facts) -> Settings<'_> {
-        Settings { tree: self, path: path.to_owned(), facts, catalogue: None }
+    pub fn table(&self, path: &str, context: BuildContext) -> Settings<'_> {
+        Settings { tree: self, path: path.to_owned(), context, catalogue: None }
     }
 
     /// Text at the top level or below, such as `recipe`.
@@ -189,11 +189,11 @@ impl Tree {
             }
         }
         let below = format!("{key}.");
-        self.resolved.get().retain(|path, _| path != key && !path.starts_with(&below));
+        self.resolved.lock().retain(|path, _| path != key && !path.starts_with(&below));
     }
 
     /// Refuses keys at the top level other than `known`.
-    pub fn only(&self, known: &[&str]) -> Result<(), SettingsError> {
+    pub fn check_known_keys(&self, known: &[&str]) -> Result<(), SettingsError> {
         match self.root.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
             Some(key) => {
@@ -207,52 +207,53 @@ impl Tree {
     /// An error about the value at `key`, with its place and what it holds.
     pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
         // What is missing, or lies inside an array, has no place of its own: the nearest key above it has.
-        let mut at = key;
-        let place = loop {
-            let place = self.places.of(at).or_else(|| self.places.below(at));
-            match (place, at.rfind(['.', '['])) {
-                (Some(place), _) => break Some(place),
-                (None, Some(cut)) => at = &at[..cut],
-                (None, None) => break self.root_place(),
+        let mut path = key;
+        let origin = loop {
+            let origin = self.origins.get(path).or_else(|| self.origins.of_first_inside(path));
+            match (origin, path.rfind(['.', '['])) {
+                (Some(origin), _) => break Some(origin),
+                (None, Some(end)) => path = &path[..end],
+                (None, None) => break self.root_origin(),
             }
         };
-        let value = self.value(key).filter(|value| !value.is_table()).map(|value| short(&value.to_string()));
-        SettingsError { place, key: key.to_owned(), value, message: message.into() }
+        let value =
+            self.value(key).filter(|value| !value.is_table()).map(|value| shortened(&value.to_string()));
+        SettingsError { origin, key: key.to_owned(), value, message: message.into() }
     }
 
     /// Every table that was parsed, defaults included, as one TOML text.
     pub fn resolved(&self) -> String {
         let mut root = Table::new();
-        for (path, table) in self.resolved.get().iter() {
-            let mut at = &mut root;
+        for (path, table) in self.resolved.lock().iter() {
+            let mut table_here = &mut root;
             for part in path.split('.').filter(|part| !part.is_empty()) {
-                let slot = at.entry(part).or_insert_with(|| Value::Table(Table::new()));
-                at = slot.as_table_mut().expect("a path of tables leads through tables");
+                let slot = table_here.entry(part).or_insert_with(|| Value::Table(Table::new()));
+                table_here = slot.as_table_mut().expect("a path of tables leads through tables");
             }
-            at.extend(table.clone());
+            table_here.extend(table.clone());
         }
         toml::to_string(&root).expect("parsed settings can be written again")
     }
 
     /// Everything as it was written, before defaults: two trees with the same text mean the same.
-    pub fn written(&self) -> String {
+    pub fn to_toml(&self) -> String {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
     }
 
-    fn root_place(&self) -> Option<Place> {
-        self.file.as_ref().map(|file| Place::File { file: file.clone(), line: 1, column: 1 })
+    fn root_origin(&self) -> Option<Origin> {
+        self.file.as_ref().map(|file| Origin::File { file: file.clone(), line: 1, column: 1 })
     }
 
     fn value(&self, path: &str) -> Option<&Value> {
         let mut parts = path.split('.').flat_map(split_indices);
-        let mut at = self.root.get(&parts.next()?)?;
+        let mut node = self.root.get(&parts.next()?)?;
         for part in parts {
-            at = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                Some(idx) => at.as_array()?.get(idx.parse::<usize>().ok()?)?,
-                None => at.as_table()?.get(&part)?,
+            node = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                Some(idx) => node.as_array()?.get(idx.parse::<usize>().ok()?)?,
+                None => node.as_table()?.get(&part)?,
             };
         }
-        Some(at)
+        Some(node)
     }
 }
 
@@ -261,14 +262,14 @@ impl Tree {
 struct Resolved(Mutex<BTreeMap<String, Table>>);
 
 impl Resolved {
-    fn get(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Table>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clone for Resolved {
     fn clone(&self) -> Self {
-        Resolved(Mutex::new(self.get().clone()))
+        Resolved(Mutex::new(self.lock().clone()))
     }
 }
 
@@ -277,14 +278,14 @@ impl Clone for Resolved {
 pub struct Settings<'t> {
     tree: &'t Tree,
     path: String,
-    facts: Facts,
+    context: BuildContext,
     catalogue: Option<&'t dyn Any>,
 }
 
 impl<'t> Settings<'t> {
     /// Reads the table into a `T`, `kind` left out, and keeps it, with its defaults, as resolved.
     pub fn parse<T: DeserializeOwned + Serialize>(&self) -> Result<T, SettingsError> {
-        let mut table = self.own()?;
+        let mut table = self.own_table()?;
         let kind = table.remove("kind");
         let parsed: T = from_table(table).map_err(|problem| self.explain(problem))?;
         let mut resolved = match Value::try_from(&parsed) {
@@ -293,13 +294,13 @@ impl<'t> Settings<'t> {
             _ => Table::new(),
         };
         resolved.extend(kind.map(|kind| ("kind".to_owned(), kind)));
-        self.keep(resolved);
+        self.add_resolved(resolved);
         Ok(parsed)
     }
 
     /// The table's `kind`, if it names one.
     pub fn kind(&self) -> Result<Option<String>, SettingsError> {
-        match self.own()?.get("kind") {
+        match self.own_table()?.get("kind") {
             None => Ok(None),
             Some(Value::String(kind)) => Ok(Some(kind.clone())),
             Some(_) => Err(self.error("kind", "expected a name in quotes")),
@@ -308,12 +309,12 @@ impl<'t> Settings<'t> {
 
     /// Notes the kind that was used, where the table did not name one.
     pub fn resolve_kind(&self, kind: &str) {
-        self.keep(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
+        self.add_resolved(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
     }
 
     /// Notes a value that was used, where the table did not say.
     pub fn resolve(&self, key: &str, value: impl Into<Value>) {
-        self.keep(Table::from_iter([(key.to_owned(), value.into())]));
+        self.add_resolved(Table::from_iter([(key.to_owned(), value.into())]));
     }
 
     /// The same for anything that can be written as a setting.
@@ -328,7 +329,7 @@ impl<'t> Settings<'t> {
     }
 
     /// The table at `path` from the root.
-    pub fn elsewhere(&self, path: &str) -> Settings<'t> {
+    pub fn at_path(&self, path: &str) -> Settings<'t> {
         Settings { path: path.to_owned(), ..self.clone() }
     }
 
@@ -344,23 +345,23 @@ impl<'t> Settings<'t> {
 
     /// Whether this table holds `key`.
     pub fn has(&self, key: &str) -> bool {
-        self.tree.has(&self.full(key))
+        self.tree.has(&self.full_key(key))
     }
 
     /// Text of this table, as it was written.
     pub fn text(&self, key: &str) -> Option<&'t str> {
-        self.tree.value(&self.full(key))?.as_str()
+        self.tree.value(&self.full_key(key))?.as_str()
     }
 
     /// A number of this table, as it was written.
     pub fn number(&self, key: &str) -> Option<f64> {
-        let value = self.tree.value(&self.full(key))?;
+        let value = self.tree.value(&self.full_key(key))?;
         value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
     }
 
     /// A yes or no of this table, as it was written.
     pub fn flag(&self, key: &str) -> Option<bool> {
-        self.tree.value(&self.full(key))?.as_bool()
+        self.tree.value(&self.full_key(key))?.as_bool()
     }
 
     /// Where the table is, from the root.
@@ -369,13 +370,13 @@ impl<'t> Settings<'t> {
     }
 
     /// Whether this table was written at all.
-    pub fn written(&self) -> bool {
+    pub fn is_written(&self) -> bool {
         self.tree.has(&self.path)
     }
 
     /// What is known of the run.
-    pub fn facts(&self) -> Facts {
-        self.facts
+    pub fn context(&self) -> BuildContext {
+        self.context
     }
 
     /// Where data sets lie, if the user said so.
@@ -390,21 +391,21 @@ impl<'t> Settings<'t> {
 
     /// An error about `key` of this table.
     pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
-        self.tree.error(&self.full(key), message)
+        self.tree.error(&self.full_key(key), message)
     }
 
     /// Reads the table without some of its keys, which are tables that somebody else reads.
     pub fn parse_without<T: DeserializeOwned + Serialize>(&self, inner: &[&str]) -> Result<T, SettingsError> {
-        let mut table = self.own()?;
+        let mut table = self.own_table()?;
         table.retain(|key, _| !inner.contains(&key));
         let parsed: T = from_table(table).map_err(|problem| self.explain(problem))?;
         if let Ok(Value::Table(table)) = Value::try_from(&parsed) {
-            self.keep(table);
+            self.add_resolved(table);
         }
         Ok(parsed)
     }
 
-    fn own(&self) -> Result<Table, SettingsError> {
+    fn own_table(&self) -> Result<Table, SettingsError> {
         if self.path.is_empty() {
             return Ok(self.tree.root.clone());
         }
@@ -415,11 +416,11 @@ impl<'t> Settings<'t> {
         }
     }
 
-    fn keep(&self, table: Table) {
-        self.tree.resolved.get().entry(self.path.clone()).or_default().extend(table);
+    fn add_resolved(&self, table: Table) {
+        self.tree.resolved.lock().entry(self.path.clone()).or_default().extend(table);
     }
 
-    fn full(&self, key: &str) -> String {
+    fn full_key(&self, key: &str) -> String {
         match (self.path.is_empty(), key.is_empty()) {
             (true, _) => key.to_owned(),
             (false, true) => self.path.clone(),
@@ -428,11 +429,11 @@ impl<'t> Settings<'t> {
     }
 
     fn resolved_kind(&self) -> Option<String> {
-        let resolved = self.tree.resolved.get();
+        let resolved = self.tree.resolved.lock();
         resolved.get(&self.path)?.get("kind")?.as_str().map(str::to_owned)
     }
 
-    fn explain(&self, problem: Problem) -> SettingsError {
+    fn explain(&self, problem: DeserializeError) -> SettingsError {
         let mut message = problem.message;
         if let Some(kind) = self.resolved_kind() {
             message = message.replacen("known keys:", &format!("keys of kind \"{kind}\":"), 1);
@@ -451,53 +452,53 @@ impl<'t> Settings<'t> {
 /// The value at a path that leads through tables and lists.
 fn value_mut<'v>(root: &'v mut Table, path: &str) -> Option<&'v mut Value> {
     let mut parts = path.split('.').flat_map(split_indices);
-    let mut at = root.get_mut(&parts.next()?)?;
+    let mut node = root.get_mut(&parts.next()?)?;
     for part in parts {
-        at = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(idx) => at.as_array_mut()?.get_mut(idx.parse::<usize>().ok()?)?,
-            None => at.as_table_mut()?.get_mut(&part)?,
+        node = match part.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(idx) => node.as_array_mut()?.get_mut(idx.parse::<usize>().ok()?)?,
+            None => node.as_table_mut()?.get_mut(&part)?,
         };
     }
-    Some(at)
+    Some(node)
 }
 
 /// Long values are cut, for what is wrong with them is seen at their start or not at all.
-fn short(text: &str) -> String {
-    const MOST: usize = 60;
-    if text.chars().count() <= MOST {
+fn shortened(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    if text.chars().count() <= MAX_CHARS {
         text.to_owned()
     } else {
-        text.chars().take(MOST).collect::<String>() + "..."
+        text.chars().take(MAX_CHARS).collect::<String>() + "..."
     }
 }
 
 /// `rounds[2]` is `rounds` and `[2]`.
 fn split_indices(part: &str) -> Vec<String> {
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     let mut rest = part;
     while let Some((open, _)) = rest.char_indices().skip(1).find(|(_, c)| *c == '[') {
-        pieces.push(rest[..open].to_owned());
+        parts.push(rest[..open].to_owned());
         rest = &rest[open..];
     }
-    pieces.push(rest.to_owned());
-    pieces
+    parts.push(rest.to_owned());
+    parts
 }
 
-fn merge(below: &mut Table, above: Table, path: &str, gone: &mut Vec<String>) {
-    for (key, value) in above {
-        let here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        match (below.get_mut(&key), value) {
+fn merge_tables(base: &mut Table, overlay: Table, path: &str, replaced: &mut Vec<String>) {
+    for (key, value) in overlay {
+        let path_here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match (base.get_mut(&key), value) {
             (Some(Value::Table(old)), Value::Table(new)) => {
                 let other_kind = matches!((old.get("kind"), new.get("kind")), (Some(a), Some(b)) if a != b);
                 if other_kind {
-                    gone.push(here.clone());
+                    replaced.push(path_here.clone());
                     *old = new;
                 } else {
-                    merge(old, new, &here, gone);
+                    merge_tables(old, new, &path_here, replaced);
                 }
             }
             (_, value) => {
-                below.insert(key, value);
+                base.insert(key, value);
             }
         }
     }
@@ -508,14 +509,14 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::Chance;
+    use crate::Probability;
 
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Uniform {
         cohort: std::num::NonZeroUsize,
         #[serde(default = "half")]
-        chance: Chance,
+        chance: Probability,
         #[serde(default)]
         classes: Vec<Class>,
     }
@@ -523,16 +524,16 @@ mod tests {
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Class {
-        chance: Chance,
+        chance: Probability,
     }
 
-    fn half() -> Chance {
-        Chance::new(0.5).expect("a half is a chance")
+    fn half() -> Probability {
+        Probability::new(0.5).expect("a half is a chance")
     }
 
     fn message(text: &str) -> String {
         let tree = Tree::parse(text, "a.toml").unwrap();
-        tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string()
+        tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap_err().to_string()
     }
 
     #[test]
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_is_answered_with_its_place_and_the_nearest_one() {
+    fn a_misspelt_key_is_answered_with_its_origin_and_the_nearest_one() {
         assert_eq!(
             message("\n[select]\nchort = 3\n"),
             "a.toml:3:1: select.chort = 3: unknown key; did you mean \"cohort\"? known keys: cohort, chance, classes"
@@ -574,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_toml_is_answered_with_its_place() {
+    fn broken_toml_is_answered_with_its_origin() {
         let error = Tree::parse("a = 1\nb = = 2\n", "x.toml").unwrap_err().to_string();
         assert!(error.starts_with("x.toml:2:5: not valid TOML"), "{error}");
     }
@@ -582,13 +583,13 @@ mod tests {
     #[test]
     fn the_command_line_wins_and_is_named_when_wrong() {
         let mut tree = Tree::parse("[select]\ncohort = 3", "a.toml").unwrap();
-        tree.set("select.cohort=5").unwrap();
-        assert_eq!(tree.table("select", Facts::default()).parse::<Uniform>().unwrap().cohort.get(), 5);
-        tree.set("select.chance=2").unwrap();
-        let error = tree.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string();
+        tree.set_from_flag("select.cohort=5").unwrap();
+        assert_eq!(tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap().cohort.get(), 5);
+        tree.set_from_flag("select.chance=2").unwrap();
+        let error = tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap_err().to_string();
         assert!(error.starts_with("--set select.chance=2: "), "{error}");
-        assert!(tree.set("nonsense").is_err());
-        tree.set("recipe=fl-fdms").unwrap();
+        assert!(tree.set_from_flag("nonsense").is_err());
+        tree.set_from_flag("recipe=fl-fdms").unwrap();
         assert_eq!(tree.text("recipe"), Some("fl-fdms"));
     }
 
@@ -596,18 +597,18 @@ mod tests {
     fn flags_about_one_table_may_come_in_any_order() {
         for flags in [["select.cohort=5", "select.kind=b"], ["select.kind=b", "select.cohort=5"]] {
             let mut tree = Tree::parse("[select]\nkind = \"a\"\nchance = 0.5", "a.toml").unwrap();
-            tree.set_all(&flags.map(str::to_owned)).unwrap();
+            tree.set_all_from_flags(&flags.map(str::to_owned)).unwrap();
             assert_eq!(tree.text("select.kind"), Some("b"));
             assert!(tree.has("select.cohort") && !tree.has("select.chance"), "{flags:?}");
         }
     }
 
     #[test]
-    fn what_is_missing_is_told_with_the_flag_that_named_the_kind() {
+    fn what_is_missing_is_reported_with_the_flag_that_named_the_kind() {
         let mut tree = Tree::parse("[run]\nseed = 1\n[select]\ncohort = 3\nkind = \"a\"", "a.toml").unwrap();
-        tree.set_all(&["select.chance=0.25".to_owned(), "select.kind=b".to_owned()]).unwrap();
+        tree.set_all_from_flags(&["select.chance=0.25".to_owned(), "select.kind=b".to_owned()]).unwrap();
         assert_eq!(
-            tree.table("select", Facts::default()).error("cohort", "missing").to_string(),
+            tree.table("select", BuildContext::default()).error("cohort", "missing").to_string(),
             "--set select.kind=b: select.cohort: missing"
         );
     }
@@ -615,15 +616,15 @@ mod tests {
     #[test]
     fn what_lies_in_a_list_can_be_put() {
         let mut tree = Tree::parse("[world]\ndepartures = [{ round = 1, clients = [3] }]", "a.toml").unwrap();
-        tree.set("world.departures[0].round=7").unwrap();
-        tree.set("world.departures[0].clients[0]=4").unwrap();
-        assert_eq!(tree.written(), "[[world.departures]]\nclients = [4]\nround = 7\n");
+        tree.set_from_flag("world.departures[0].round=7").unwrap();
+        tree.set_from_flag("world.departures[0].clients[0]=4").unwrap();
+        assert_eq!(tree.to_toml(), "[[world.departures]]\nclients = [4]\nround = 7\n");
         let error = tree.error("world.departures[0].round", "wrong").to_string();
         assert_eq!(error, "--set world.departures[0].round=7: wrong");
         for missing in
             ["world.departures[1].round=7", "world.departures[0].rond=7", "world.arrivals[0].round=2"]
         {
-            let error = tree.set(missing).unwrap_err().to_string();
+            let error = tree.set_from_flag(missing).unwrap_err().to_string();
             assert!(
                 error.ends_with("there is nothing in the list at this place; write it in the file first"),
                 "{error}"
@@ -632,32 +633,32 @@ mod tests {
     }
 
     #[test]
-    fn a_subtree_keeps_the_places_of_its_values() {
+    fn a_subtree_keeps_the_origins_of_its_values() {
         let tree = Tree::parse("[[grid.method]]\nselect = { chort = 3 }", "a.toml").unwrap();
         let mut cell = Tree::default();
-        cell.lay_over(tree.subtree("grid.method[0]"));
-        let error = cell.table("select", Facts::default()).parse::<Uniform>().unwrap_err().to_string();
+        cell.overlay(tree.subtree("grid.method[0]"));
+        let error = cell.table("select", BuildContext::default()).parse::<Uniform>().unwrap_err().to_string();
         assert!(error.starts_with("a.toml:2:12: select.chort = 3: unknown key"), "{error}");
     }
 
     #[test]
     fn another_kind_replaces_the_table_below() {
-        let mut tree = Tree::of_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.lay_over(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
+        let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
+        tree.overlay(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
         assert!(!tree.has("select.cohort") && tree.has("select.chance"));
-        let mut tree = Tree::of_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.lay_over(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
+        let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
+        tree.overlay(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
         assert!(tree.has("select.cohort") && tree.has("select.chance"));
     }
 
     #[test]
     fn resolved_settings_hold_the_defaults_and_parse_to_themselves() {
         let tree = Tree::parse("[select]\nkind = \"uniform\"\ncohort = 3", "a.toml").unwrap();
-        tree.table("select", Facts::default()).parse::<Uniform>().unwrap();
+        tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap();
         let text = tree.resolved();
         assert!(text.contains("chance = 0.5") && text.contains("kind = \"uniform\""), "{text}");
         let again = Tree::parse(&text, "b.toml").unwrap();
-        again.table("select", Facts::default()).parse::<Uniform>().unwrap();
+        again.table("select", BuildContext::default()).parse::<Uniform>().unwrap();
         assert_eq!(again.resolved(), text);
     }
 }

@@ -1,7 +1,7 @@
 //! Random arrivals and departures: a Poisson number of newcomers a round, lifetimes by a geometric law.
 
 use ebb_round::{Bits, Census, ClientId, RoundNo, Stream};
-use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
+use ebb_settings::{NonNegative, Positive, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -17,15 +17,15 @@ pub(crate) struct Churn {
 struct Table {
     /// The share of the clients that is in from the start, those with the lowest ids.
     #[serde(default = "half")]
-    from_start: Chance,
+    from_start: Probability,
     /// How many of those that are not in arrive in a round, in the mean.
     arrivals: NonNegative,
     /// How many rounds a client stays, in the mean; without it, for good.
     lifetime: Option<Positive>,
 }
 
-fn half() -> Chance {
-    Chance::new(0.5).expect("a half is a chance")
+fn half() -> Probability {
+    Probability::new(0.5).expect("a half is a chance")
 }
 
 /// Beyond it the law of newcomers is no longer drawn exactly.
@@ -34,7 +34,7 @@ const MOST_ARRIVALS: f64 = 1e6;
 impl Churn {
     /// Reads the table, if it is there.
     pub(crate) fn build(settings: &Settings<'_>) -> Result<Option<Churn>, SettingsError> {
-        if !settings.written() {
+        if !settings.is_written() {
             return Ok(None);
         }
         let table: Table = settings.parse()?;
@@ -44,7 +44,7 @@ impl Churn {
         if table.arrivals.get() > MOST_ARRIVALS {
             return Err(settings.error("arrivals", format!("give at most {MOST_ARRIVALS}")));
         }
-        Ok(Some(Churn { seed: settings.facts().seed, table }))
+        Ok(Some(Churn { seed: settings.context().seed, table }))
     }
 
     /// Whether a client is in from the start.

@@ -13,11 +13,11 @@ use crate::unreadable::unreadable;
 /// Rows may stand in any order.
 pub(crate) fn read(settings: &Settings<'_>, key: &str, file: &str) -> Result<Membership, SettingsError> {
     let path = find_file(settings, key, file)?;
-    let stays = stays(&path, settings.facts().n_clients).map_err(|message| settings.error(key, message))?;
+    let stays = stays(&path, settings.context().n_clients).map_err(|message| settings.error(key, message))?;
     let event = |round, client| Event::one(round, client);
     let arrivals = stays.iter().map(|stay| event(stay.joined, stay.client)).collect();
     let departures = stays.iter().filter_map(|stay| Some(event(stay.left?, stay.client))).collect();
-    Ok(Membership::recorded(arrivals, departures, settings.facts().n_clients))
+    Ok(Membership::recorded(arrivals, departures, settings.context().n_clients))
 }
 
 /// From when until when a client was in, and in which row that stands.

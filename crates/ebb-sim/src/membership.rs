@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use ebb_round::{Census, ClientId, RoundNo};
-use ebb_settings::{Facts, Settings, SettingsError};
+use ebb_settings::{BuildContext, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ impl Event {
 
     /// Whether this event, the one at a place of its list, can be by itself.
     fn check(&self, way: Way, at: usize, settings: &Settings<'_>) -> Result<(), SettingsError> {
-        let Facts { n_clients, n_rounds, .. } = settings.facts();
+        let BuildContext { n_clients, n_rounds, .. } = settings.context();
         let (list, verb) = (way.list(), way.verb());
         let wrong = |message: String| Err(settings.error(&format!("{list}[{at}].clients"), message));
         if self.clients.is_empty() {
@@ -214,7 +214,7 @@ mod tests {
     /// What is said of a schedule for 5 clients.
     fn outcome(text: &str, n_rounds: u32) -> Result<(), String> {
         let tree = Tree::parse(&format!("[world]\n{text}"), "a.toml").unwrap();
-        let settings = tree.table("world", Facts { seed: 1, n_clients: 5, n_rounds });
+        let settings = tree.table("world", BuildContext { seed: 1, n_clients: 5, n_rounds });
         let Schedule { arrivals, departures } = settings.parse().unwrap();
         Membership::new(arrivals, departures, &settings).map(drop).map_err(|error| error.to_string())
     }

@@ -15,7 +15,7 @@ pub(crate) struct Outage {
 
 /// Whether every outage has clients there are, and rounds.
 pub(crate) fn check(outages: &[Outage], settings: &Settings<'_>) -> Result<(), SettingsError> {
-    let n_clients = settings.facts().n_clients;
+    let n_clients = settings.context().n_clients;
     for (at, outage) in outages.iter().enumerate() {
         let error =
             |key: &str, message: String| Err(settings.error(&format!("outages[{at}].{key}"), message));
@@ -47,7 +47,7 @@ pub(crate) fn take_out(outages: &[Outage], number: RoundNo, up: &mut Bits) {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
@@ -80,7 +80,7 @@ mod tests {
             ),
         ] {
             let tree = Tree::parse("[world]", "a.toml").unwrap();
-            let facts = Facts { seed: 1, n_clients: 5, n_rounds: 9 };
+            let facts = BuildContext { seed: 1, n_clients: 5, n_rounds: 9 };
             let error = check(&[outage], &tree.table("world", facts)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }

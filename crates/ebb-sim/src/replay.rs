@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ebb_record::{REPLAYED, Recorded, Row};
+use ebb_record::{REPLAYED, RecordedRounds, Row};
 use ebb_round::{Assignment, Bits, ClientId, RoundNo, Stream, stateless};
-use ebb_settings::{Place, Settings, SettingsError};
+use ebb_settings::{Origin, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use crate::availability::Availability;
@@ -109,8 +109,8 @@ impl Replay {
         let table: Table = settings.parse()?;
         let path = find(&settings, &table.record);
         let remedy = "give the folder of a run, or a file of its rounds";
-        let recorded =
-            Recorded::read(&path).map_err(|error| settings.error("record", format!("{error}; {remedy}")))?;
+        let recorded = RecordedRounds::read(&path)
+            .map_err(|error| settings.error("record", format!("{error}; {remedy}")))?;
         let found = recorded.checksum();
         if table.crc32.as_ref().is_some_and(|wanted| *wanted != found) {
             let message = format!(
@@ -119,15 +119,15 @@ impl Replay {
             );
             return Err(settings.error("crc32", message));
         }
-        let n_clients = settings.facts().n_clients;
+        let n_clients = settings.context().n_clients;
         check(&recorded.rows, n_clients)
             .map_err(|message| settings.error("record", format!("{}: {message}", path.display())))?;
         // The record of the replay carries its own copy, so that it can be repeated from itself alone.
         settings.resolve("record", REPLAYED);
         settings.resolve("crc32", found);
-        let data = settings.elsewhere("data").text("kind").map(str::to_owned);
+        let data = settings.at_path("data").text("kind").map(str::to_owned);
         let membership = membership(&recorded.rows, n_clients);
-        let mut replay = Replay::new(recorded, table.impute, settings.facts().seed, n_clients);
+        let mut replay = Replay::new(recorded, table.impute, settings.context().seed, n_clients);
         if table.impute == Impute::OwnRate && replay.fleet.n_asked == 0 {
             let message = "nobody in this record was asked while it was up, so nobody has a rate; take \"answers\" or \"silent\"";
             return Err(settings.error("impute", message));
@@ -145,7 +145,7 @@ impl Replay {
         Ok((replay, membership))
     }
 
-    fn new(recorded: Recorded, impute: Impute, seed: u64, n_clients: usize) -> Replay {
+    fn new(recorded: RecordedRounds, impute: Impute, seed: u64, n_clients: usize) -> Replay {
         let mut rounds: Vec<_> = recorded.rows.iter().map(|row| Played::of(row, n_clients)).collect();
         for (row, number) in recorded.rows.iter().zip(0..) {
             for (&client, &base) in row.late.iter().zip(&row.late_base) {
@@ -266,11 +266,11 @@ impl Played {
         };
         let elapsed_s = if row.elapsed_s.is_finite() { row.elapsed_s } else { 0.0 };
         let id = |client: u32| ClientId::new(client as usize);
-        let asked = row.asked();
+        let asked = row.selected();
         let n_asked = asked.len();
         let mut told: BTreeMap<_, _> = asked.into_iter().map(|client| (id(client), Told::Silent)).collect();
         let steps: BTreeMap<_, _> = row.partial().into_iter().zip(&row.partial_steps).collect();
-        for (client, took_s) in row.answered() {
+        for (client, took_s) in row.on_time() {
             let steps = steps.get(&client).and_then(|&&steps| NonZeroU32::new(steps));
             let answer = Answered { steps, took_s: took_s.unwrap_or(elapsed_s) };
             told.insert(id(client), Told::Answered(answer));
@@ -285,8 +285,8 @@ impl Played {
 
 /// Where a record is: relative to the file in which that is written, and to the current folder where it is typed.
 fn find(settings: &Settings<'_>, record: &str) -> PathBuf {
-    match settings.error("record", "").place {
-        Some(Place::File { file, .. }) => {
+    match settings.error("record", "").origin {
+        Some(Origin::File { file, .. }) => {
             Path::new(&file).parent().map_or_else(PathBuf::new, Path::to_path_buf).join(record)
         }
         _ => PathBuf::from(record),
@@ -302,7 +302,7 @@ fn check(rows: &[Row], n_clients: usize) -> Result<(), String> {
         return Err(format!("line {} is round {}, not {at}; restore the file", at + 1, row.round));
     }
     let highest = |row: &Row| {
-        let lists = [row.up(), row.busy(), row.asked(), row.whole(), row.partial(), row.late.clone()];
+        let lists = [row.up(), row.busy(), row.selected(), row.whole(), row.partial(), row.late.clone()];
         let joined = row.joined.iter().flatten().copied();
         lists.concat().into_iter().chain(joined).max()
     };
@@ -350,7 +350,7 @@ stateless!(WasUp);
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
@@ -388,7 +388,7 @@ mod tests {
         let file = folder.path().join("world.toml").display().to_string();
         let text = format!("[world.replay]\nrecord = \"a.jsonl\"\n{settings}");
         let tree = Tree::parse(&text, &file).unwrap();
-        let facts = Facts { seed, n_clients, n_rounds: 0 };
+        let facts = BuildContext { seed, n_clients, n_rounds: 0 };
         let told = |error: SettingsError| error.to_string().replace(folder.path().to_str().unwrap(), "at");
         Replay::read(&tree.table("world", facts)).map(|(replay, _)| replay).map_err(told)
     }
@@ -444,7 +444,7 @@ mod tests {
             line(0, known).replace("\"refused\"", "\"imputed_by\":\"answers\",\"imputed\":[1],\"refused\"");
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.jsonl"), line).unwrap();
-        let recorded = Recorded::read(&folder.path().join("a.jsonl")).unwrap();
+        let recorded = RecordedRounds::read(&folder.path().join("a.jsonl")).unwrap();
         let replay = Replay::new(recorded, Impute::Silent, 1, 4);
         assert_eq!(replay.outcome(0, client(1), false), (Told::Silent, true));
         assert_eq!(replay.outcome(0, client(0), false), (answered(0, 1.0), false));

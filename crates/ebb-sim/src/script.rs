@@ -125,7 +125,7 @@ impl Script {
         after: After,
         settings: &Settings<'_>,
     ) -> Result<Script, SettingsError> {
-        let n_clients = settings.facts().n_clients;
+        let n_clients = settings.context().n_clients;
         for (number, replies) in rounds.iter().enumerate() {
             for (at, reply) in replies.iter().enumerate() {
                 let wrong =

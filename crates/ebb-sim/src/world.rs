@@ -183,7 +183,7 @@ pub(crate) fn check_seconds(settings: &Settings<'_>, key: &str, value_s: f64) ->
 impl World {
     /// Reads the `[world]` table, for the clients of this data.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
-        if settings.inner("replay").written() {
+        if settings.inner("replay").is_written() {
             return World::of_record(settings);
         }
         let table: Table = settings.parse_without(&["availability", "work", "churn", "link"])?;
@@ -195,7 +195,7 @@ impl World {
                 }
                 None
             }
-            Some(_) if inner.written() => {
+            Some(_) if inner.is_written() => {
                 return Err(
                     settings.error("script", "a script says who is up; leave out [world.availability]")
                 );
@@ -228,12 +228,12 @@ impl World {
         let work = build(work::ALL, &settings.inner("work"), Some("complete"))?;
         let inner = settings.inner("link");
         let link: Box<dyn Link> = match table.upload_s {
-            Some(_) if inner.written() => {
+            Some(_) if inner.is_written() => {
                 let message = "[world.link] says how long sending takes; leave out one of them";
                 return Err(settings.error("upload_s", message));
             }
             Some(upload_s) => Box::new(Constant::new(settings, upload_s)?),
-            None if inner.written() => build(link::ALL, &inner, Some("constant"))?,
+            None if inner.is_written() => build(link::ALL, &inner, Some("constant"))?,
             None => {
                 settings.resolve("upload_s", 1.0);
                 Box::new(Constant { upload_s: 1.0 })
@@ -275,7 +275,7 @@ impl World {
             work,
             link,
             speed: Speed {
-                seed: settings.facts().seed,
+                seed: settings.context().seed,
                 step_s: table.step_s.get(),
                 spread: table.speed_spread.get(),
             },
@@ -301,7 +301,7 @@ impl World {
             outages: Vec::new(),
             work: Box::new(Complete {}),
             link: Box::new(Constant { upload_s: 0.0 }),
-            speed: Speed { seed: settings.facts().seed, step_s: 0.0, spread: 0.0 },
+            speed: Speed { seed: settings.context().seed, step_s: 0.0, spread: 0.0 },
             deadline_s: table.deadline_s.map_or(f64::INFINITY, Positive::get),
             patience_s,
             when_waited_for: WhenWaitedFor::Never,

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use ebb_round::{Bits, ClientId, Stream};
-use ebb_settings::{Facts, Tree, find};
+use ebb_settings::{BuildContext, Tree, find};
 use ebb_sim::trace::{Numbering, Playback, Reading, Rules, Trace};
 use ebb_sim::{World, link};
 use ebb_train::data;
@@ -85,8 +85,8 @@ fn read_members(path: &Path) -> Result<(), String> {
         path.display()
     );
     let tree = Tree::parse(&text, "a.toml").unwrap();
-    let task = data::build(&tree.table("data", Facts::default())).unwrap();
-    let facts = Facts { n_clients: task.n_clients(), ..Facts::default() };
+    let task = data::build(&tree.table("data", BuildContext::default())).unwrap();
+    let facts = BuildContext { n_clients: task.n_clients(), ..BuildContext::default() };
     let built = World::build(&tree.table("world", facts), task.as_ref());
     built.map(drop).map_err(|error| without_setting(&error.to_string(), path))
 }
@@ -94,7 +94,7 @@ fn read_members(path: &Path) -> Result<(), String> {
 fn read_link(kind: &str, path: &Path) -> Result<(), String> {
     let text = format!("[world.link]\nkind = \"{kind}\"\nfile = '{}'", path.display());
     let tree = Tree::parse(&text, "a.toml").unwrap();
-    let settings = tree.table("world.link", Facts::default());
+    let settings = tree.table("world.link", BuildContext::default());
     let entry = find(link::ALL, &settings, None).unwrap();
     let link = (entry.build)(&settings).map_err(|error| without_setting(&error.to_string(), path))?;
     assert!((0..10).all(|number| link.upload_s(number, ClientId::new(number as usize), 1000) > 0.0));

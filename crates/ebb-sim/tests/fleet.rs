@@ -7,7 +7,7 @@ use ebb_round::{
     Amount, Assignment, Census, ClientId, Cost, Fleet, FleetError, Job, Loader, LocalRule, LocalRun, Parcel,
     RoundNo, Saver, State, StepRule, Update, UpdateSink, Wait, Work,
 };
-use ebb_settings::{Facts, SettingsError, Tree};
+use ebb_settings::{BuildContext, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::data;
@@ -64,7 +64,7 @@ fn built_of(data: &str, world: &str) -> Result<Trial, SettingsError> {
     let text =
         format!("[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]{data}\n[world]\n{world}");
     let tree = Tree::parse(&text, "test").unwrap();
-    let mut facts = Facts { seed: 1, ..Facts::default() };
+    let mut facts = BuildContext { seed: 1, ..BuildContext::default() };
     let task = data::build(&tree.table("data", facts)).unwrap();
     facts.n_clients = task.n_clients();
     let world = World::build(&tree.table("world", facts), task.as_ref())?;
@@ -338,9 +338,9 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
 #[test]
 fn probes_over_a_few_samples_are_drawn_anew_every_round() {
     let tree = Tree::parse("[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 40", "test").unwrap();
-    let facts = Facts { seed: 1, ..Facts::default() };
+    let facts = BuildContext { seed: 1, ..BuildContext::default() };
     let task = data::build(&tree.table("data", facts)).unwrap();
-    let facts = Facts { n_clients: 3, ..facts };
+    let facts = BuildContext { n_clients: 3, ..facts };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
     let losses = |samples, number| {
         let world = World::build(&tree.table("world", facts), task.as_ref()).unwrap();
@@ -769,7 +769,7 @@ fn true_chances_are_known_where_they_are_always_the_same() {
             "a.toml",
         )
         .unwrap();
-        let facts = Facts { n_clients: 10, n_rounds: 20, ..Facts::default() };
+        let facts = BuildContext { n_clients: 10, n_rounds: 20, ..BuildContext::default() };
         let task = data::build(&tree.table("data", facts)).unwrap();
         World::build(&tree.table("world", facts), task.as_ref()).unwrap().oracle_chances(10).len()
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 use ebb_round::{Bits, ClientId, Stream};
-use ebb_settings::{DATA_VARIABLE, Facts, Tree};
+use ebb_settings::{BuildContext, DATA_VARIABLE, Tree};
 use ebb_sim::Availability;
 use ebb_sim::trace::{After, Beyond, ENTRY, Numbering, Playback, Reading, Recorder, Repairs, Rules, Trace};
 use ebb_train::read::data_folder;
@@ -305,7 +305,7 @@ fn parquet_and_compressed_files_are_read() {
 
 fn availability(text: &str, n_clients: usize) -> Result<Box<dyn Availability>, String> {
     let tree = Tree::parse(&format!("[world.availability]\n{text}"), "a.toml").unwrap();
-    let facts = Facts { seed: 9, n_clients, n_rounds: 0 };
+    let facts = BuildContext { seed: 9, n_clients, n_rounds: 0 };
     (ENTRY.build)(&tree.table("world.availability", facts)).map_err(|error| error.to_string())
 }
 
@@ -537,7 +537,7 @@ fn times_beyond_what_can_be_told_apart_are_refused() {
         let path = file("times.csv", b"client,from,to\n0,0,10\n");
         let text = format!("[world.availability]\nfile = '{}'\n{rest}", path.display());
         let tree = Tree::parse(&text, "a.toml").unwrap();
-        let facts = Facts { seed: 9, n_clients: 1, n_rounds };
+        let facts = BuildContext { seed: 9, n_clients: 1, n_rounds };
         let error = (ENTRY.build)(&tree.table("world.availability", facts)).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     };

@@ -336,7 +336,7 @@ mod tests {
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 200\ntest_share = 0.5\n\
                     [evaluate]\nper_class = true\ntop_k = [1, 3, 10]";
         let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
-        let facts = ebb_settings::Facts { seed: 4, ..ebb_settings::Facts::default() };
+        let facts = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
         let task = crate::data::build(&tree.table("data", facts)).unwrap();
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
         let model = model(task.as_ref());
@@ -369,7 +369,7 @@ mod tests {
 
     fn build(text: &str) -> Result<(Arc<dyn Task>, Evaluation), String> {
         let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
-        let facts = ebb_settings::Facts { seed: 4, ..ebb_settings::Facts::default() };
+        let facts = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
         let task = crate::data::build(&tree.table("data", facts)).unwrap();
         let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref());
         evaluation.map(|evaluation| (task, evaluation)).map_err(|error| error.to_string())

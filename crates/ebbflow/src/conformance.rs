@@ -8,8 +8,8 @@ use std::path::Path;
 use ebb_cli::assemble::Assembled;
 use ebb_methods::objective::{arrivals, departures};
 use ebb_methods::{Method, Registry};
-use ebb_record::{FileShelf, Row};
-use ebb_settings::{Facts, Place, Tree};
+use ebb_record::{Row, SpillFile};
+use ebb_settings::{BuildContext, Origin, Tree};
 
 const ROUNDS: usize = 8;
 const N_CLIENTS: usize = 5;
@@ -93,7 +93,7 @@ pub fn check(registry: &Registry) -> Vec<String> {
 fn needs_oracle_chances(registry: &Registry, subject: &Subject) -> bool {
     let trial = Trial { registry, subject, world: "", n_clients: N_CLIENTS, everybody: false };
     let tree = registry.with_recipe(trial.settings()).expect("subjects name recipes of the registry");
-    let facts = Facts { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
+    let facts = BuildContext { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
     let roles = registry.build(&tree, facts);
     let roles = roles.unwrap_or_else(|error| does_not_build(subject, &error));
     roles.selector.needs_oracle_probabilities() || roles.aggregator.needs_oracle_probabilities()
@@ -114,15 +114,15 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for recipe in &registry.recipes {
         let mut settings = Tree::default();
-        settings.put("recipe", recipe.name, Place::Recipe(recipe.name.to_owned()));
+        settings.set_value("recipe", recipe.name, Origin::Recipe(recipe.name.to_owned()));
         // What a recipe leaves open is filled from the example of the method it names.
-        let named = Tree::of_recipe(recipe.name, recipe.settings);
+        let named = Tree::from_recipe(recipe.name, recipe.settings);
         for method in registry.methods() {
             if named.text(&format!("{}.kind", method.role)) == Some(method.name) {
-                settings.lay_over(example(method.role, method.name, method.example));
+                settings.overlay(example(method.role, method.name, method.example));
             }
         }
-        settings.lay_over(named);
+        settings.overlay(named);
         subjects.push(Subject {
             name: format!("recipe {}", recipe.name),
             settings,
@@ -130,8 +130,8 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         });
     }
     for Method { role, name, example: text, .. } in registry.methods() {
-        let mut settings = Tree::of_recipe("conformance", "[select]\nkind = \"everyone\"");
-        settings.lay_over(example(role, name, text));
+        let mut settings = Tree::from_recipe("conformance", "[select]\nkind = \"everyone\"");
+        settings.overlay(example(role, name, text));
         subjects.push(Subject { name: format!("{role} {name}"), settings, only_participation: false });
     }
     // What the objective does with those that come and go, with every role that looks at updates.
@@ -144,8 +144,8 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
             ("last-update", "[substitute]\nkind = \"last-update\"\n[aggregate]\nkind = \"share\""),
         ] {
             let around = format!("[select]\nkind = \"everyone\"\n{around}");
-            let mut settings = Tree::of_recipe("conformance", &around);
-            settings.lay_over(example(&format!("objective.{part}"), name, text));
+            let mut settings = Tree::from_recipe("conformance", &around);
+            settings.overlay(example(&format!("objective.{part}"), name, text));
             let name = format!("objective.{part} {name} with {with}");
             subjects.push(Subject { name, settings, only_participation: false });
         }
@@ -154,7 +154,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     let bounded = "[clip]\nnorm = 2.0\nbeside = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
     let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
     for (name, beside) in [("clip", ""), ("clip with scaffold", control)] {
-        let settings = Tree::of_recipe("conformance", &format!("{bounded}{beside}"));
+        let settings = Tree::from_recipe("conformance", &format!("{bounded}{beside}"));
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     // What none of the examples has.
@@ -179,7 +179,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         ("mimic, on a shelf in half the space", on_a_shelf("mimic", "f16")),
         ("afl-cs, on a shelf", on_a_shelf("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
     ] {
-        let settings = Tree::of_recipe("conformance", &settings);
+        let settings = Tree::from_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     subjects
@@ -197,7 +197,7 @@ fn on_a_shelf(kind: &str, precision: &str) -> String {
 }
 
 fn example(table: &str, name: &str, text: &str) -> Tree {
-    Tree::of_recipe(name, &format!("[{table}]\nkind = \"{name}\"\n{text}"))
+    Tree::from_recipe(name, &format!("[{table}]\nkind = \"{name}\"\n{text}"))
 }
 
 /// A subject in a world.
@@ -278,33 +278,33 @@ impl Trial<'_> {
         };
         let text = format!("[run]\nrounds = {ROUNDS}\n{local}\n{data}[world]\n{}", self.world);
         let mut tree = Tree::parse(&text, "conformance").expect("scenarios are TOML");
-        tree.lay_over(self.subject.settings.clone());
+        tree.overlay(self.subject.settings.clone());
         let number = |clients: usize| i64::try_from(clients).expect("few clients");
-        let place = || Place::Recipe("conformance".to_owned());
-        tree.put("data.clients", number(self.n_clients), place());
+        let place = || Origin::Recipe("conformance".to_owned());
+        tree.set_value("data.clients", number(self.n_clients), place());
         // Periods end, buffers fill and cuts are made within the few rounds there are.
         for (key, value) in [("server.every", 3), ("aggregate.cut_off", 2), ("aggregate.buffer", 2)] {
             if tree.has(key) && !self.everybody {
-                tree.put(key, value, place());
+                tree.set_value(key, value, place());
             }
         }
         if tree.has("select.cohort") {
             // Some are left out, so that chance matters; all are needed to compare with FedAvg.
             let cohort = if self.everybody { self.n_clients } else { self.n_clients.div_ceil(2) };
-            tree.put("select.cohort", number(cohort), place());
+            tree.set_value("select.cohort", number(cohort), place());
             if tree.has("select.candidates") {
-                tree.put("select.candidates", number((cohort + 1).min(self.n_clients)), place());
+                tree.set_value("select.candidates", number((cohort + 1).min(self.n_clients)), place());
             }
             if tree.has("select.groups") {
-                tree.put("select.groups", number(2.min(self.n_clients)), place());
+                tree.set_value("select.groups", number(2.min(self.n_clients)), place());
             }
             if tree.has("select.adaptive") && !labelled {
                 // Nobody is right or wrong about a parabola.
                 tree.remove("select.adaptive");
-                tree.put("select.chance", 0.5, place());
+                tree.set_value("select.chance", 0.5, place());
             }
             if tree.has("select.among_share") {
-                tree.put("select.among_share", if self.everybody { 1.0 } else { 0.7 }, place());
+                tree.set_value("select.among_share", if self.everybody { 1.0 } else { 0.7 }, place());
             }
         }
         tree
@@ -315,7 +315,7 @@ impl Trial<'_> {
         let threads = NonZeroUsize::new(threads).expect("at least one thread");
         let mut run = Assembled::new(self.registry, tree, Path::new(""), threads)
             .unwrap_or_else(|error| does_not_build(self.subject, &error));
-        run.engine.set_spill_store(Box::new(FileShelf::new(&std::env::temp_dir())));
+        run.engine.set_spill_store(Box::new(SpillFile::new(&std::env::temp_dir())));
         run
     }
 }
@@ -337,7 +337,7 @@ fn differs_from_fedavg(registry: &Registry, subject: &Subject, n_clients: usize)
         |subject: &Subject| Trial { registry, subject, world: "", n_clients, everybody: true }.run(1).0.model;
     let plain = Subject {
         name: "FedAvg".to_owned(),
-        settings: Tree::of_recipe(
+        settings: Tree::from_recipe(
             "conformance",
             "[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"mean\"",
         ),

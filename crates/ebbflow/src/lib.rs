@@ -39,6 +39,8 @@ pub use ebb_methods::{Addition, Recipe, Registry};
 pub use ebb_net as net;
 pub use ebb_record as record;
 pub use ebb_round::*;
-pub use ebb_settings::{Chance, Entry, Facts, NonNegative, Positive, Settings, SettingsError, Share, Tree};
+pub use ebb_settings::{
+    BuildContext, Entry, NonNegative, Positive, Probability, Settings, SettingsError, Share, Tree,
+};
 pub use ebb_sim as sim;
 pub use ebb_train as train;

@@ -9,7 +9,7 @@ use std::path::Path;
 use ebb_cli::assemble::{Assembled, read_settings};
 use ebb_methods::Registry;
 use ebb_record::Row;
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_train::read::data_folder;
 
 /// The settings of one method of the shipped grid; `None` without the recorded traces, which CI must have.
@@ -24,9 +24,9 @@ fn settings(method: usize) -> Option<Tree> {
     let own = tree.subtree(&format!("grid.method[{method}]"));
     let mut tree = tree;
     tree.remove("grid");
-    tree.lay_over(own);
+    tree.overlay(own);
     tree.remove("name");
-    assert_eq!(tree.table("run", Facts::default()).number("rounds"), Some(200.0));
+    assert_eq!(tree.table("run", BuildContext::default()).number("rounds"), Some(200.0));
     Some(tree)
 }
 

@@ -31,7 +31,7 @@ fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
 /// How many samples each client holds.
 fn samples(file: &Path) -> Vec<u32> {
     let tree = ebbflow::cli::assemble::read_settings(file, &[], None).unwrap().0;
-    let facts = ebbflow::Facts { seed: 1, ..ebbflow::Facts::default() };
+    let facts = ebbflow::BuildContext { seed: 1, ..ebbflow::BuildContext::default() };
     let task = ebbflow::train::data::build(&tree.table("data", facts)).unwrap();
     (0..task.n_clients()).map(|idx| task.samples(ebbflow::ClientId::new(idx))).collect()
 }

@@ -267,7 +267,7 @@ fn fast_goes_with_all_other_methods() {
         if with.starts_with("local ") {
             tree.remove("local");
         }
-        tree.lay_over(Tree::parse(&text, "b").unwrap());
+        tree.overlay(Tree::parse(&text, "b").unwrap());
         let mut run = Assembled::new(&registry, tree, Path::new(""), NonZeroUsize::MIN)
             .unwrap_or_else(|error| panic!("{with}: {error}"));
         let mut snapshots = 0.0;
@@ -305,7 +305,7 @@ batch = 10
 #[test]
 fn running_statistics_stay_what_they_are() {
     for recipe in Registry::standard().recipes {
-        let named = Tree::of_recipe(recipe.name, recipe.settings);
+        let named = Tree::from_recipe(recipe.name, recipe.settings);
         let select = match named.text("select.kind") {
             Some("everyone") => "",
             // These ask for what this world or this task does not have.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ebb_methods::Registry;
 use ebb_round::gram::{Pairs, gram};
 use ebb_round::{Census, ClientId, ClientUpdate, Parcel, Responses, Round, RoundNo, Shares, Stream};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
@@ -195,7 +195,7 @@ fn clustered(
         ),
         "bench",
     )?;
-    let facts = Facts { seed: 1, n_clients, n_rounds: 100 };
+    let facts = BuildContext { seed: 1, n_clients, n_rounds: 100 };
     let mut friend = Registry::standard().build(&tree, facts)?.substitution;
     let mut census = Census::new();
     (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));

@@ -95,7 +95,7 @@ fn run(command: &mut std::process::Command) -> Result<(), Box<dyn Error>> {
 
 fn read_all(cells: &Path) -> Result<(), Box<dyn Error>> {
     for cell in std::fs::read_dir(cells)? {
-        for row in RunFolder::open(&cell?.path())?.each_row()? {
+        for row in RunFolder::open(&cell?.path())?.iter_rows()? {
             std::hint::black_box(row?);
         }
     }

@@ -13,7 +13,7 @@ use ebb_round::{
     Assignment, Census, ClientId, Cohort, Cost, Engine, Fleet, FleetError, Job, Loader, Probes, Report,
     ResponseInfo, Round, RoundNo, RunContext, Saver, Selector, State, StateError, Update, UpdateSink, Wait,
 };
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{NoEvaluation, StubTask, Task};
@@ -171,7 +171,7 @@ fn timed_run(
          [aggregate]\nkind = \"mean\"\n"
     );
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;
-    let facts = Facts { seed: SEED, n_clients: n_enrolled, n_rounds };
+    let facts = BuildContext { seed: SEED, n_clients: n_enrolled, n_rounds };
     let tree = Tree::parse(&text, "bench")?;
     let task = Arc::new(StubTask::sized(n_enrolled, N_PARAMS));
     let world = World::build(&tree.table("world", facts), task.as_ref())?;
@@ -211,7 +211,7 @@ fn timed_run(
         clock.time(Part::Record, || {
             let row = Row::new(engine.census(), &outcome, None);
             writer.append(&row)?;
-            writer.wall(outcome.number, round_began.elapsed().as_secs_f64())
+            writer.add_wall_time(outcome.number, round_began.elapsed().as_secs_f64())
         })?;
         if engine.next().is_multiple_of(CHECKPOINT_EVERY) {
             clock.time(Part::Checkpoint, || writer.checkpoint(&saved(&engine, &fleet)))?;

@@ -11,7 +11,7 @@ use ebb_round::{
     Bits, Census, ClientId, ClientUpdate, Cohort, Loader, Parcel, Probes, Report, Responses, Round, RoundNo,
     Saver, Selector, Shares, Stream, Update,
 };
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
@@ -156,7 +156,7 @@ fn built(n_clients: usize, cohort: usize, quota: f64) -> Result<Box<dyn Selector
     let text = format!(
         "[select]\nkind = \"e3cs\"\ncohort = {cohort}\nquota = {quota:?}\n[local]\nrate = 0.1\nsteps = 1"
     );
-    let facts = Facts { seed: 1, n_clients, n_rounds: 1000 };
+    let facts = BuildContext { seed: 1, n_clients, n_rounds: 1000 };
     Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, facts)?.selector)
 }
 

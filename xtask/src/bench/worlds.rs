@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_sim::{Roll, World};
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, B
     let (mut round_ms, mut bytes_per_client) = (Vec::new(), None);
     for n_clients in SIZES {
         let task = Arc::new(StubTask::sized(n_clients, 1));
-        let facts = Facts { seed: 1, n_clients, n_rounds: n_rounds as u32 };
+        let facts = BuildContext { seed: 1, n_clients, n_rounds: n_rounds as u32 };
         let tree = Tree::parse(text, "bench")?;
         let before = memory_bytes("VmRSS");
         let world = World::build(&tree.table("world", facts), task.as_ref())?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ebb_cli::assemble::{Assembled, read_settings};
 use ebb_methods::Registry;
-use ebb_settings::{Place, Tree};
+use ebb_settings::{Origin, Tree};
 
 use super::{files_below, none};
 use crate::workspace;
@@ -57,10 +57,10 @@ fn last_cell(grid: &Tree) -> Tree {
         (0, recipes) => {
             let name =
                 grid.text(&format!("grid.recipes[{}]", recipes - 1)).expect("recipes are names").to_owned();
-            tree.put("recipe", name, Place::Flag("grid.recipes".to_owned()));
+            tree.set_value("recipe", name, Origin::Flag("grid.recipes".to_owned()));
         }
         (methods, _) => {
-            tree.lay_over(grid.subtree(&format!("grid.method[{}]", methods - 1)));
+            tree.overlay(grid.subtree(&format!("grid.method[{}]", methods - 1)));
             tree.remove("name");
         }
     }

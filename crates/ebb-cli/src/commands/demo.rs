@@ -18,8 +18,8 @@ const GRID: &str = include_str!("../../../../experiments/demo.toml");
 
 pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
     let mut tree = Tree::parse(GRID, "demo.toml").expect("the demo's grid is part of the program");
-    tree.find_data_in(args.how.place.data.as_deref());
-    tree.set_all(&args.changes.set)?;
+    tree.set_data_folder(args.how.place.data.as_deref());
+    tree.set_all_from_flags(&args.changes.set)?;
     let folder = args.out.clone().unwrap_or_else(|| PathBuf::from("runs/demo"));
     let grid = Grid::new(&tree, Path::new(""), &folder)?;
     if !args.how.json {

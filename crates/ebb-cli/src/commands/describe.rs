@@ -34,7 +34,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 }
                 say(&format!("recipe = \"{}\" stands for", named.name))?;
                 say(&indent(&named.example, 4))?;
-                let chosen = Tree::of_recipe(named.name, &named.example);
+                let chosen = Tree::from_recipe(named.name, &named.example);
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
                 say(&format!("roles it does not name: {}", others.join(", ")))?;
@@ -57,7 +57,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
                 let usual = ROLES.iter().find(|(role, _)| *role == table).map(|(_, kind)| *kind);
                 let takes = |recipe: &&Recipe| {
-                    let chosen = Tree::of_recipe(recipe.name, recipe.settings);
+                    let chosen = Tree::from_recipe(recipe.name, recipe.settings);
                     chosen.text(&format!("{table}.kind")).or(usual) == Some(named.name)
                 };
                 let takers: Vec<_> =

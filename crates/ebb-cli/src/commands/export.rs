@@ -59,12 +59,12 @@ fn export_run(run: &RunFolder, format: Format, to: &Path) -> Result<(), CliError
     make_folder_of(to)?;
     match format {
         Format::Csv => {
-            let notes = ebb_record::note_names(run.each_row()?)?;
-            ebb_record::write_csv(run.each_row()?, &notes, to)?;
+            let notes = ebb_record::metric_names(run.iter_rows()?)?;
+            ebb_record::write_csv(run.iter_rows()?, &notes, to)?;
         }
-        Format::Parquet => ebb_record::write_parquet(run.each_row()?, to)?,
+        Format::Parquet => ebb_record::write_parquet(run.iter_rows()?, to)?,
         Format::Json => ebb_record::write_json(run, &settings(run)?, to)?,
-        Format::Jsonl => ebb_record::write_json_lines(run.each_row()?, to)?,
+        Format::Jsonl => ebb_record::write_json_lines(run.iter_rows()?, to)?,
         Format::Tensorboard => write_events(run, to)?,
         Format::Markdown => write_file(to, markdown(&tables_of_run(run)?).as_bytes())?,
         Format::Latex => write_file(to, latex(&tables_of_run(run)?).as_bytes())?,

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ebb_plot::{HeatMap, PlotError, Size, Svg, Theme};
-use ebb_record::{FriendPair, RunFolder};
+use ebb_record::{RunFolder, SimilarityPair};
 use ebb_report::friends::matrix;
 use ebb_round::ClientId;
-use ebb_settings::Facts;
+use ebb_settings::BuildContext;
 use serde::Serialize;
 
 use crate::CliError;
@@ -27,7 +27,7 @@ const BEST: usize = 3;
 pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
     let run = RunFolder::open(&args.run)?;
     let round = round(&run, args)?;
-    let friends = run.friends(round)?;
+    let friends = run.similarities(round)?;
     let (clusters, notes) = match clusters(&args.run, args.place.data.as_deref()) {
         Ok(clusters) => (clusters, Vec::new()),
         Err(error) => (Vec::new(), vec![format!("true clusters are not known here: {error}")]),
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
 /// cluster are than two of two; `None` where nobody was compared, or true clusters are not known.
 pub(crate) fn likeness(folder: &Path, data: Option<&Path>) -> Result<Option<(f64, f64)>, CliError> {
     let run = RunFolder::open(folder)?;
-    let Some(&last) = run.friends_rounds()?.last() else { return Ok(None) };
-    let circle = Circle::new(last, run.friends(last)?, &clusters(folder, data)?, Vec::new());
+    let Some(&last) = run.similarity_rounds()?.last() else { return Ok(None) };
+    let circle = Circle::new(last, run.similarities(last)?, &clusters(folder, data)?, Vec::new());
     let found = circle.oracle.and_then(|oracle| {
         let share = oracle.told_apart as f64 / oracle.told_apart_of as f64;
         Some((share, oracle.mean_inside? - oracle.mean_between?))
@@ -60,7 +60,7 @@ pub(crate) fn likeness(folder: &Path, data: Option<&Path>) -> Result<Option<(f64
 
 /// After how many rounds the friends are wanted, if there are any.
 fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
-    let (rounds, name) = (run.friends_rounds()?, args.run.display());
+    let (rounds, name) = (run.similarity_rounds()?, args.run.display());
     let Some(&last) = rounds.last() else {
         let how = "recipe = \"fl-fdms\", or substitute.kind = \"friend\"";
         let why = if run.summary()?.is_some() {
@@ -90,7 +90,7 @@ fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
 fn clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
     let tree = read_to_look(run, &[], place, None)?;
     let seed = u64::from(planned(&tree)?.0);
-    let task = crate::tasks::build(&tree.table("data", Facts { seed, ..Facts::default() }))?;
+    let task = crate::tasks::build(&tree.table("data", BuildContext { seed, ..BuildContext::default() }))?;
     Ok((0..task.n_clients()).map_while(|idx| task.oracle_cluster(ClientId::new(idx))).collect())
 }
 
@@ -106,7 +106,7 @@ struct Circle {
     clients: Vec<Client>,
     notes: Vec<String>,
     #[serde(skip)]
-    pairs: Vec<FriendPair>,
+    pairs: Vec<SimilarityPair>,
 }
 
 #[derive(Debug, Serialize)]
@@ -145,7 +145,7 @@ struct Oracle {
 }
 
 impl Circle {
-    fn new(round: u32, mut pairs: Vec<FriendPair>, clusters: &[u32], notes: Vec<String>) -> Self {
+    fn new(round: u32, mut pairs: Vec<SimilarityPair>, clusters: &[u32], notes: Vec<String>) -> Self {
         let pairs_met = pairs.len();
         // What diverged is as good as never seen.
         pairs.retain(|pair| pair.similarity.is_finite());
@@ -153,7 +153,8 @@ impl Circle {
         let mut friends: BTreeMap<u32, Vec<Friend>> = BTreeMap::new();
         for pair in &pairs {
             for (one, other) in [(pair.client, pair.other), (pair.other, pair.client)] {
-                let FriendPair { similarity, met, last_met, .. } = *pair;
+                let SimilarityPair { similarity, n_shared_rounds: met, last_shared_round: last_met, .. } =
+                    *pair;
                 let friend =
                     Friend { client: other, similarity, met, last_met, oracle_cluster: cluster(other) };
                 friends.entry(one).or_default().push(friend);

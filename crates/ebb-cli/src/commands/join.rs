@@ -9,7 +9,7 @@ use ebb_exec::{DEFAULT_TIMEOUT, ExternalTask};
 use ebb_methods::Registry;
 use ebb_net::client::{self, Invitation, JoinError, Joining, Left, Limits, TaskTrainer, Trainer, Until};
 use ebb_round::ClientId;
-use ebb_settings::{Facts, SettingsError, Tree};
+use ebb_settings::{BuildContext, SettingsError, Tree};
 use tokio::sync::watch;
 
 use crate::CliError;
@@ -91,8 +91,8 @@ fn gave_up(error: &JoinError, stays_wrong: bool) -> CliError {
 /// What the server says, as settings.
 fn given(invitation: &Invitation) -> Result<Tree, CliError> {
     // Whom a server asks is no client's concern, but roles are built together.
-    let mut tree = Tree::of_recipe("join", "[select]\nkind = \"everyone\"");
-    tree.lay_over(invited::heeded(&invitation.settings)?);
+    let mut tree = Tree::from_recipe("join", "[select]\nkind = \"everyone\"");
+    tree.overlay(invited::heeded(&invitation.settings)?);
     Ok(tree)
 }
 
@@ -107,7 +107,7 @@ fn with_worker(
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
     let task = ExternalTask::for_client(slice, invitation.layout.clone(), command.to_vec(), timeout)
         .map_err(CliError::Unavailable)?;
-    let facts = Facts { seed: invitation.seed, n_clients: slice.idx() + 1, ..Facts::default() };
+    let facts = BuildContext { seed: invitation.seed, n_clients: slice.idx() + 1, ..BuildContext::default() };
     let roles = registry.build(&given(invitation)?, facts)?;
     if let Some(lack) = lack(&task, &roles.local.step_features()) {
         return Err(CliError::Usage(lack));
@@ -153,10 +153,10 @@ fn trainer(
     slice: Option<u32>,
 ) -> Result<Box<dyn Trainer>, CliError> {
     let mut tree = given(invitation)?;
-    tree.find_data_in(place);
-    tree.set_all(set)?;
+    tree.set_data_folder(place);
+    tree.set_all_from_flags(set)?;
     check_own(&tree, set)?;
-    let mut facts = Facts { seed: invitation.seed, ..Facts::default() };
+    let mut facts = BuildContext { seed: invitation.seed, ..BuildContext::default() };
     let task = crate::tasks::build(&tree.table("data", facts)).map_err(|error| unread(&tree, error))?;
     facts.n_clients = task.n_clients();
     let (ours, theirs) = (task.layout(), &invitation.layout);

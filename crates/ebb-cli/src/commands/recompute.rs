@@ -21,7 +21,7 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     let record = RunFolder::open(folder)?;
     let (tree, base) = read_settings(folder, &[], args.place.data.as_deref())?;
     if !tree.has("serve.keep_updates")
-        || tree.table("serve", ebb_settings::Facts::default()).flag("keep_updates") != Some(true)
+        || tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") != Some(true)
     {
         return Err(wrong("its updates were not kept; that takes serve.keep_updates = true".to_owned()));
     }
@@ -37,7 +37,7 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
         run.evaluator = Judge::Clients(recalled.judge(run.evaluator.every(), run.run.rounds.get()));
     }
     let (mut n_rounds, mut n_answers) = (0_u64, 0_u64);
-    for row in record.each_row()? {
+    for row in record.iter_rows()? {
         let row = row?;
         let (again, _) = play(&mut run)?;
         let line = |row| serde_json::to_string(row).expect("lists, texts and numbers always make JSON");

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use ebb_methods::{Registry, registry};
-use ebb_record::{Recorded, RunFolder};
-use ebb_settings::{Place, Tree};
+use ebb_record::{RecordedRounds, RunFolder};
+use ebb_settings::{Origin, Tree};
 
 use crate::CliError;
 use crate::args::Replay;
@@ -37,11 +37,11 @@ pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
     // A file would be taken for a configuration.
     let record = RunFolder::open(&args.record)?;
     let (tree, base) = read_settings(&args.record, &[], args.how.place.data.as_deref())?;
-    let reckoned = tree.table("serve", ebb_settings::Facts::default()).number("clients");
+    let reckoned = tree.table("serve", ebb_settings::BuildContext::default()).number("clients");
     let mut tree = settings(registry, tree, args)?;
-    let n_rounds = Recorded::read(record.folder())?.rows.len();
-    tree.put("run.rounds", n_rounds as i64, typed(args));
-    tree.set_all(&args.changes.set)?;
+    let n_rounds = RecordedRounds::read(record.folder())?.rows.len();
+    tree.set_value("run.rounds", n_rounds as i64, typed(args));
+    tree.set_all_from_flags(&args.changes.set)?;
     put_seed(&mut tree, args.seed);
     draw_by_seed(&mut tree, args)?;
     let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
@@ -76,14 +76,14 @@ fn draw_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
         note(&format!("{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"));
     }
     if !is_there || args.seed.is_some() {
-        tree.put("run.draws_by", "seed", typed(args));
+        tree.set_value("run.draws_by", "seed", typed(args));
     }
     Ok(())
 }
 
 /// What stands for everything that the command itself says.
-fn typed(args: &Replay) -> Place {
-    Place::Flag(format!("replay {}", args.record.display()))
+fn typed(args: &Replay) -> Origin {
+    Origin::Flag(format!("replay {}", args.record.display()))
 }
 
 /// The record's settings with its clients replaced by what is known of them, and its recipe by the one that is asked for.
@@ -93,14 +93,18 @@ fn settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, 
     let limits = tree.subtree(around);
     ["serve", "swarm", "world"].into_iter().for_each(|table| tree.remove(table));
     for key in ["deadline_s", "patience_s"] {
-        let number = limits.table("", ebb_settings::Facts::default()).number(key);
+        let number = limits.table("", ebb_settings::BuildContext::default()).number(key);
         if let Some(number) = number {
-            tree.put(&format!("world.{key}"), number, typed(args));
+            tree.set_value(&format!("world.{key}"), number, typed(args));
         }
     }
-    tree.put("world.replay.record", args.record.display().to_string(), typed(args));
+    tree.set_value("world.replay.record", args.record.display().to_string(), typed(args));
     let rule = args.impute.to_possible_value().expect("none is hidden");
-    tree.put("world.replay.impute", rule.get_name(), Place::Flag(format!("--impute {}", rule.get_name())));
+    tree.set_value(
+        "world.replay.impute",
+        rule.get_name(),
+        Origin::Flag(format!("--impute {}", rule.get_name())),
+    );
     if let Some(recipe) = &args.recipe {
         put_recipe(registry, &mut tree, recipe)?;
     }
@@ -109,20 +113,20 @@ fn settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, 
 
 /// Takes the recipe instead of the record's methods. How clients train stays, and how many are asked where the recipe lets that be said.
 fn put_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), CliError> {
-    let flag = Place::Flag(format!("--recipe {recipe}"));
-    let cohort = tree.table("select", ebb_settings::Facts::default()).number("cohort");
+    let flag = Origin::Flag(format!("--recipe {recipe}"));
+    let cohort = tree.table("select", ebb_settings::BuildContext::default()).number("cohort");
     let before = tree.text("local.kind").unwrap_or("sgd").to_owned();
     let others = registry::ROLES.map(|(role, _)| role).into_iter().filter(|role| *role != "local");
     others.for_each(|role| tree.remove(role));
-    tree.put("recipe", recipe, flag.clone());
+    tree.set_value("recipe", recipe, flag.clone());
     let mut alone = Tree::default();
-    alone.put("recipe", recipe, flag.clone());
+    alone.set_value("recipe", recipe, flag.clone());
     let alone = registry.with_recipe(alone)?;
     let kind = |role: &str, default: &str| alone.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
     let (selector, local) = (kind("select", "uniform"), kind("local", "sgd"));
     if local != before {
         // Only what every way to train knows.
-        let own: toml::Table = tree.subtree("local").written().parse().expect("it was just written");
+        let own: toml::Table = tree.subtree("local").to_toml().parse().expect("it was just written");
         let others = own.keys().filter(|key| !COMMON.contains(&key.as_str()));
         others.for_each(|key| tree.remove(&format!("local.{key}")));
     }
@@ -130,7 +134,7 @@ fn put_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), 
         method.role == "select" && method.name == selector && method.example.contains("cohort = ")
     };
     if let Some(cohort) = cohort.filter(|_| registry.methods().iter().any(takes_cohort)) {
-        tree.put("select.cohort", cohort as i64, flag);
+        tree.set_value("select.cohort", cohort as i64, flag);
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ pub(crate) fn reopen(
         )));
     }
     let (mut writer, state) = RunWriter::reopen(folder)?;
-    writer.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    writer.take_warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
     if let Some(state) = state {
         assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
     }

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     }
     let back = Rollback::find(folder, args.to)?;
     back.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
-    let (round, lost) = (back.next_round(), back.lost()?);
+    let (round, lost) = (back.next_round(), back.n_lost_rounds()?);
     let served = is_served(folder);
     let unusable = |error: ebb_net::ServeError| CliError::Unavailable(error.to_string());
     let journal = if served {

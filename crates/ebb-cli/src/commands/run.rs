@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ebb_methods::Registry;
-use ebb_record::{RecordError, Replayed, RunWriter, Summary};
+use ebb_record::{RecordError, ReplaySummary, RunWriter, Summary};
 
 use crate::CliError;
 use crate::args::{How, Run};
@@ -151,8 +151,8 @@ pub(crate) fn figures(summary: &Summary) -> Vec<(String, String)> {
 }
 
 /// How much of a replay is a guess.
-pub(crate) fn imputed(replay: &Replayed) -> String {
-    let Replayed { imputed_by, asked, imputed, imputed_share, asked_down } = replay;
+pub(crate) fn imputed(replay: &ReplaySummary) -> String {
+    let ReplaySummary { imputed_by, asked, imputed, imputed_share, asked_down } = replay;
     let share = percent(*imputed_share);
     format!(
         "{share} of what was asked: {imputed} of {asked}, guessed by {imputed_by}; {asked_down} asked while down"

@@ -69,7 +69,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         served.farewell_within(COME_BACK);
         return Ok(());
     };
-    served.expect(writer.recorded()?);
+    served.expect(writer.n_recorded_rounds()?);
     let again = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == JudgedBy::Clients {
@@ -178,7 +178,7 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
         )));
     }
     let (mut writer, state) = RunWriter::reopen(folder)?;
-    writer.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    writer.take_warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok((writer, state))
 }
 

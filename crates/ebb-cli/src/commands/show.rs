@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use ebb_plot::{Lines, Series, Size, Theme};
-use ebb_record::{Replayed, Row, RunFolder, SelectionTally};
+use ebb_record::{ReplaySummary, Row, RunFolder, SelectionTally};
 
 use crate::CliError;
 use crate::args::{Against, Show};
@@ -87,12 +87,12 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         say(&plot)?;
         say("")?;
     }
-    if let Some(last) = rows.iter().rfind(|row| row.evaluated()) {
+    if let Some(last) = rows.iter().rfind(|row| row.is_evaluated()) {
         print_closer(last)?;
     }
     print_participation(&rows)?;
     print_selection(&rows)?;
-    if let Some(replay) = Replayed::of(&rows) {
+    if let Some(replay) = ReplaySummary::of(&rows) {
         say(&format!("imputed: {}", imputed(&replay)))?;
     }
     print_stand_ins(&rows)?;
@@ -175,7 +175,7 @@ pub(crate) fn rounds(rows: &[Row]) -> Columns {
         ],
     );
     // Rounds that were judged say more.
-    let judged: Vec<_> = rows.iter().filter(|row| row.evaluated()).collect();
+    let judged: Vec<_> = rows.iter().filter(|row| row.is_evaluated()).collect();
     let rows = if judged.is_empty() { rows.iter().collect() } else { judged };
     let every = rows.len().div_ceil(SHOWN_ROUNDS).max(1);
     for (at, row) in rows.iter().enumerate() {
@@ -183,7 +183,7 @@ pub(crate) fn rounds(rows: &[Row]) -> Columns {
             table.row([
                 row.round.to_string(),
                 row.n_up.to_string(),
-                row.n_asked().to_string(),
+                row.n_selected().to_string(),
                 row.n_whole().to_string(),
                 row.n_partial().to_string(),
                 row.late.len().to_string(),
@@ -236,7 +236,7 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
 fn print_selection(rows: &[Row]) -> Result<(), CliError> {
     let mut tally = SelectionTally::default();
     rows.iter().for_each(|row| tally.add(row));
-    let found = tally.selection();
+    let found = tally.result();
     let (Some(ratio), Some(jain)) = (found.success_ratio, found.jain) else { return Ok(()) };
     let (cep, asked) = (found.cep, found.asked);
     say(&format!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ebb_exec::protocol::{Reply, Request, StepSettings};
 use ebb_exec::{read_vector, write_vector};
 use ebb_round::{Adam, Amount, ClientId, Job, LocalRun, Parcel, StepFeature, StepRule, Work};
-use ebb_settings::Facts;
+use ebb_settings::BuildContext;
 use ebb_train::{LocalTrainer, Task};
 
 use crate::CliError;
@@ -16,7 +16,7 @@ use crate::assemble::{planned, read_settings};
 
 pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
     let (tree, _) = read_settings(&args.file, &[], args.place.data.as_deref())?;
-    let facts = Facts { seed: u64::from(planned(&tree)?.0), ..Facts::default() };
+    let facts = BuildContext { seed: u64::from(planned(&tree)?.0), ..BuildContext::default() };
     let task = crate::tasks::build(&tree.table("data", facts))?;
     if let Some(file) = &args.write_model {
         return write_vector(file, task.layout(), &task.initial()).map_err(CliError::Usage);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme};
 use ebb_round::Census;
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
 use ebb_sim::{Participation, Roll, Stays, World};
 use serde_json::json;
@@ -108,7 +108,7 @@ impl Played {
     fn new(tree: &Tree, args: &WorldArgs) -> Result<Played, CliError> {
         let (seed, said) = planned(tree)?;
         let n_rounds = args.rounds.or(said).map_or(200, NonZeroU32::get);
-        let mut facts = Facts { seed: u64::from(seed), n_rounds, ..Facts::default() };
+        let mut facts = BuildContext { seed: u64::from(seed), n_rounds, ..BuildContext::default() };
         let task = crate::tasks::build(&tree.table("data", facts))?;
         facts.n_clients = task.n_clients();
         // Fewer rounds of a world are no other world.

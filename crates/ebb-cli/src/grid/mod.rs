@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use ebb_methods::Registry;
-use ebb_record::{Recorded, Row, RunFolder};
+use ebb_record::{RecordedRounds, Row, RunFolder};
 use ebb_round::rng;
-use ebb_settings::{Facts, Place, Tree};
+use ebb_settings::{BuildContext, Origin, Tree};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
@@ -77,8 +77,8 @@ pub(crate) struct Cell {
 impl Grid {
     /// Reads the `[grid]` table and lays out its cells: settings vary slowest, then methods, then seeds.
     pub(crate) fn new(tree: &Tree, base: &Path, folder: &Path) -> Result<Grid, CliError> {
-        let settings = tree.table("grid", Facts::default());
-        if !settings.written() {
+        let settings = tree.table("grid", BuildContext::default());
+        if !settings.is_written() {
             return Err(settings
                 .error("", "missing; a grid has a [grid] table with recipes and seeds")
                 .into());
@@ -95,11 +95,11 @@ impl Grid {
         let mut methods: Vec<(String, Tree)> = Vec::new();
         for (at, recipe) in table.recipes.iter().enumerate() {
             let mut own = Tree::default();
-            let place = tree.error(&format!("grid.recipes[{at}]"), "").place;
-            own.put(
+            let place = tree.error(&format!("grid.recipes[{at}]"), "").origin;
+            own.set_value(
                 "recipe",
                 recipe.as_str(),
-                place.unwrap_or_else(|| Place::Flag("grid.recipes".to_owned())),
+                place.unwrap_or_else(|| Origin::Flag("grid.recipes".to_owned())),
             );
             methods.push((recipe.clone(), own));
         }
@@ -158,14 +158,14 @@ impl Grid {
             let values: Vec<_> = choice.iter().map(|(_, value)| bare(value)).collect();
             for (method, own) in &methods {
                 let mut tree = common.clone();
-                tree.lay_over(own.clone());
+                tree.overlay(own.clone());
                 for (key, value) in &choice {
-                    tree.put(key, value.clone(), Place::Flag(format!("grid.vary \"{key}\"")));
+                    tree.set_value(key, value.clone(), Origin::Flag(format!("grid.vary \"{key}\"")));
                 }
                 let digest = digest(method, &tree, base);
                 for &seed in &table.seeds {
                     let mut tree = tree.clone();
-                    tree.put("run.seed", i64::from(seed), Place::Flag("grid.seeds".to_owned()));
+                    tree.set_value("run.seed", i64::from(seed), Origin::Flag("grid.seeds".to_owned()));
                     let (method, values, digest) = (method.clone(), values.clone(), digest.clone());
                     cells.push(Cell { method, values, seed, tree, digest });
                 }
@@ -190,7 +190,7 @@ impl Grid {
         struct Run {
             seed: Option<u32>,
         }
-        let run: Run = tree.table("run", Facts::default()).parse_without(&[])?;
+        let run: Run = tree.table("run", BuildContext::default()).parse_without(&[])?;
         let method = tree.text("recipe").or(tree.text("select.kind")).unwrap_or("run").to_owned();
         let cell = Cell {
             digest: digest(&method, tree, base),
@@ -436,12 +436,12 @@ pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError>
 fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let start = tree.text("run.start_from").and_then(|path| std::fs::read(base.join(path)).ok());
     let start = start.map_or(0, |bytes| rng::hash(&String::from_utf8_lossy(&bytes)));
-    let written = tree.written();
+    let written = tree.to_toml();
     let Some(record) = tree.text("world.replay.record") else {
         return format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}")));
     };
     // What is wrong with it is said when the cell is built.
-    let replayed = Recorded::read(&base.join(record)).map(|recorded| recorded.checksum());
+    let replayed = RecordedRounds::read(&base.join(record)).map(|recorded| recorded.checksum());
     let replayed = replayed.unwrap_or_default();
     format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}\n{replayed}")))
 }

@@ -7,7 +7,7 @@ use zip::write::SimpleFileOptions;
 use super::*;
 use crate::samples::{gzip, tar_of};
 
-type Unpack = fn(&Path, &[&str], &mut Take<'_>) -> Result<(), Trouble>;
+type Unpack = fn(&Path, &[&str], &mut FileHandler<'_>) -> Result<(), SourceError>;
 
 /// What is taken, in order; or why nothing more was.
 fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(String, String)>, String> {
@@ -24,7 +24,7 @@ fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(Stri
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is written beside the archive");
     match done {
         Ok(()) => Ok(taken),
-        Err(Trouble::There(reason)) => Err(reason),
+        Err(SourceError::Failed(reason)) => Err(reason),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -37,7 +37,7 @@ fn check(unpack: Unpack, archive: &[u8], wanted: &[&str], expected: Result<&[(&s
 }
 
 /// Two wanted files among others that mean no good.
-fn some_tar() -> Vec<u8> {
+fn hostile_tar() -> Vec<u8> {
     use EntryType::{Regular, Symlink};
     tar_of(&[
         ("../../etc/passwd", Regular, b"out"),
@@ -85,29 +85,29 @@ const TAKEN: [(&str, &str); 2] = [("data/one", "first"), ("data/two", "second")]
 
 #[test]
 fn only_wanted_files_are_taken_out_of_a_tgz() {
-    let tgz = gzip(&some_tar());
-    check(from_tgz, &tgz, &WANTED, Ok(&TAKEN));
-    check(from_tgz, &tgz, &["data/two"], Ok(&TAKEN[1..]));
-    check(from_tgz, &tgz, &["data/two", "data/three"], Err("the archive lacks data/three"));
+    let tgz = gzip(&hostile_tar());
+    check(extract_tgz, &tgz, &WANTED, Ok(&TAKEN));
+    check(extract_tgz, &tgz, &["data/two"], Ok(&TAKEN[1..]));
+    check(extract_tgz, &tgz, &["data/two", "data/three"], Err("the archive lacks data/three"));
 }
 
 #[test]
 fn a_deb_may_be_compressed_in_any_of_its_ways() {
-    let tar = some_tar();
-    check(from_deb, &deb("data.tar", &tar), &WANTED, Ok(&TAKEN));
-    check(from_deb, &deb("data.tar.gz", &gzip(&tar)), &WANTED, Ok(&TAKEN));
-    check(from_deb, &deb("data.tar.xz", &xz(&tar)), &WANTED, Ok(&TAKEN));
-    check(from_deb, &deb("data.tar.zst/", &zstd(&tar)), &WANTED, Ok(&TAKEN));
+    let tar = hostile_tar();
+    check(extract_deb, &deb("data.tar", &tar), &WANTED, Ok(&TAKEN));
+    check(extract_deb, &deb("data.tar.gz", &gzip(&tar)), &WANTED, Ok(&TAKEN));
+    check(extract_deb, &deb("data.tar.xz", &xz(&tar)), &WANTED, Ok(&TAKEN));
+    check(extract_deb, &deb("data.tar.zst/", &zstd(&tar)), &WANTED, Ok(&TAKEN));
     let message = "the archive is damaged: data.tar.lzma is compressed in a way not known here";
-    check(from_deb, &deb("data.tar.lzma", &tar), &WANTED, Err(message));
-    check(from_deb, b"PK, no package", &WANTED, Err("the archive is damaged: not a Debian package"));
+    check(extract_deb, &deb("data.tar.lzma", &tar), &WANTED, Err(message));
+    check(extract_deb, b"PK, no package", &WANTED, Err("the archive is damaged: not a Debian package"));
 }
 
 #[test]
 fn only_wanted_files_are_taken_out_of_a_zip() {
     let zip = zip(&[("../../etc/passwd", "out"), ("data/one", "first"), ("data/two", "second")]);
-    check(from_zip, &zip, &["data/one", "data/two"], Ok(&TAKEN));
-    let error = unpacked(from_zip, &zip, &["data/three"]).unwrap_err();
+    check(extract_zip, &zip, &["data/one", "data/two"], Ok(&TAKEN));
+    let error = unpacked(extract_zip, &zip, &["data/three"]).unwrap_err();
     assert!(error.starts_with("data/three: "), "{error}");
 }
 
@@ -118,8 +118,9 @@ fn what_unpacks_to_too_much_is_refused() {
     endless.set_size(1 << 40);
     endless.set_cksum();
     let tar = endless.as_bytes().chain(io::repeat(0));
-    let tar = Bounded { from: tar, n_read: 0, limit: 100_000 };
-    let Err(Trouble::There(reason)) = from_bounded(tar, &WANTED, &mut |name, _| panic!("{name}")) else {
+    let tar = LimitedReader { from: tar, n_read: 0, limit: 100_000 };
+    let Err(SourceError::Failed(reason)) = extract_limited_tar(tar, &WANTED, &mut |name, _| panic!("{name}"))
+    else {
         panic!("it was unpacked")
     };
     assert_eq!(reason, "the archive is damaged: it unpacks to more than 100000 bytes");
@@ -129,12 +130,12 @@ fn what_unpacks_to_too_much_is_refused() {
 fn names_outside_of_headers_are_not_read() {
     let long = ("././@LongLink", EntryType::GNULongName, &b"data/one\0"[..]);
     let tar = tar_of(&[long, ("data/o", EntryType::Regular, b"first")]);
-    check(from_tgz, &gzip(&tar), &["data/one"], Err("the archive lacks data/one"));
-    check(from_tgz, &gzip(&tar), &["data/o"], Ok(&[("data/o", "first")]));
+    check(extract_tgz, &gzip(&tar), &["data/one"], Err("the archive lacks data/one"));
+    check(extract_tgz, &gzip(&tar), &["data/o"], Ok(&[("data/o", "first")]));
 }
 
 /// Tries the archive cut off at many lengths up to where all that is wanted has come.
-fn check_cut(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
+fn check_truncated(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
     for n_left in (0..archive.len() - n_last).step_by(step) {
         assert!(unpacked(unpack, &archive[..n_left], &WANTED).is_err(), "{n_left} of {}", archive.len());
     }
@@ -142,26 +143,26 @@ fn check_cut(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
 
 #[test]
 fn an_archive_that_breaks_off_is_refused_wherever_it_does() {
-    let tar = some_tar();
+    let tar = hostile_tar();
     // Two empty blocks end a tar, and the last file is filled up to a block.
     let filling = 2 * 512 + 512 - "second".len();
-    check_cut(from_tgz, &gzip(&tar), 3, 40);
-    check_cut(from_deb, &deb("data.tar", &tar), 61, filling);
-    check_cut(from_deb, &deb("data.tar.gz", &gzip(&tar)), 3, 40);
-    check_cut(from_deb, &deb("data.tar.xz", &xz(&tar)), 61, 4);
-    check_cut(from_deb, &deb("data.tar.zst", &zstd(&tar)), 3, 8);
-    check_cut(from_zip, &zip(&TAKEN), 3, 1);
+    check_truncated(extract_tgz, &gzip(&tar), 3, 40);
+    check_truncated(extract_deb, &deb("data.tar", &tar), 61, filling);
+    check_truncated(extract_deb, &deb("data.tar.gz", &gzip(&tar)), 3, 40);
+    check_truncated(extract_deb, &deb("data.tar.xz", &xz(&tar)), 61, 4);
+    check_truncated(extract_deb, &deb("data.tar.zst", &zstd(&tar)), 3, 8);
+    check_truncated(extract_zip, &zip(&TAKEN), 3, 1);
 }
 
 #[test]
 fn no_damaged_byte_makes_an_unpacker_panic() {
-    let tar = some_tar();
+    let tar = hostile_tar();
     let archives: [(Unpack, Vec<u8>); 5] = [
-        (from_tgz, gzip(&tar)),
-        (from_deb, deb("data.tar.gz", &gzip(&tar))),
-        (from_deb, deb("data.tar.xz", &xz(&tar))),
-        (from_deb, deb("data.tar.zst", &zstd(&tar))),
-        (from_zip, zip(&TAKEN)),
+        (extract_tgz, gzip(&tar)),
+        (extract_deb, deb("data.tar.gz", &gzip(&tar))),
+        (extract_deb, deb("data.tar.xz", &xz(&tar))),
+        (extract_deb, deb("data.tar.zst", &zstd(&tar))),
+        (extract_zip, zip(&TAKEN)),
     ];
     for (unpack, archive) in archives {
         // What is stored as it is makes a long archive in which most bytes matter alike.

@@ -1,25 +1,30 @@
 //! Files in Debian packages. Nothing gets installed: the package is downloaded and opened here.
 
-use super::program::{Download, PATIENCE};
-use super::unpack;
+use super::install_from_archive;
+use super::program::{PackageDownload, TIME_LIMIT};
 use crate::Progress;
-use crate::archive::from_deb;
-use crate::deliver::Delivery;
-use crate::error::Trouble;
-use crate::known::Member;
+use crate::archive::extract_deb;
+use crate::data_set::SourceFile;
+use crate::delivery::Delivery;
+use crate::error::SourceError;
 
-pub(super) fn files(
+pub(super) fn fetch_files(
     package: &str,
-    files: &'static [Member],
+    files: &'static [SourceFile],
     delivery: &mut Delivery,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
+) -> Result<(), SourceError> {
     let scratch = delivery.scratch()?;
     // Without a network it should say so soon.
     let options = ["-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=0"];
     let arguments = [&options[..], &["download", package]].concat();
-    let download =
-        Download { package, program: "apt-get", arguments: &arguments, ending: "deb", patience: PATIENCE };
+    let download = PackageDownload {
+        package,
+        program: "apt-get",
+        arguments: &arguments,
+        extension: "deb",
+        time_limit: TIME_LIMIT,
+    };
     let deb = download.run(scratch.path(), progress)?;
-    unpack(files, delivery, progress, |wanted, take| from_deb(&deb, wanted, take))
+    install_from_archive(files, delivery, progress, |wanted, take| extract_deb(&deb, wanted, take))
 }

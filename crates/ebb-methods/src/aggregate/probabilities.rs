@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Contribution, Loader, Metrics, Round, RoundNo, Saver, State, StateError};
-use ebb_settings::{Chance, Settings, SettingsError};
+use ebb_settings::{Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 /// Where chances come from, by name.
@@ -52,14 +52,14 @@ impl ParticipationProbabilities {
     pub(super) fn from_settings(
         settings: &Settings<'_>,
         source: ProbabilitySource,
-        given: Option<Vec<Chance>>,
+        given: Option<Vec<Probability>>,
     ) -> Result<ParticipationProbabilities, SettingsError> {
         match (source, &given) {
             (ProbabilitySource::Given, None) => {
                 return Err(settings.error("given", "missing; one chance a client, as in [0.5, 0.9]"));
             }
             (ProbabilitySource::Given, Some(list)) => {
-                let n_clients = settings.facts().n_clients;
+                let n_clients = settings.context().n_clients;
                 if list.len() != n_clients {
                     let message =
                         format!("{} chances for {n_clients} clients; give one a client", list.len());
@@ -75,7 +75,7 @@ impl ParticipationProbabilities {
             }
             (_, None) => {}
         }
-        let given = given.unwrap_or_default().into_iter().map(Chance::get).collect();
+        let given = given.unwrap_or_default().into_iter().map(Probability::get).collect();
         Ok(ParticipationProbabilities { given, ..ParticipationProbabilities::of(source, None) })
     }
 

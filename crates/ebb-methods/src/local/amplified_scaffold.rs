@@ -34,7 +34,7 @@ weight_decay = 0.0",
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
             return Err(settings.error("clip_norm", message));
         }
-        let server = settings.elsewhere("server");
+        let server = settings.at_path("server");
         let period = server.number("every").filter(|_| server.text("kind") == Some("amplified-scaffold"));
         Ok(Box::new(AmplifiedScaffold { plan, period: period.map(|rounds| (rounds as u32).max(1)) }))
     },
@@ -130,7 +130,7 @@ impl LocalRule for AmplifiedScaffold {
 mod tests {
     use std::sync::Arc;
 
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::testing::Parabola;
@@ -139,7 +139,7 @@ mod tests {
     fn variates_are_the_mean_gradient_of_the_last_period_in_which_the_client_was_acknowledged() {
         let text = "[local]\nrate = 0.1\nsteps = 1\n[server]\nkind = \"amplified-scaffold\"\nevery = 2";
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let rule = (ENTRY.build)(&tree.table("local", Facts::default())).unwrap();
+        let rule = (ENTRY.build)(&tree.table("local", BuildContext::default())).unwrap();
         let (rate, work) = rule.plan(1);
         let mut memory = Parcel::default();
         // Round, weight at the start, weight at the end, the variate of the next period.

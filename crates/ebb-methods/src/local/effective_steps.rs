@@ -13,7 +13,7 @@ pub(crate) struct EffectiveSteps {
 impl EffectiveSteps {
     /// Of the run's local rule, for a method that must know and whose table this is.
     pub(crate) fn from_local_rule(settings: &Settings<'_>) -> Result<EffectiveSteps, SettingsError> {
-        let local = settings.elsewhere("local");
+        let local = settings.at_path("local");
         let refuse = |why: &str| Err(settings.error("kind", format!("it counts gradients, and {why}")));
         if local.text("optimiser") == Some("adam") {
             return refuse("steps of Adam are none; use local.optimiser = \"sgd\", or another kind");

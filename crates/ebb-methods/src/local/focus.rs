@@ -33,7 +33,7 @@ epochs = 1                  # required, or steps = 10
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
             return Err(settings.error("clip_norm", message));
         }
-        Ok(Box::new(Focus { plan, is_tracked: settings.elsewhere("server").text("kind") == Some("focus") }))
+        Ok(Box::new(Focus { plan, is_tracked: settings.at_path("server").text("kind") == Some("focus") }))
     },
 };
 
@@ -96,7 +96,7 @@ impl LocalRule for Focus {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::testing::{Parabola, run_local};
@@ -105,7 +105,7 @@ mod tests {
     fn check(server: &str, limit: u32, last: Option<f32>, weight: f32, gradient: Option<f32>) {
         let text = format!("[local]\nrate = 0.1\nsteps = 3\n[server]\nkind = \"{server}\"");
         let tree = Tree::parse(&text, "a.toml").unwrap();
-        let rule = (ENTRY.build)(&tree.table("local", Facts::default())).unwrap();
+        let rule = (ENTRY.build)(&tree.table("local", BuildContext::default())).unwrap();
         let side = last.map(|last| (Cow::Borrowed(GRADIENT), vec![last])).into_iter().collect();
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
         let (run, remembered) =

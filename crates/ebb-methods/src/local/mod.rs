@@ -13,7 +13,7 @@ mod tests {
     use std::borrow::Cow;
 
     use ebb_round::{LocalRule, Parcel, StepFeature};
-    use ebb_settings::{Entry, Facts, Tree};
+    use ebb_settings::{BuildContext, Entry, Tree};
 
     use super::*;
     use crate::testing::{Parabola, run_local};
@@ -22,7 +22,7 @@ mod tests {
     fn check(entry: Entry<dyn LocalRule>, settings: &str, expected: &[StepFeature]) {
         let text = format!("[local]\nrate = 0.1\nsteps = 2\n{settings}");
         let tree = Tree::parse(&text, "a.toml").unwrap();
-        let rule = (entry.build)(&tree.table("local", Facts::default())).unwrap();
+        let rule = (entry.build)(&tree.table("local", BuildContext::default())).unwrap();
         assert_eq!(rule.step_features(), expected, "{}: {settings}", entry.name);
         let side = [(Cow::Borrowed(focus::GRADIENT), vec![1.0])].into_iter().collect();
         let memory = Parcel { model: Vec::new(), side_vectors: side };

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Adam, Amount, Job, StepFeature, StepRule, Work};
-use ebb_settings::{Chance, NonNegative, Positive, Settings, SettingsError};
+use ebb_settings::{NonNegative, Positive, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 /// The rate and its schedule, the work, and the plain parts of a step.
@@ -20,13 +20,13 @@ pub struct Plan {
     epochs: Option<NonZeroU32>,
     batch: Option<NonZeroU32>,
     #[serde(default = "zero_chance")]
-    momentum: Chance,
+    momentum: Probability,
     #[serde(default)]
     nesterov: bool,
     #[serde(default)]
     optimiser: Optimiser,
-    beta1: Option<Chance>,
-    beta2: Option<Chance>,
+    beta1: Option<Probability>,
+    beta2: Option<Probability>,
     epsilon: Option<Positive>,
     #[serde(default = "zero")]
     weight_decay: NonNegative,
@@ -173,8 +173,8 @@ impl Plan {
             momentum: self.momentum.get() as f32,
             nesterov: self.nesterov,
             adam: (self.optimiser == Optimiser::Adam).then(|| Adam {
-                beta1: self.beta1.map_or(0.9, Chance::get) as f32,
-                beta2: self.beta2.map_or(0.999, Chance::get) as f32,
+                beta1: self.beta1.map_or(0.9, Probability::get) as f32,
+                beta2: self.beta2.map_or(0.999, Probability::get) as f32,
                 epsilon: self.epsilon.map_or(1e-8, Positive::get) as f32,
             }),
             weight_decay: self.weight_decay.get() as f32,
@@ -188,19 +188,19 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("0 is not negative")
 }
 
-fn zero_chance() -> Chance {
-    Chance::new(0.0).expect("0 is a chance")
+fn zero_chance() -> Probability {
+    Probability::new(0.0).expect("0 is a chance")
 }
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
     fn plan(text: &str) -> Result<Plan, String> {
         let tree = Tree::parse(&format!("[local]\n{text}"), "a.toml").unwrap();
-        Plan::parse(&tree.table("local", Facts::default()), &[]).map_err(|error| error.to_string())
+        Plan::parse(&tree.table("local", BuildContext::default()), &[]).map_err(|error| error.to_string())
     }
 
     fn check_rates(text: &str, ticks: &[u32], rates: &[f32]) {

@@ -207,14 +207,14 @@ mod tests {
     use std::sync::Arc;
 
     use ebb_round::{Cohort, Parcel, Responses};
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::testing::{client_update, partial};
 
     fn objective(text: &str) -> Enrolled {
         let tree = Tree::parse(&format!("[objective]\n{text}"), "a.toml").unwrap();
-        let facts = Facts { n_rounds: 100, ..Facts::default() };
+        let facts = BuildContext { n_rounds: 100, ..BuildContext::default() };
         Enrolled::build(&tree.table("objective", facts)).unwrap()
     }
 
@@ -531,14 +531,16 @@ mod tests {
     #[test]
     fn a_run_without_an_end_cannot_be_looked_ahead_in() {
         let tree = Tree::parse("[objective.departures]\nkind = \"estimate\"", "a.toml").unwrap();
-        let error = Enrolled::build(&tree.table("objective", Facts::default())).err().unwrap().to_string();
+        let error =
+            Enrolled::build(&tree.table("objective", BuildContext::default())).err().unwrap().to_string();
         assert_eq!(
             error,
             "a.toml:2:1: objective.departures.kind = \"estimate\": it looks ahead to the end of the run; give run.rounds, or another kind"
         );
         let tree =
             Tree::parse("[objective.arrivals]\nkind = \"fast-reboot\"\nfactor = 0.5", "a.toml").unwrap();
-        let error = Enrolled::build(&tree.table("objective", Facts::default())).err().unwrap().to_string();
+        let error =
+            Enrolled::build(&tree.table("objective", BuildContext::default())).err().unwrap().to_string();
         assert!(error.contains("factor = 0.5: newcomers would count for less"), "{error}");
     }
 }

@@ -41,7 +41,7 @@ impl Candidates {
         Table { cohort, candidates, among, sampler }: Table,
     ) -> Result<Candidates, SettingsError> {
         check_cohort(settings, cohort)?;
-        let (cohort, n_clients) = (cohort.get(), settings.facts().n_clients);
+        let (cohort, n_clients) = (cohort.get(), settings.context().n_clients);
         let candidates = candidates.map_or(DEFAULT_CANDIDATES.min(n_clients), NonZeroUsize::get);
         if candidates > n_clients {
             let message = format!("more than the fleet has; give at most its {n_clients} clients");

@@ -21,7 +21,7 @@ among = \"up\"               # or enrolled",
     build: |settings| {
         let cyclic = settings.parse::<Cyclic>()?;
         check_cohort(settings, cyclic.cohort)?;
-        if cyclic.groups.get() > settings.facts().n_clients {
+        if cyclic.groups.get() > settings.context().n_clients {
             return Err(settings.error("groups", "more than clients; some would be empty for ever"));
         }
         Ok(Box::new(cyclic))

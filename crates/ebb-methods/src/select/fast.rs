@@ -11,7 +11,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use ebb_round::{
     ClientId, Cohort, Loader, Metrics, Probes, Report, Round, Saver, Selector, State, StateError, Wait,
 };
-use ebb_settings::{Chance, Entry, NonNegative, Positive, Settings, SettingsError, Share};
+use ebb_settings::{Entry, NonNegative, Positive, Probability, Settings, SettingsError, Share};
 use serde::{Deserialize, Serialize};
 
 use super::{check_cohort, uniform};
@@ -34,7 +34,7 @@ around = { kind = \"everyone\" }",
 #[serde(deny_unknown_fields)]
 struct Table {
     cohort: NonZeroUsize,
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     every: Option<NonZeroU32>,
     adaptive: Option<NonNegative>,
     smooth: Option<Share>,

@@ -10,7 +10,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use ebb_round::{Census, ClientId, Cohort, ProbeResult, Probes, Round, Selector, stateless};
-use ebb_settings::{Chance, Entry, Positive};
+use ebb_settings::{Entry, Positive, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::{check_cohort, without_probabilities};
@@ -38,13 +38,13 @@ cohort = 10                # optional: no more than so many; without it as many 
 #[serde(deny_unknown_fields)]
 struct FedCs {
     #[serde(default = "a_tenth")]
-    among_share: Chance,
+    among_share: Probability,
     round_s: Option<Positive>,
     cohort: Option<NonZeroUsize>,
 }
 
-fn a_tenth() -> Chance {
-    Chance::new(0.1).expect("a tenth is a chance")
+fn a_tenth() -> Probability {
+    Probability::new(0.1).expect("a tenth is a chance")
 }
 
 impl Selector for FedCs {

@@ -56,7 +56,7 @@ impl Among {
 
 /// Refuses a cohort that the fleet can never fill.
 pub(crate) fn check_cohort(settings: &Settings<'_>, cohort: NonZeroUsize) -> Result<(), SettingsError> {
-    let n_clients = settings.facts().n_clients;
+    let n_clients = settings.context().n_clients;
     if cohort.get() > n_clients {
         let message = format!("larger than the fleet; give at most its {n_clients} clients");
         return Err(settings.error("cohort", message));

@@ -19,7 +19,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use ebb_round::{
     Bits, Census, ClientId, Cohort, Loader, Probes, Report, Round, Saver, Selector, State, StateError, Stream,
 };
-use ebb_settings::{Chance, Entry, Positive};
+use ebb_settings::{Entry, Positive, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::by_weight::draw_by_weight;
@@ -63,27 +63,27 @@ sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round
 struct Table {
     cohort: NonZeroUsize,
     #[serde(default = "chance::<90>")]
-    exploration: Chance,
+    exploration: Probability,
     #[serde(default = "usual_decay")]
     exploration_decay: Positive,
     #[serde(default = "chance::<20>")]
-    exploration_min: Chance,
+    exploration_min: Probability,
     #[serde(default = "chance::<95>")]
-    cutoff: Chance,
+    cutoff: Probability,
     #[serde(default = "chance::<95>")]
-    clip: Chance,
+    clip: Probability,
     #[serde(default = "ten_times")]
     blacklist: NonZeroU32,
     #[serde(default = "chance::<30>")]
-    blacklist_share: Chance,
+    blacklist_share: Probability,
     #[serde(default)]
     among: Among,
     #[serde(default)]
     sampler: Sampler,
 }
 
-fn chance<const PERCENT: u32>() -> Chance {
-    Chance::new(f64::from(PERCENT) / 100.0).expect("no more than a hundred percent")
+fn chance<const PERCENT: u32>() -> Probability {
+    Probability::new(f64::from(PERCENT) / 100.0).expect("no more than a hundred percent")
 }
 
 fn usual_decay() -> Positive {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ebb_round::{
     Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError, vectors,
 };
-use ebb_settings::{Chance, Entry, Positive, Settings, SettingsError};
+use ebb_settings::{Entry, Positive, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
@@ -54,8 +54,8 @@ struct Table {
     rate: Positive,
     #[serde(default = "a_thousandth")]
     tau: Positive,
-    beta1: Option<Chance>,
-    beta2: Option<Chance>,
+    beta1: Option<Probability>,
+    beta2: Option<Probability>,
     #[serde(default)]
     clock: Clock,
 }
@@ -88,8 +88,8 @@ impl Adaptive {
     fn build(rule: Optimiser, settings: &Settings<'_>) -> Result<Box<dyn ServerRule>, SettingsError> {
         let table: Table = settings.parse()?;
         let default_beta1 = if rule == Optimiser::Adagrad { 0.0 } else { 0.9 };
-        let beta1 = table.beta1.map_or(default_beta1, Chance::get);
-        let beta2 = table.beta2.map_or(0.99, Chance::get);
+        let beta1 = table.beta1.map_or(default_beta1, Probability::get);
+        let beta2 = table.beta2.map_or(0.99, Probability::get);
         if rule == Optimiser::Adagrad && table.beta2.is_some() {
             return Err(settings.error("beta2", "\"fedadagrad\" forgets nothing; leave it out"));
         }
@@ -179,15 +179,15 @@ impl State for Adaptive {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::testing::{World, contribution};
 
     fn server(entry: Entry<dyn ServerRule>, text: &str) -> Result<Box<dyn ServerRule>, String> {
         let tree = Tree::parse(&format!("[server]\n{text}"), "a.toml").unwrap();
-        let mut server =
-            (entry.build)(&tree.table("server", Facts::default())).map_err(|error| error.to_string())?;
+        let mut server = (entry.build)(&tree.table("server", BuildContext::default()))
+            .map_err(|error| error.to_string())?;
         server.start_from(vec![1.0, 1.0]);
         Ok(server)
     }

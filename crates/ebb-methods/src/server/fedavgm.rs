@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ebb_round::{
     Contribution, Loader, Parcel, Retention, Round, Saver, ServerRule, State, StateError, vectors,
 };
-use ebb_settings::{Chance, Entry, Positive};
+use ebb_settings::{Entry, Positive, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
@@ -36,7 +36,7 @@ struct FedAvgM {
     #[serde(default = "one")]
     rate: Positive,
     #[serde(default = "nine_tenths")]
-    momentum: Chance,
+    momentum: Probability,
     #[serde(default)]
     clock: Clock,
     #[serde(skip)]
@@ -45,8 +45,8 @@ struct FedAvgM {
     velocity: Vec<f64>,
 }
 
-fn nine_tenths() -> Chance {
-    Chance::new(0.9).expect("a chance")
+fn nine_tenths() -> Probability {
+    Probability::new(0.9).expect("a chance")
 }
 
 impl ServerRule for FedAvgM {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn part_of_the_earlier_aggregates_is_added_again() {
-        let (momentum, rate) = (Chance::new(0.5).unwrap(), Positive::new(2.0).unwrap());
+        let (momentum, rate) = (Probability::new(0.5).unwrap(), Positive::new(2.0).unwrap());
         let mut server =
             FedAvgM { rate, momentum, clock: Clock::Run, model: Arc::default(), velocity: Vec::new() };
         server.start_from(vec![0.0, 0.0]);

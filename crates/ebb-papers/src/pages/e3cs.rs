@@ -172,7 +172,7 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
                 "success_ratio",
             ];
             let cep = values("cep");
-            let deviation = stats::deviation(&cep).unwrap_or(0.0);
+            let deviation = stats::standard_deviation(&cep).unwrap_or(0.0);
             let found = stats::mean(&cep).unwrap_or(f64::NAN);
             let expected = TARGETS.iter().find(|target| target.scheme == scheme);
             let within = expected.map_or("", |target| {
@@ -185,7 +185,8 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
                     let values = values(column);
                     let found = stats::mean(&values).unwrap_or(f64::NAN);
                     // Expected ratios are rounded to three digits.
-                    (found - expected).abs() <= error(stats::deviation(&values).unwrap_or(0.0)) + 0.0005
+                    (found - expected).abs()
+                        <= error(stats::standard_deviation(&values).unwrap_or(0.0)) + 0.0005
                 };
                 let ratios_are =
                     ratios.iter().zip(&target.ratios).all(|(column, expected)| near(column, expected));
@@ -289,7 +290,7 @@ fn first(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
 
 fn percent(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().map(|value| 100.0 * value).collect();
-    match (stats::mean(&values), stats::deviation(&values)) {
+    match (stats::mean(&values), stats::standard_deviation(&values)) {
         (Some(mean), Some(deviation)) => format!("{mean:.2} ± {deviation:.2}"),
         (Some(mean), None) => format!("{mean:.2}"),
         _ => "not run".to_owned(),

@@ -322,7 +322,7 @@ the rounds that were left.
 /// Rounds, their deviation and the number of seeds.
 fn rounds(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
-    match (stats::mean(&values), stats::deviation(&values)) {
+    match (stats::mean(&values), stats::standard_deviation(&values)) {
         (Some(mean), Some(deviation)) => format!("{mean:.1} ± {deviation:.1} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.1}"),
         _ => "not run".to_owned(),

@@ -19,7 +19,7 @@ pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
 }
 
 /// An answer of a client that did so many of ten steps.
-pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> ClientUpdate {
+pub(crate) fn client_update(client: usize, base: u32, steps: u32, loss: f32) -> ClientUpdate {
     let update = Update {
         delta: Parcel::default(),
         base_round: base,
@@ -36,17 +36,17 @@ pub(crate) fn answer(client: usize, base: u32, steps: u32, loss: f32) -> ClientU
 
 /// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
 pub(crate) fn outcome(number: u32) -> Outcome {
-    let picks =
+    let selected =
         [1, 2, 3].map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(0.75) });
-    let so_far = f64::from(number + 1);
+    let n_rounds = f64::from(number + 1);
     Outcome {
         number,
         joined: if number == 0 { (0..4).map(ClientId::new).collect() } else { Vec::new() },
         left: Vec::new(),
         learning_rate: 0.1,
-        cohort: Cohort { selected: picks.to_vec(), wait: Wait::Deadline, is_approximate: false },
+        cohort: Cohort { selected: selected.to_vec(), wait: Wait::Deadline, is_approximate: false },
         responses: Responses {
-            fresh: vec![answer(1, number, 10, 0.5), answer(2, number, 4, 0.25)],
+            fresh: vec![client_update(1, number, 10, 0.5), client_update(2, number, 4, 0.25)],
             late: Vec::new(),
             absent: vec![ClientId::new(3)],
             refused: Vec::new(),
@@ -64,7 +64,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
         score: None,
         cost: Cost { elapsed_s: 1.5, bytes_down: 30, bytes_up: 20 },
         total_cost: Cost {
-            elapsed_s: 1.5 * so_far,
+            elapsed_s: 1.5 * n_rounds,
             bytes_down: 30 * u64::from(number + 1),
             bytes_up: 20 * u64::from(number + 1),
         },
@@ -80,8 +80,14 @@ pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
 }
 
 /// One update that stood in for a client.
-fn stand_in(client: usize, source: Option<usize>, age: u32, part: f64, similarity: Option<f64>) -> StandIn {
-    let likeness = similarity.map(|similarity| Similarity {
+fn stand_in(
+    client: usize,
+    source: Option<usize>,
+    age: u32,
+    fraction: f64,
+    similarity: Option<f64>,
+) -> StandIn {
+    let similarity_seen = similarity.map(|similarity| Similarity {
         mean: similarity,
         n_shared_rounds: 7,
         last_shared_round: 4,
@@ -90,13 +96,13 @@ fn stand_in(client: usize, source: Option<usize>, age: u32, part: f64, similarit
         client: ClientId::new(client),
         source: source.map(ClientId::new),
         age,
-        fraction: part,
-        similarity: likeness,
+        fraction,
+        similarity: similarity_seen,
     }
 }
 
 /// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
-pub(crate) fn befriended(number: u32) -> Row {
+pub(crate) fn row_with_friends(number: u32) -> Row {
     let mut outcome = outcome(number);
     outcome.stand_ins = vec![
         stand_in(0, Some(1), 0, 0.75, Some(0.5)),
@@ -117,13 +123,15 @@ pub(crate) fn befriended(number: u32) -> Row {
 }
 
 /// A round of 5000 clients of which every third is up and answers, half of them in part.
-pub(crate) fn many(number: u32) -> Row {
+pub(crate) fn row_of_many(number: u32) -> Row {
     let n_clients = 5000;
     let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
     let mut outcome = outcome(number);
     outcome.cohort = Cohort::by_deadline(every_third.iter().copied().map(ClientId::new));
-    outcome.responses.fresh =
-        every_third.iter().map(|&idx| answer(idx, number, if idx % 2 == 0 { 10 } else { 3 }, 1.0)).collect();
+    outcome.responses.fresh = every_third
+        .iter()
+        .map(|&idx| client_update(idx, number, if idx % 2 == 0 { 10 } else { 3 }, 1.0))
+        .collect();
     outcome.responses.absent = vec![ClientId::new(4999)];
     Row::new(&census(n_clients, &every_third), &outcome, None)
 }
@@ -132,12 +140,12 @@ fn line(row: &Row) -> String {
     serde_json::to_string(row).unwrap()
 }
 
-fn back(row: &Row) -> Row {
+fn read_back(row: &Row) -> Row {
     Row::parse(line(row).as_bytes()).unwrap()
 }
 
 #[test]
-fn who_is_busy_how_long_answers_took_and_whose_outcome_is_a_guess() {
+fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
     let mut census = census(4, &[1, 2]);
     census.set_busy(|busy| [0, 2].into_iter().for_each(|idx| busy.set(idx, true)));
     let mut outcome = outcome(0);
@@ -152,17 +160,17 @@ fn who_is_busy_how_long_answers_took_and_whose_outcome_is_a_guess() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    let again = back(&row);
-    assert_eq!((again.busy(), again.answered()), (vec![0, 2], vec![(1, None), (2, Some(0.25))]));
+    let again = read_back(&row);
+    assert_eq!((again.busy(), again.on_time()), (vec![0, 2], vec![(1, None), (2, Some(0.25))]));
     let wrong = |from: &str, to: &str| match Row::parse(text.replace(from, to).as_bytes()) {
-        Err(BadLine::NoRow(message)) => message,
+        Err(LineError::NotARow(message)) => message,
         other => panic!("{other:?}"),
     };
     assert_eq!(wrong("[null,0.25]", "[0.25]"), "`whole` and `partial` hold 2 clients, but `took_s` is for 1");
     assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
     // Of nobody is it known.
     outcome.response_info.response_times_s.clear();
-    assert!(Row::new(&census, &outcome, None).took_s.is_empty());
+    assert!(Row::new(&census, &outcome, None).response_time_s.is_empty());
 }
 
 #[test]
@@ -176,7 +184,7 @@ fn a_row_by_hand() {
         r#""bytes_up":20,"bytes_total":50,"model":[0.1,-2.0]}"#
     );
     assert_eq!(line(&row), text);
-    assert_eq!(back(&row), row);
+    assert_eq!(read_back(&row), row);
 }
 
 #[test]
@@ -186,7 +194,7 @@ fn everything_measured_comes_back() {
     outcome.left = vec![ClientId::new(4)];
     outcome.cohort.selected[1].inclusion_probability = None;
     outcome.cohort.selected[2].inclusion_probability = Some(1.0 / 3.0);
-    outcome.responses.late = vec![answer(9, 2, 10, 1.0), answer(0, 4, 10, 1.0)];
+    outcome.responses.late = vec![client_update(9, 2, 10, 1.0), client_update(0, 4, 10, 1.0)];
     outcome.responses.refused = vec![RefusedUpdate { client: ClientId::new(3), reason: Refusal::NotFinite }];
     let oracle_clients = Some(Spread { mean: 0.1, worst_tenth: 0.05, std: 0.7, deciles: [0.5; 11] });
     let class = |samples, hits| ClassScore { samples, n_correct: hits };
@@ -205,19 +213,19 @@ fn everything_measured_comes_back() {
     let metrics = Metrics::from([("gamma_l", 0.5), ("rounds_needed", f64::INFINITY)]);
     outcome.decisions = vec![ClientDecision { client: ClientId::new(4), decision: "kept", metrics }];
     let row = Row::new(&census(12, &[]), &outcome, None);
-    let mut again = back(&row);
-    let judged =
+    let mut again = read_back(&row);
+    let decisions =
         r#""judged":[{"client":4,"verdict":"kept","figures":{"gamma_l":0.5,"rounds_needed":null}}],"#;
-    assert!(line(&row).contains(judged), "{}", line(&row));
+    assert!(line(&row).contains(decisions), "{}", line(&row));
     assert!(again.judged[0].figures["rounds_needed"].is_nan());
     again.judged[0].figures.insert("rounds_needed".into(), f64::INFINITY);
     assert_eq!(again, row);
     let sets =
         [("oracle_set_accuracy_all", 0.25), ("oracle_set_loss_all", 0.5), ("oracle_set_loss_old", 0.75)];
-    assert_eq!(again.notes, sets.map(|(name, figure)| (name.to_owned(), figure)).into());
+    assert_eq!(again.notes, sets.map(|(name, metric)| (name.to_owned(), metric)).into());
     assert_eq!(again.oracle_silent, Some(vec![2]));
     assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
-    assert_eq!(again.chances(), [Some(0.75), None, Some(1.0 / 3.0)]);
+    assert_eq!(again.inclusion_probabilities(), [Some(0.75), None, Some(1.0 / 3.0)]);
     assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));
     assert_eq!((again.refused, again.refused_why), (vec![3], vec!["not-finite".to_owned()]));
     assert_eq!(again.loss, Some(0.1 + 0.2));
@@ -229,7 +237,7 @@ fn everything_measured_comes_back() {
 
 #[test]
 fn who_stood_in_for_whom_by_hand() {
-    let row = befriended(0);
+    let row = row_with_friends(0);
     let text = line(&row);
     let expected = concat!(
         r#""refused_why":[],"n_stand_ins":4,"stand_in_for":[0,0,3],"stand_in_by":[1,2,1],"#,
@@ -243,15 +251,15 @@ fn who_stood_in_for_whom_by_hand() {
         r#""oracle_sigma_f2":4.0,"oracle_bound_p2":2.0,"oracle_bound_f2":1.0,"oracle_psi":0.625,"#
     );
     assert!(text.contains(expected), "{text}");
-    let mut again = back(&row);
+    let mut again = read_back(&row);
     assert!(again.notes["theta"].is_nan());
     again.notes.insert("theta".into(), f64::INFINITY);
     assert_eq!(again, row);
-    assert_eq!(again.stand_in_parts(), [0.75, 0.25, 1.0]);
+    assert_eq!(again.stand_in_fractions(), [0.75, 0.25, 1.0]);
 }
 
 #[test]
-fn lists_of_stand_ins_that_say_nothing_are_left_out() {
+fn lists_of_stand_ins_that_hold_no_information_are_left_out() {
     let mut outcome = outcome(5);
     // Its own update of two rounds ago for client 3, and for client 0 a friend's.
     outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
@@ -269,8 +277,8 @@ fn lists_of_stand_ins_that_say_nothing_are_left_out() {
         assert!(!text.contains(key), "{key}: {text}");
     }
     assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"rate""#), "{text}");
-    let again = back(&row);
-    assert_eq!((again.stand_in_parts(), &again), (vec![1.0, 1.0], &row));
+    let again = read_back(&row);
+    assert_eq!((again.stand_in_fractions(), &again), (vec![1.0, 1.0], &row));
 }
 
 #[test]
@@ -280,23 +288,23 @@ fn in_large_fleets_stand_ins_are_counted_only() {
     for (n_clients, listed) in [(MANY_CLIENTS, true), (MANY_CLIENTS + 1, false)] {
         let row = Row::new(&census(n_clients, &[]), &outcome, None);
         assert_eq!(line(&row).contains("stand_in_"), listed, "{n_clients}");
-        assert_eq!((back(&row).n_stand_ins, back(&row)), (2, row));
+        assert_eq!((read_back(&row).n_stand_ins, read_back(&row)), (2, row));
     }
 }
 
 #[test]
 fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
-    let row = many(1);
+    let row = row_of_many(1);
     let text = line(&row);
     for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
         assert!(text.contains(&format!("\"{key}\":")), "{key}");
     }
     assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
-    let again = back(&row);
+    let again = read_back(&row);
     assert_eq!(again, row);
     let every_third: Vec<_> = (0..5000).step_by(3).collect();
     let (whole, partial): (Vec<_>, Vec<_>) = every_third.iter().partition(|&&idx| idx % 2 == 0);
-    assert_eq!((again.up(), again.asked()), (every_third.clone(), every_third));
+    assert_eq!((again.up(), again.selected()), (every_third.clone(), every_third));
     assert_eq!((again.n_whole(), again.n_partial()), (whole.len(), partial.len()));
     assert_eq!((again.whole(), again.partial(), again.absent()), (whole, partial, vec![4999]));
 }
@@ -307,7 +315,7 @@ fn one_client_in_32_is_a_list_and_one_more_is_bits() {
         let up: Vec<_> = (0..n_up).collect();
         let row = Row::new(&census(n_clients, &up), &outcome(0), None);
         assert_eq!(row.up_bits.is_some(), bits, "{n_up} of {n_clients}");
-        assert_eq!(back(&row).up().len(), n_up);
+        assert_eq!(read_back(&row).up().len(), n_up);
     };
     check(4096, 4096, false);
     check(6400, 200, false);
@@ -319,14 +327,14 @@ fn one_client_in_32_is_a_list_and_one_more_is_bits() {
 fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
     let row = row(0, f64::INFINITY, None);
     assert!(line(&row).contains(r#""loss":null"#));
-    let again = back(&row);
-    assert!(again.loss.unwrap().is_nan() && again.evaluated());
+    let again = read_back(&row);
+    assert!(again.loss.unwrap().is_nan() && again.is_evaluated());
     assert_eq!(again.accuracy, None);
-    let mut unjudged = row;
-    unjudged.loss = None;
-    unjudged.model = Some(vec![1.0, f32::NAN]);
-    assert!(!back(&unjudged).evaluated());
-    assert!(back(&unjudged).model.unwrap()[1].is_nan());
+    let mut unevaluated = row;
+    unevaluated.loss = None;
+    unevaluated.model = Some(vec![1.0, f32::NAN]);
+    assert!(!read_back(&unevaluated).is_evaluated());
+    assert!(read_back(&unevaluated).model.unwrap()[1].is_nan());
 }
 
 #[test]
@@ -336,27 +344,27 @@ fn a_class_without_samples_has_an_accuracy_of_null() {
     outcome.score = Some(Score { loss: 1.0, classes, ..Score::default() });
     let row = Row::new(&census(4, &[]), &outcome, None);
     assert!(line(&row).contains(r#""class_samples":[8,0],"class_accuracy":[0.125,null],"elapsed_s""#));
-    let again = back(&row);
+    let again = read_back(&row);
     assert!(again.class_accuracy[0] == 0.125 && again.class_accuracy[1].is_nan());
 }
 
 #[test]
-fn nobody_asked_means_no_chance_and_no_training_loss() {
+fn nobody_selected_means_no_probability_and_no_training_loss() {
     let mut outcome = outcome(0);
     outcome.cohort.selected.clear();
     outcome.responses = Responses::default();
-    let again = back(&Row::new(&census(4, &[]), &outcome, None));
+    let again = read_back(&Row::new(&census(4, &[]), &outcome, None));
     assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
-    assert_eq!((again.chances(), again.n_asked()), (vec![], 0));
+    assert_eq!((again.inclusion_probabilities(), again.n_selected()), (vec![], 0));
 }
 
 #[test]
 fn lists_that_belong_together_must_have_one_length() {
     let check = |from: &str, to: &str, expected: &str| {
-        let text = line(&Row { loss: Some(1.0), ..befriended(0) });
+        let text = line(&Row { loss: Some(1.0), ..row_with_friends(0) });
         assert!(text.contains(from), "{text}");
         match Row::parse(text.replace(from, to).as_bytes()) {
-            Err(BadLine::NoRow(message)) => assert!(message.contains(expected), "{message}"),
+            Err(LineError::NotARow(message)) => assert!(message.contains(expected), "{message}"),
             other => panic!("{other:?}"),
         }
     };

@@ -4,8 +4,8 @@ mod wire;
 
 use std::path::Path;
 
-use crate::error::{Doing, RecordError};
-use crate::figures::FIGURES;
+use crate::error::{IoContext, RecordError};
+use crate::metrics::METRICS;
 use crate::{Row, RunFolder, disk};
 use wire::Message;
 
@@ -18,7 +18,7 @@ pub const EVENTS: &str = "events.out.tfevents.0.ebbflow";
 /// The step is the round, the time the virtual seconds until then, so that TensorBoard's relative axis is virtual time. All
 /// numbers are rounded to single precision; those that are not finite stand as such.
 pub fn write_tensorboard(run: &RunFolder, folder: &Path) -> Result<(), RecordError> {
-    write(run.settings(), run.each_row()?, &folder.join(EVENTS))
+    write(run.settings(), run.iter_rows()?, &folder.join(EVENTS))
 }
 
 fn write(
@@ -28,14 +28,14 @@ fn write(
 ) -> Result<(), RecordError> {
     disk::replace(to, |file| {
         let mut put = |event: Message| event.write(file).doing("writing", to);
-        put(at(0.0, 0).text(event::FILE_VERSION, "brain.Event:2"))?;
-        put(at(0.0, 0).message(event::SUMMARY, &text("settings", &as_code(settings))))?;
+        put(event_at(0.0, 0).text(event::FILE_VERSION, "brain.Event:2"))?;
+        put(event_at(0.0, 0).message(event::SUMMARY, &text("settings", &markdown_code(settings))))?;
         let mut now_s = 0.0;
         for row in rows {
             let row = row?;
             // A time that is no number would leave TensorBoard without an axis.
             now_s = if row.virtual_s.is_finite() { row.virtual_s } else { now_s };
-            put(at(now_s, row.round).message(event::SUMMARY, &scalars(&row)))?;
+            put(event_at(now_s, row.round).message(event::SUMMARY, &scalars(&row)))?;
         }
         Ok(())
     })
@@ -68,16 +68,16 @@ mod tensor {
 }
 
 /// An event of this time and round.
-fn at(now_s: f64, round: u32) -> Message {
+fn event_at(now_s: f64, round: u32) -> Message {
     Message::default().double(event::WALL_TIME, now_s).whole(event::STEP, u64::from(round))
 }
 
 /// What was measured in a round: every figure under its tag, and the notes.
 fn scalars(row: &Row) -> Message {
-    let figures = FIGURES.iter().filter(|figure| !figure.tag.is_empty());
-    let figures = figures.filter_map(|figure| Some((figure.tag.to_owned(), figure.of.single(row)?)));
-    let notes = row.notes.iter().map(|(name, &number)| (format!("notes/{name}"), number as f32));
-    figures.chain(notes).fold(Message::default(), |all, (tag, number)| {
+    let metrics = METRICS.iter().filter(|metric| !metric.tag.is_empty());
+    let metrics = metrics.filter_map(|metric| Some((metric.tag.to_owned(), metric.value.to_f32(row)?)));
+    let role_metrics = row.notes.iter().map(|(name, &number)| (format!("notes/{name}"), number as f32));
+    metrics.chain(role_metrics).fold(Message::default(), |all, (tag, number)| {
         let value = Message::default().text(summary::TAG, &tag).single(summary::SIMPLE_VALUE, number);
         all.message(summary::VALUE, &value)
     })
@@ -96,7 +96,7 @@ fn text(tag: &str, text: &str) -> Message {
 }
 
 /// Lines that Markdown leaves as they are, whatever stands in them.
-fn as_code(text: &str) -> String {
+fn markdown_code(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     use super::wire::masked_crc;
     use super::*;
-    use crate::row::tests::{befriended, row};
+    use crate::row::tests::{row, row_with_friends};
 
     /// A field of a message: its number, and its bytes as they lie there; whole numbers are spread to eight.
     type Field = (u64, Vec<u8>);
@@ -236,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn notes_and_oracles_have_groups_of_their_own() {
-        let found = written(&[befriended(0)]);
+    fn role_metrics_and_oracles_have_groups_of_their_own() {
+        let found = written(&[row_with_friends(0)]);
         let of = |group: &str| -> Vec<_> {
             let inside = found[0].2.iter().filter(|(tag, _)| tag.starts_with(group));
             inside.map(|(tag, number)| (tag[group.len()..].to_owned(), *number)).collect()
@@ -272,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_has_a_tag_of_its_own_but_the_round() {
-        let tags: std::collections::BTreeSet<_> = FIGURES.iter().map(|figure| figure.tag).collect();
-        assert_eq!(tags.len(), FIGURES.len());
-        let without: Vec<_> = FIGURES.iter().filter(|figure| !figure.tag.contains('/')).collect();
+    fn every_metric_has_a_tag_of_its_own_but_the_round() {
+        let tags: std::collections::BTreeSet<_> = METRICS.iter().map(|metric| metric.tag).collect();
+        assert_eq!(tags.len(), METRICS.len());
+        let without: Vec<_> = METRICS.iter().filter(|metric| !metric.tag.contains('/')).collect();
         assert_eq!((without.len(), without[0].name), (1, "round"));
     }
 }

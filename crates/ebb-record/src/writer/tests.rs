@@ -5,9 +5,9 @@ use ebb_round::Tensor;
 use std::io::Write;
 
 use super::*;
-use crate::friends::tests::acquaintance;
 use crate::row::tests::row;
-use crate::{FRIENDS, LOCK, Rollback, SERVER_STORE};
+use crate::similarity::tests::similarity_matrix;
+use crate::{LOCK, Rollback, SERVER_STORE, SIMILARITIES};
 
 fn header() -> Header {
     Header { program: "ebbflow 0.1.0".into(), seed: 7, kernels: "portable".into(), recipe: None, n_params: 2 }
@@ -22,10 +22,10 @@ fn create(folder: &Path) -> RunWriter {
 }
 
 /// Appends the rounds of the range and the time they took.
-fn go_on(writer: &mut RunWriter, rounds: std::ops::Range<u32>) {
+fn append_rounds(writer: &mut RunWriter, rounds: std::ops::Range<u32>) {
     for number in rounds {
         writer.append(&row(number, 1.0 / f64::from(number + 3), Some(0.5))).unwrap();
-        writer.wall(number, 0.25).unwrap();
+        writer.add_wall_time(number, 0.25).unwrap();
     }
 }
 
@@ -70,7 +70,7 @@ fn a_run_from_creation_to_summary() {
     let line = writer.append(&row(0, 0.5, None)).unwrap();
     assert!(line.starts_with("{\"round\":0,") && line.ends_with('}'));
     assert_eq!(fs::read_to_string(folder.join(ROUNDS)).unwrap(), line + "\n");
-    go_on(&mut writer, 1..3);
+    append_rounds(&mut writer, 1..3);
     writer.checkpoint(b"state").unwrap();
     let run = RunFolder::open(&folder).unwrap();
     assert_eq!((run.header(), run.settings()), (&header(), "seed = 7\n"));
@@ -78,9 +78,9 @@ fn a_run_from_creation_to_summary() {
     let summary = writer.finish("rounds", &layout(), &[1.0, 2.0], Some(0.5), None).unwrap();
     assert_eq!((summary.rounds, summary.rounds_to_target), (3, Some(2)));
     assert_eq!(run.summary().unwrap(), Some(summary));
-    assert_eq!(run.walls().unwrap().len(), 2);
+    assert_eq!(run.wall_times().unwrap().len(), 2);
     let names: Vec<_> = contents(&folder).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, [LOCK, MODEL, TABLE, ROUNDS, RUN, SETTINGS, SUMMARY]);
+    assert_eq!(names, [LOCK, MODEL, CSV_TABLE, ROUNDS, RUN, SETTINGS, SUMMARY]);
     assert_eq!(fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1);
     let error = RunWriter::reopen(&folder).unwrap_err().to_string();
     assert!(error.contains("the run is finished"), "{error}");
@@ -105,9 +105,9 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let mut writer = create(&straight);
-    go_on(&mut writer, 0..4);
+    append_rounds(&mut writer, 0..4);
     writer.checkpoint(b"after 4").unwrap();
-    go_on(&mut writer, 4..9);
+    append_rounds(&mut writer, 4..9);
     finish(writer);
     let bytes = fs::read(straight.join(ROUNDS)).unwrap();
     let after_4: usize = bytes.split_inclusive(|&byte| byte == b'\n').take(4).map(<[u8]>::len).sum();
@@ -116,68 +116,69 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
     for cut in (after_4..=bytes.len()).step_by(61) {
         let folder = place.path().join(format!("cut-{cut}"));
         let mut writer = create(&folder);
-        go_on(&mut writer, 0..4);
+        append_rounds(&mut writer, 0..4);
         writer.checkpoint(b"after 4").unwrap();
         drop(writer);
         fs::write(folder.join(ROUNDS), &bytes[..cut]).unwrap();
-        fs::write(disk::name_of_new(&checkpoint(&folder, 7)), b"half a checkp").unwrap();
+        fs::write(disk::temp_name(&checkpoint(&folder, 7)), b"half a checkp").unwrap();
         let mut torn_wall = File::options().append(true).open(folder.join(WALL)).unwrap();
         torn_wall.write_all(b"{\"round\":4,\"wall_s\":9.0}\n{\"rou").unwrap();
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
         assert_eq!(state.as_deref(), Some(&b"after 4"[..]));
         // Nothing is cut before its round was played again.
         assert!(fs::read(folder.join(ROUNDS)).unwrap() == bytes[..cut]);
-        go_on(&mut writer, 4..9);
-        assert_eq!(writer.warnings(), [""; 0]);
+        append_rounds(&mut writer, 4..9);
+        assert_eq!(writer.take_warnings(), [""; 0]);
         finish(writer);
         assert!(contents(&folder) == contents(&straight), "cut at {cut}");
-        let walls = RunFolder::open(&folder).unwrap().walls().unwrap();
+        let walls = RunFolder::open(&folder).unwrap().wall_times().unwrap();
         let wall_s = |round| if round == 4 { 9.0 } else { 0.25 };
-        assert_eq!(walls, (0..9).map(|round| Wall { round, wall_s: wall_s(round) }).collect::<Vec<_>>());
+        assert_eq!(walls, (0..9).map(|round| WallTime { round, wall_s: wall_s(round) }).collect::<Vec<_>>());
     }
 }
 
 #[test]
-fn friends_of_a_run_that_was_killed_are_those_of_one_that_was_not() {
+fn similarities_of_a_run_that_was_killed_are_those_of_one_that_was_not() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
-    let befriend = |writer: &mut RunWriter, n_clients| writer.friends(&acquaintance(n_clients)).unwrap();
+    let add_similarities =
+        |writer: &mut RunWriter, n_clients| writer.add_similarities(&similarity_matrix(n_clients)).unwrap();
     let mut writer = create(&straight);
-    go_on(&mut writer, 0..4);
-    befriend(&mut writer, 4);
+    append_rounds(&mut writer, 0..4);
+    add_similarities(&mut writer, 4);
     writer.checkpoint(b"after 4").unwrap();
-    go_on(&mut writer, 4..6);
-    befriend(&mut writer, 6);
+    append_rounds(&mut writer, 4..6);
+    add_similarities(&mut writer, 6);
     finish(writer);
 
     let folder = place.path().join("killed");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..4);
-    befriend(&mut writer, 4);
+    append_rounds(&mut writer, 0..4);
+    add_similarities(&mut writer, 4);
     writer.checkpoint(b"after 4").unwrap();
-    go_on(&mut writer, 4..5);
+    append_rounds(&mut writer, 4..5);
     // Another end than the one that comes of it in the end.
-    befriend(&mut writer, 5);
+    add_similarities(&mut writer, 5);
     drop(writer);
-    fs::write(folder.join(FRIENDS).join("round-000006.parquet.new"), b"half").unwrap();
+    fs::write(folder.join(SIMILARITIES).join("round-000006.parquet.new"), b"half").unwrap();
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
-    assert_eq!(RunFolder::open(&folder).unwrap().friends_rounds().unwrap(), [4, 5]);
-    go_on(&mut writer, 4..6);
-    befriend(&mut writer, 6);
+    assert_eq!(RunFolder::open(&folder).unwrap().similarity_rounds().unwrap(), [4, 5]);
+    append_rounds(&mut writer, 4..6);
+    add_similarities(&mut writer, 6);
     finish(writer);
     assert!(contents(&folder) == contents(&straight));
     let run = RunFolder::open(&folder).unwrap();
-    assert_eq!((run.friends_rounds().unwrap(), run.friends(6).unwrap().len()), (vec![4, 6], 11));
+    assert_eq!((run.similarity_rounds().unwrap(), run.similarities(6).unwrap().len()), (vec![4, 6], 11));
 }
 
 #[test]
 fn without_a_checkpoint_a_run_starts_over() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
-    go_on(&mut create(&folder), 0..3);
+    append_rounds(&mut create(&folder), 0..3);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
-    assert_eq!((state, writer.next_round(), writer.recorded().unwrap()), (None, 0, 3));
-    go_on(&mut writer, 0..4);
+    assert_eq!((state, writer.next_round(), writer.n_recorded_rounds().unwrap()), (None, 0, 3));
+    append_rounds(&mut writer, 0..4);
     assert_eq!(rounds(&folder), [0, 1, 2, 3]);
 }
 
@@ -236,9 +237,9 @@ fn a_run_does_not_go_on_with_other_settings() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
-    go_on(&mut writer, 2..3);
+    append_rounds(&mut writer, 2..3);
     drop(writer);
     fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
     let before = contents(&folder);
@@ -256,7 +257,7 @@ fn a_run_does_not_go_on_with_other_settings() {
 }
 
 #[test]
-fn that_a_run_is_finished_is_said_before_all_else() {
+fn that_a_run_is_finished_is_reported_before_all_else() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     finish(create(&folder));
@@ -269,17 +270,17 @@ fn that_a_run_is_finished_is_said_before_all_else() {
 }
 
 #[test]
-fn a_creation_that_died_is_swept_up_and_one_under_way_is_not() {
+fn a_creation_that_died_is_removed_and_one_in_progress_is_not() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let building = place.path().join(".run.new");
     fs::create_dir(&building).unwrap();
     fs::write(building.join(RUN), "half").unwrap();
-    let under_way = disk::lock(&building, &folder).unwrap();
+    let held_lock = disk::lock(&building, &folder).unwrap();
     let error = RunWriter::create(&folder, &header(), "", None).unwrap_err();
     assert!(matches!(error, RecordError::Locked { .. }), "{error}");
     assert!(building.exists() && !folder.exists());
-    drop(under_way);
+    drop(held_lock);
     drop(create(&folder));
     assert!(!building.exists());
     assert_eq!(rounds(&folder), [0; 0]);
@@ -313,9 +314,9 @@ fn a_damaged_checkpoint_is_an_error_that_touches_nothing() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"a state").unwrap();
-    go_on(&mut writer, 2..3);
+    append_rounds(&mut writer, 2..3);
     drop(writer);
     let path = checkpoint(&folder, 2);
     let whole = fs::read(&path).unwrap();
@@ -339,7 +340,7 @@ fn rows_that_do_not_reach_the_checkpoint_are_damage() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"").unwrap();
     drop(writer);
     let bytes = fs::read(folder.join(ROUNDS)).unwrap();
@@ -375,9 +376,9 @@ fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
-    go_on(&mut writer, 2..3);
+    append_rounds(&mut writer, 2..3);
     writer.rows.swap_file(File::options().append(true).open("/dev/full").unwrap());
     let error = writer.append(&row(3, 1.0, None)).unwrap_err().to_string();
     let path = folder.join(ROUNDS);
@@ -388,7 +389,7 @@ fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
     assert_eq!(rounds(&folder), [0, 1, 2]);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
     assert_eq!((state.as_deref(), writer.next_round()), (Some(&b"after 2"[..]), 2));
-    go_on(&mut writer, 2..4);
+    append_rounds(&mut writer, 2..4);
     assert_eq!(rounds(&folder), [0, 1, 2, 3]);
 }
 
@@ -398,11 +399,11 @@ fn a_disk_that_is_full_at_a_checkpoint_leaves_the_last_one() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..1);
+    append_rounds(&mut writer, 0..1);
     writer.checkpoint(b"after 1").unwrap();
-    go_on(&mut writer, 1..2);
+    append_rounds(&mut writer, 1..2);
     let path = checkpoint(&folder, 2);
-    std::os::unix::fs::symlink("/dev/full", disk::name_of_new(&path)).unwrap();
+    std::os::unix::fs::symlink("/dev/full", disk::temp_name(&path)).unwrap();
     let error = writer.checkpoint(&[0; 100_000]).unwrap_err().to_string();
     assert_eq!(error, format!("writing {}: No space left on device (os error 28)", path.display()));
     drop(writer);
@@ -416,25 +417,25 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
-    go_on(&mut writer, 2..4);
+    append_rounds(&mut writer, 2..4);
     // Something stands where the new files go.
-    let in_the_way = disk::name_of_new(&checkpoint(&folder, 4));
+    let in_the_way = disk::temp_name(&checkpoint(&folder, 4));
     fs::create_dir(&in_the_way).unwrap();
-    fs::create_dir(folder.join(FRIENDS)).unwrap();
-    let friends_in_the_way = folder.join(FRIENDS).join("round-000004.parquet.new");
+    fs::create_dir(folder.join(SIMILARITIES)).unwrap();
+    let friends_in_the_way = folder.join(SIMILARITIES).join("round-000004.parquet.new");
     fs::create_dir(&friends_in_the_way).unwrap();
-    writer.friends(&acquaintance(4)).unwrap_err();
+    writer.add_similarities(&similarity_matrix(4)).unwrap_err();
     writer.checkpoint(b"after 4").unwrap_err();
-    go_on(&mut writer, 4..5);
+    append_rounds(&mut writer, 4..5);
     fs::remove_dir(in_the_way).unwrap();
     // There is no checkpoint without the friends that belong before it.
     let error = writer.checkpoint(b"after 5").unwrap_err().to_string();
     assert!(error.contains("round-000004.parquet"), "{error}");
     fs::remove_dir(friends_in_the_way).unwrap();
     writer.checkpoint(b"after 5").unwrap();
-    assert_eq!(RunFolder::open(&folder).unwrap().friends_rounds().unwrap(), [4]);
+    assert_eq!(RunFolder::open(&folder).unwrap().similarity_rounds().unwrap(), [4]);
     drop(writer);
     let (_, state) = RunWriter::reopen(&folder).unwrap();
     assert_eq!(state.as_deref(), Some(&b"after 5"[..]));
@@ -444,22 +445,22 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
 fn with_two_checkpoints(folder: &Path) -> Vec<u8> {
     let mut writer = create(folder);
     for (rounds, state) in [(0..2, b"after 2"), (2..4, b"after 4")] {
-        go_on(&mut writer, rounds);
+        append_rounds(&mut writer, rounds);
         writer.checkpoint(state).unwrap();
     }
-    go_on(&mut writer, 4..6);
+    append_rounds(&mut writer, 4..6);
     fs::read(folder.join(ROUNDS)).unwrap()
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_for_the_older_one_and_said() {
+fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
     flip(&checkpoint(&folder, 4), 44, 3);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
     assert_eq!((state.as_deref(), writer.next_round()), (Some(&b"after 2"[..]), 2));
-    let [warning] = writer.warnings().try_into().unwrap();
+    let [warning] = writer.take_warnings().try_into().unwrap();
     let (newer, older) = (checkpoint(&folder, 4), checkpoint(&folder, 2));
     let expected = format!(
         "{}: damaged: its checksum does not match; going on from {}",
@@ -469,17 +470,17 @@ fn a_damaged_checkpoint_is_passed_over_for_the_older_one_and_said() {
     assert_eq!(warning, expected);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     // The damaged one is none of the last two, and is replaced once its round is there.
-    go_on(&mut writer, 2..3);
+    append_rounds(&mut writer, 2..3);
     writer.checkpoint(b"after 3").unwrap();
     assert!(older.exists());
-    go_on(&mut writer, 3..4);
+    append_rounds(&mut writer, 3..4);
     writer.checkpoint(b"after 4").unwrap();
     assert!(!older.exists());
-    go_on(&mut writer, 4..6);
+    append_rounds(&mut writer, 4..6);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     drop(writer);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
-    assert_eq!((state.as_deref(), writer.warnings().len()), (Some(&b"after 4"[..]), 0));
+    assert_eq!((state.as_deref(), writer.take_warnings().len()), (Some(&b"after 4"[..]), 0));
 }
 
 #[test]
@@ -487,15 +488,15 @@ fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
-    let stand = writer.rows.stand();
+    append_rounds(&mut writer, 0..2);
+    let position = writer.rows.position();
     drop(writer);
-    checkpoint::tests::write_version_1(&folder, stand, b"after 2");
+    checkpoint::tests::write_version_1(&folder, position, b"after 2");
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
     assert_eq!((state.as_deref(), writer.next_round()), (Some(&b"after 2"[..]), 2));
     for round in 2..4 {
         assert!(folder.join("checkpoint.ebb").exists());
-        go_on(&mut writer, round..round + 1);
+        append_rounds(&mut writer, round..round + 1);
         writer.checkpoint(b"later").unwrap();
     }
     assert!(!folder.join("checkpoint.ebb").exists());
@@ -513,7 +514,7 @@ fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
         flip(&folder.join(ROUNDS), at, 3);
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
         assert_eq!(state.as_deref(), Some(&b"after 4"[..]));
-        let [warning] = writer.warnings().try_into().unwrap();
+        let [warning] = writer.take_warnings().try_into().unwrap();
         assert!(warning.contains(&format!("bit 3 of byte {at}, in the row of round ")), "{warning}");
         assert!(fs::read(folder.join(ROUNDS)).unwrap() == bytes, "byte {at}");
     }
@@ -544,9 +545,9 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
         let from = if round == 3 { 2 } else { 4 };
         assert_eq!(writer.next_round(), from, "{which}");
         assert_eq!(state, Some(format!("after {from}").into_bytes()));
-        assert_eq!(writer.warnings().len(), usize::from(round == 3), "{which}");
-        go_on(&mut writer, from..6);
-        let [warning] = writer.warnings().try_into().unwrap();
+        assert_eq!(writer.take_warnings().len(), usize::from(round == 3), "{which}");
+        append_rounds(&mut writer, from..6);
+        let [warning] = writer.take_warnings().try_into().unwrap();
         let kept = folder.join(format!("rounds.jsonl.cut-at-{round:06}"));
         assert!(warning.contains(&format!("the row of round {round} was recorded otherwise")), "{warning}");
         assert!(warning.ends_with(&kept.display().to_string()), "{warning}");
@@ -569,8 +570,8 @@ fn dying_between_the_copy_of_damaged_rows_and_their_cut_leaves_one_copy() {
     fs::write(&own, "of another time").unwrap();
     fs::write(&kept, &damaged[beyond..]).unwrap();
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
-    go_on(&mut writer, 4..6);
-    assert!(writer.warnings()[0].ends_with(&kept.display().to_string()));
+    append_rounds(&mut writer, 4..6);
+    assert!(writer.take_warnings()[0].ends_with(&kept.display().to_string()));
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     assert_eq!(fs::read(&kept).unwrap(), damaged[beyond..]);
     let copies = contents(&folder).into_iter().filter(|(name, _)| name.to_string_lossy().contains("cut-at"));
@@ -584,7 +585,7 @@ fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
     let bytes = with_two_checkpoints(&folder);
     fs::write(folder.join(SERVER_STORE), "").unwrap();
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
-    assert_eq!((writer.next_round(), writer.recorded().unwrap()), (4, 6));
+    assert_eq!((writer.next_round(), writer.n_recorded_rounds().unwrap()), (4, 6));
     let error = writer.append(&row(4, 0.123, Some(0.25))).unwrap_err().to_string();
     assert!(error.contains("round 4 is recorded otherwise than the journal"), "{error}");
     assert!(error.ends_with(&format!("ebbflow rollback {} --to 4", folder.display())), "{error}");
@@ -607,9 +608,11 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
     flip(&checkpoint(&folder, 2), 44, 0);
     flip(&checkpoint(&folder, 4), 44, 0);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
-    assert_eq!((state, writer.next_round(), writer.recorded().unwrap()), (None, 0, 6));
-    let warnings = writer.warnings();
-    assert!(warnings.len() == 2 && warnings.iter().all(|said| said.ends_with("going on from the start")));
+    assert_eq!((state, writer.next_round(), writer.n_recorded_rounds().unwrap()), (None, 0, 6));
+    let warnings = writer.take_warnings();
+    assert!(
+        warnings.len() == 2 && warnings.iter().all(|warning| warning.ends_with("going on from the start"))
+    );
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     drop(writer);
     fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
@@ -621,7 +624,7 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
 }
 
 #[test]
-fn a_run_goes_back_to_a_checkpoint_and_keeps_what_came_after_beside() {
+fn a_run_goes_back_to_a_checkpoint_and_keeps_a_copy_of_what_came_after() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
@@ -631,17 +634,20 @@ fn a_run_goes_back_to_a_checkpoint_and_keeps_what_came_after_beside() {
         "{error}"
     );
     let back = Rollback::find(&folder, 3).unwrap();
-    assert_eq!((back.next_round(), back.lost().unwrap(), back.state()), (2, 4, Some(&b"after 2"[..])));
+    assert_eq!(
+        (back.next_round(), back.n_lost_rounds().unwrap(), back.state()),
+        (2, 4, Some(&b"after 2"[..]))
+    );
     assert!(matches!(RunWriter::reopen(&folder), Err(RecordError::Locked { .. })));
     let kept = back.finish().unwrap().unwrap();
     assert_eq!(kept, folder.join("rounds.jsonl.cut-at-000002"));
     assert!(bytes.ends_with(&fs::read(kept).unwrap()));
     assert_eq!(rounds(&folder), [0, 1]);
-    assert_eq!(RunFolder::open(&folder).unwrap().walls().unwrap().len(), 2);
+    assert_eq!(RunFolder::open(&folder).unwrap().wall_times().unwrap().len(), 2);
     assert!(checkpoint(&folder, 2).exists() && !checkpoint(&folder, 4).exists());
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
     assert_eq!(state.as_deref(), Some(&b"after 2"[..]));
-    go_on(&mut writer, 2..6);
+    append_rounds(&mut writer, 2..6);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     drop(writer);
     let back = Rollback::find(&folder, 0).unwrap();
@@ -657,7 +663,7 @@ fn dying_while_finishing_leaves_a_run_to_resume() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
-    go_on(&mut writer, 0..2);
+    append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
     let path = checkpoint(&folder, 2);
     let state = fs::read(&path).unwrap();
@@ -665,7 +671,7 @@ fn dying_while_finishing_leaves_a_run_to_resume() {
     let whole = contents(&folder);
     fs::remove_file(folder.join(SUMMARY)).unwrap();
     fs::write(path, state).unwrap();
-    fs::write(folder.join(TABLE), "half a ta").unwrap();
+    fs::write(folder.join(CSV_TABLE), "half a ta").unwrap();
     let (writer, _) = RunWriter::reopen(&folder).unwrap();
     finish(writer);
     assert!(contents(&folder) == whole);

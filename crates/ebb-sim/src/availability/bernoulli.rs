@@ -1,7 +1,7 @@
 //! Each client is up with its own chance, anew in every round.
 
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     /// For all.
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     /// For some clients each, in order of id.
     classes: Option<Vec<Class>>,
 }
@@ -40,12 +40,12 @@ impl Bernoulli {
     fn build(settings: &Settings<'_>) -> Result<Bernoulli, SettingsError> {
         let table = settings.parse::<Table>()?;
         let written = Written { chance: table.chance, classes: table.classes.as_deref() };
-        Ok(Bernoulli { seed: settings.facts().seed, chances: Chances::plain(settings, &written)? })
+        Ok(Bernoulli { seed: settings.context().seed, chances: Chances::plain(settings, &written)? })
     }
 
     /// Coins with chances made from labels.
     pub(super) fn by_labels(by_labels: ByLabels, settings: &Settings<'_>) -> Bernoulli {
-        Bernoulli { seed: settings.facts().seed, chances: Chances::ByLabels(Box::new(by_labels)) }
+        Bernoulli { seed: settings.context().seed, chances: Chances::ByLabels(Box::new(by_labels)) }
     }
 }
 

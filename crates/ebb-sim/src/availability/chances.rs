@@ -8,7 +8,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Stream};
-use ebb_settings::{Chance, Positive, Settings, SettingsError};
+use ebb_settings::{Positive, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -19,14 +19,14 @@ pub(super) struct Class {
     /// How many.
     clients: Option<NonZeroU32>,
     /// Or what share of all.
-    share: Option<Chance>,
-    chance: Chance,
+    share: Option<Probability>,
+    chance: Probability,
 }
 
 /// What a table says about chances, beside `by_labels`.
 #[derive(Debug)]
 pub(super) struct Written<'w> {
-    pub(super) chance: Option<Chance>,
+    pub(super) chance: Option<Probability>,
     pub(super) classes: Option<&'w [Class]>,
 }
 
@@ -53,7 +53,7 @@ impl Chances {
     /// Reads `chance`, `classes` or the table `by_labels`.
     pub(super) fn any(settings: &Settings<'_>, written: &Written<'_>) -> Result<Chances, SettingsError> {
         let inner = settings.inner("by_labels");
-        match (written.chance.is_some() || written.classes.is_some(), inner.written()) {
+        match (written.chance.is_some() || written.classes.is_some(), inner.is_written()) {
             (true, true) => {
                 Err(settings.error("by_labels", "give one of chance, classes and by_labels, not two"))
             }
@@ -84,7 +84,7 @@ impl Chances {
 }
 
 fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, SettingsError> {
-    let n_clients = settings.facts().n_clients;
+    let n_clients = settings.context().n_clients;
     let mut chances = Vec::with_capacity(n_clients);
     let (mut n_given, mut share_given) = (0, 0.0);
     for (at, class) in classes.iter().enumerate() {
@@ -152,12 +152,12 @@ struct Which {
 struct Dirichlet {
     /// The chance in the mean over all label mixes.
     #[serde(default = "tenth")]
-    mean: Chance,
+    mean: Probability,
     #[serde(default = "positive_tenth")]
     alpha: Positive,
     /// No client's chance is below it.
     #[serde(default = "fiftieth")]
-    least: Chance,
+    least: Probability,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -165,10 +165,10 @@ struct Dirichlet {
 struct Uniform {
     /// The largest weight of a label of the first half.
     #[serde(default = "all")]
-    first: Chance,
+    first: Probability,
     /// ... of the second half.
     #[serde(default = "half")]
-    second: Chance,
+    second: Probability,
 }
 
 /// The chance of a client that holds the first label; the last label's is 1.
@@ -176,23 +176,23 @@ struct Uniform {
 #[serde(deny_unknown_fields)]
 pub(super) struct Smallest {
     #[serde(default = "tenth")]
-    least: Chance,
+    least: Probability,
 }
 
-fn tenth() -> Chance {
-    Chance::new(0.1).expect("a chance")
+fn tenth() -> Probability {
+    Probability::new(0.1).expect("a chance")
 }
 fn positive_tenth() -> Positive {
     Positive::new(0.1).expect("above 0")
 }
-fn fiftieth() -> Chance {
-    Chance::new(0.02).expect("a chance")
+fn fiftieth() -> Probability {
+    Probability::new(0.02).expect("a chance")
 }
-fn all() -> Chance {
-    Chance::new(1.0).expect("a chance")
+fn all() -> Probability {
+    Probability::new(1.0).expect("a chance")
 }
-fn half() -> Chance {
-    Chance::new(0.5).expect("a chance")
+fn half() -> Probability {
+    Probability::new(0.5).expect("a chance")
 }
 
 impl ByLabels {
@@ -214,7 +214,7 @@ impl ByLabels {
     fn new(law: Law, settings: &Settings<'_>) -> ByLabels {
         let message = "the data has no classes; give data with classes, or another kind of availability";
         let key = if settings.has("kind") { "kind" } else { "" };
-        ByLabels { law, seed: settings.facts().seed, without_labels: settings.error(key, message) }
+        ByLabels { law, seed: settings.context().seed, without_labels: settings.error(key, message) }
     }
 
     fn chances(&self, task: &dyn Task) -> Result<Vec<f64>, SettingsError> {

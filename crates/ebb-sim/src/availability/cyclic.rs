@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, RoundNo, Stream, stateless};
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ chance = 0.1               # part of the cycle that the stretch is, to the neare
 struct Table {
     #[serde(default = "hundred")]
     cycle: NonZeroU32,
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
@@ -49,7 +49,7 @@ impl Cyclic {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
         let written = Written { chance: table.chance, classes: table.classes.as_deref() };
         let chances = Chances::any(settings, &written)?;
-        Ok(Cyclic { seed: settings.facts().seed, cycle: table.cycle.get(), chances })
+        Ok(Cyclic { seed: settings.context().seed, cycle: table.cycle.get(), chances })
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
-use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -33,7 +33,7 @@ full_first_round = false   # whether everybody is up in round 0",
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    ratio: Chance,
+    ratio: Probability,
     clusters: Option<Clusters>,
     evenly_over: Option<EvenlyOver>,
     #[serde(default)]
@@ -84,7 +84,7 @@ struct Complaints {
 impl Dropout {
     fn build(settings: &Settings<'_>) -> Result<Dropout, SettingsError> {
         let table = settings.parse::<Table>()?;
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let mut dropout = Dropout {
             seed,
             ratio: table.ratio.get(),

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
-use ebb_settings::{Chance, Entry, Facts, Positive, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, Positive, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
@@ -48,7 +48,7 @@ enum LawName {
 #[serde(deny_unknown_fields)]
 struct Beta {
     #[serde(default = "tenth")]
-    share: Chance,
+    share: Probability,
     #[serde(default = "one")]
     a: Positive,
     #[serde(default = "ten")]
@@ -59,7 +59,7 @@ struct Beta {
 #[serde(deny_unknown_fields)]
 struct Gamma {
     #[serde(default = "tenth")]
-    share: Chance,
+    share: Probability,
     #[serde(default = "ten")]
     shape: Positive,
     #[serde(default = "hundredth")]
@@ -70,15 +70,15 @@ struct Gamma {
 #[serde(deny_unknown_fields)]
 struct Weibull {
     #[serde(default = "tenth")]
-    share: Chance,
+    share: Probability,
     #[serde(default = "ten")]
     shape: Positive,
     #[serde(default = "five_sixths")]
     scale: Positive,
 }
 
-fn tenth() -> Chance {
-    Chance::new(0.1).expect("a chance")
+fn tenth() -> Probability {
+    Probability::new(0.1).expect("a chance")
 }
 fn one() -> Positive {
     Positive::new(1.0).expect("above 0")
@@ -107,7 +107,7 @@ struct Index {
 
 impl Index {
     fn build(settings: &Settings<'_>) -> Result<Index, SettingsError> {
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let (share, law) = match settings.parse_without::<Which>(&["kind"])?.law {
             LawName::Beta => {
                 let Beta { share, a, b } = settings.parse_without(&["kind", "law"])?;

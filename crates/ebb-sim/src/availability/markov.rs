@@ -3,7 +3,7 @@
 //! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
 
 use ebb_round::{Bits, ClientId, Loader, RoundNo, Saver, State, StateError, Stream};
-use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -27,14 +27,14 @@ chance = 0.1               # of being up in the long run; that of going follows:
 #[serde(deny_unknown_fields)]
 struct Table {
     #[serde(default = "twentieth")]
-    comes: Chance,
-    goes: Option<Chance>,
-    chance: Option<Chance>,
+    comes: Probability,
+    goes: Option<Probability>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
-fn twentieth() -> Chance {
-    Chance::new(0.05).expect("a chance")
+fn twentieth() -> Probability {
+    Probability::new(0.05).expect("a chance")
 }
 
 /// How each client changes between up and down.
@@ -80,7 +80,7 @@ struct Markov {
 impl Markov {
     fn build(settings: &Settings<'_>) -> Result<Markov, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let comes = table.comes.get();
         if comes == 0.0 {
             return Err(settings.error("comes", "nobody would ever come; give a chance above 0"));

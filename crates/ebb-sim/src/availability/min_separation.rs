@@ -1,7 +1,7 @@
 //! Whoever took part rests for some rounds: the one world that depends on whom a method asks.
 
 use ebb_round::{Bits, ClientId, Loader, RoundNo, Saver, State, StateError, Stream};
-use ebb_settings::{Chance, Entry, Facts, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ chance = 1.0               # of being up when rested, anew in every round; 1 if 
 #[serde(deny_unknown_fields)]
 struct Table {
     rounds: u32,
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
@@ -40,7 +40,7 @@ struct MinSeparation {
 impl MinSeparation {
     fn build(settings: &Settings<'_>) -> Result<MinSeparation, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let written = Written { chance: table.chance, classes: table.classes.as_deref() };
         let plain = written.chance.is_none() && written.classes.is_none() && !settings.has("by_labels");
         let chances = if plain { Chances::All(1.0) } else { Chances::any(settings, &written)? };

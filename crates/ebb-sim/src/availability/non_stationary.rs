@@ -6,7 +6,7 @@ use std::f64::consts::TAU;
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, RoundNo, Stream, stateless};
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
@@ -49,49 +49,49 @@ struct Which {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sine {
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
     #[serde(default = "three_tenths")]
-    depth: Chance,
+    depth: Probability,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Staircase {
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
     #[serde(default = "four_tenths")]
-    low: Chance,
+    low: Probability,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Interleaved {
-    chance: Option<Chance>,
+    chance: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
     #[serde(default = "three_tenths")]
-    depth: Chance,
+    depth: Probability,
     #[serde(default = "tenth")]
-    cut: Chance,
+    cut: Probability,
 }
 
 fn twenty() -> NonZeroU32 {
     NonZeroU32::new(20).expect("20 is not 0")
 }
-fn tenth() -> Chance {
-    Chance::new(0.1).expect("a chance")
+fn tenth() -> Probability {
+    Probability::new(0.1).expect("a chance")
 }
-fn three_tenths() -> Chance {
-    Chance::new(0.3).expect("a chance")
+fn three_tenths() -> Probability {
+    Probability::new(0.3).expect("a chance")
 }
-fn four_tenths() -> Chance {
-    Chance::new(0.4).expect("a chance")
+fn four_tenths() -> Probability {
+    Probability::new(0.4).expect("a chance")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +130,7 @@ impl NonStationary {
                 }
             };
         let chances = Chances::any(settings, &Written { chance, classes: classes.as_deref() })?;
-        Ok(NonStationary { seed: settings.facts().seed, chances, period: period.get(), shape, cut })
+        Ok(NonStationary { seed: settings.context().seed, chances, period: period.get(), shape, cut })
     }
 
     /// What a chance is multiplied by in a round.

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, RoundNo, Stream, stateless};
-use ebb_settings::{Entry, Facts, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
@@ -48,7 +48,7 @@ struct Periodic {
 impl Periodic {
     fn build(settings: &Settings<'_>) -> Result<Periodic, SettingsError> {
         let table: Table = settings.parse()?;
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let n_groups = table.groups.get() as usize;
         if n_groups > n_clients {
             return Err(

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, RoundNo, Stream, stateless};
-use ebb_settings::{Entry, Facts, NonNegative, Settings, SettingsError};
+use ebb_settings::{BuildContext, Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
@@ -55,7 +55,7 @@ struct TauMax {
 impl TauMax {
     fn build(settings: &Settings<'_>) -> Result<TauMax, SettingsError> {
         let table: Table = settings.parse()?;
-        let Facts { seed, n_clients, .. } = settings.facts();
+        let BuildContext { seed, n_clients, .. } = settings.context();
         let tau = f64::from(table.tau.get());
         let (mut periods, mut phases) = (Stream::of_run(seed, "period"), Stream::of_run(seed, "phase"));
         let clients = (0..n_clients).map(|_| {

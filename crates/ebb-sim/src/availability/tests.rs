@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{Bits, ClientId, Job, Layout, Loader, RoundNo, Saver};
-use ebb_settings::{Entry, Facts, SettingsError, Tree};
+use ebb_settings::{BuildContext, Entry, SettingsError, Tree};
 use ebb_train::{LocalTrainer, Tally, Task};
 
 use super::{ALL, Availability};
@@ -75,7 +75,7 @@ fn build_from(
     seed: u64,
     labelled: bool,
 ) -> Result<Box<dyn Availability>, SettingsError> {
-    let settings = tree.table("world.availability", Facts { seed, n_clients, n_rounds: 0 });
+    let settings = tree.table("world.availability", BuildContext { seed, n_clients, n_rounds: 0 });
     let entry = ALL.iter().find(|entry| entry.name == kind).expect("a kind of the registry");
     settings.resolve_kind(kind);
     let mut world = (entry.build)(&settings)?;
@@ -123,8 +123,8 @@ pub(super) fn long_run(kind: &str, text: &str, n_clients: usize, n_rounds: u32) 
 pub(super) fn refused(kind: &str, cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         let Err(error) = build(kind, text, 10) else { panic!("{kind} takes {text}") };
-        assert!(error.place.is_some(), "{error}");
-        let error = SettingsError { place: None, ..error }.to_string();
+        assert!(error.origin.is_some(), "{error}");
+        let error = SettingsError { origin: None, ..error }.to_string();
         assert_eq!(error, format!("world.availability.{expected}"), "{text}");
     }
 }

@@ -25,7 +25,7 @@ jitter = 0.3               # ... and of one client, from round to round",
             let message = format!("a byte takes more than {MOST_S} seconds; give more");
             return Err(settings.error("mbit_s", format!("at {:e} Mbit/s {message}", table.mbit_s.get())));
         }
-        Ok(Box::new(LogNormal { seed: settings.facts().seed, table }))
+        Ok(Box::new(LogNormal { seed: settings.context().seed, table }))
     },
 };
 

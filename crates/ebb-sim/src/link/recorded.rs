@@ -65,7 +65,7 @@ impl Recorded {
         let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
         let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
         let devices = read(&file, bits_per_s).map_err(|message| settings.error("file", message))?;
-        Ok(Recorded { seed: settings.facts().seed, bits_per_s, devices })
+        Ok(Recorded { seed: settings.context().seed, bits_per_s, devices })
     }
 }
 
@@ -167,7 +167,7 @@ fn place_of(device: &str) -> (u64, &str) {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree, find};
+    use ebb_settings::{BuildContext, Tree, find};
 
     use super::super::ALL;
     use super::*;
@@ -175,7 +175,7 @@ mod tests {
 
     fn build(text: &str) -> Result<Box<dyn Link>, String> {
         let tree = Tree::parse(&format!("[world.link]\n{text}"), "a.toml").unwrap();
-        let settings = tree.table("world.link", Facts { seed: 3, n_clients: 100, n_rounds: 1 });
+        let settings = tree.table("world.link", BuildContext { seed: 3, n_clients: 100, n_rounds: 1 });
         let entry = find(ALL, &settings, None).map_err(|error| error.to_string())?;
         (entry.build)(&settings).map_err(|error| error.to_string())
     }

@@ -248,7 +248,7 @@ impl Recorded {
         let table: Table = settings.parse()?;
         let file = find_file(settings, "file", &table.file)?;
         check_times(settings, &table)?;
-        let n_clients = settings.facts().n_clients;
+        let n_clients = settings.context().n_clients;
         let numbering = match table.clients {
             None => Numbering::ByNumberIfWhole { n_clients },
             Some(Which::ByNumber) => Numbering::ByNumber { n_clients },
@@ -268,7 +268,7 @@ impl Recorded {
             beyond_clients: table.beyond_clients,
             beyond_end: table.beyond_end,
         };
-        let playback = Playback::new(trace, rules, settings.facts().seed);
+        let playback = Playback::new(trace, rules, settings.context().seed);
         Ok(Recorded { playback, round_s: table.round_s.get(), notes })
     }
 }
@@ -281,7 +281,7 @@ fn check_times(settings: &Settings<'_>, table: &Table) -> Result<(), SettingsErr
     if table.start_s.is_some_and(|start_s| start_s.get() > HUNDRED_YEARS_S) {
         return Err(settings.error("start_s", "more than a hundred years, which no recording has; give less"));
     }
-    let run_s = f64::from(settings.facts().n_rounds.max(1)) * table.round_s.get();
+    let run_s = f64::from(settings.context().n_rounds.max(1)) * table.round_s.get();
     for (key, end_s) in [("round_s", run_s), ("time_scale", run_s * table.time_scale.get())] {
         if end_s > MOST_S {
             let message = format!("the run would end after {end_s:e} s, more than {MOST_S:e}");
@@ -293,7 +293,7 @@ fn check_times(settings: &Settings<'_>, table: &Table) -> Result<(), SettingsErr
 
 /// Refuses a recording that does not have all clients of the run.
 fn check_clients(settings: &Settings<'_>, trace: &Trace) -> Result<(), SettingsError> {
-    let (n_known, n_clients) = (trace.n_clients(), settings.facts().n_clients);
+    let (n_known, n_clients) = (trace.n_clients(), settings.context().n_clients);
     if n_clients > n_known {
         let message = format!("the recording has {n_known} clients, but the data has {n_clients}");
         return Err(settings.error("beyond_clients", message + "; give \"repeat\" or \"down\", or fewer"));

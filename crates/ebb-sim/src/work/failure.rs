@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, RoundNo, Stream};
-use ebb_settings::{Chance, Entry, Settings, SettingsError};
+use ebb_settings::{Entry, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::{Done, WorkLaw};
@@ -25,7 +25,7 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     /// For all.
-    success: Option<Chance>,
+    success: Option<Probability>,
     /// For so many clients each, in order of id.
     classes: Option<Vec<Class>>,
     /// The least that a client is set to do of what is asked; all of it, if it is not given.
@@ -36,7 +36,7 @@ struct Table {
 #[serde(deny_unknown_fields)]
 struct Class {
     clients: NonZeroU32,
-    success: Chance,
+    success: Probability,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Failure {
 impl Failure {
     fn build(settings: &Settings<'_>) -> Result<Failure, SettingsError> {
         let table: Table = settings.parse()?;
-        let n_clients = settings.facts().n_clients;
+        let n_clients = settings.context().n_clients;
         let classes = match (table.success, &table.classes) {
             (Some(success), None) => vec![(n_clients, success.get())],
             (None, Some(list)) => {
@@ -69,7 +69,7 @@ impl Failure {
             (None, None) => return Err(settings.error("success", "missing; give success or classes")),
             (Some(_), Some(_)) => return Err(settings.error("classes", "give success or classes, not both")),
         };
-        Ok(Failure { seed: settings.facts().seed, classes, least: table.least })
+        Ok(Failure { seed: settings.context().seed, classes, least: table.least })
     }
 
     fn success(&self, client: ClientId) -> f64 {

@@ -124,7 +124,7 @@ impl Flex {
         if traces.is_empty() {
             return Err(settings.error("traces", "name at least one trace"));
         }
-        Ok(Flex { seed: settings.facts().seed, traces, of, solved: Mutex::default() })
+        Ok(Flex { seed: settings.context().seed, traces, of, solved: Mutex::default() })
     }
 
     fn trace(&self, client: ClientId) -> Trace {
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn clients_are_spread_over_the_traces_and_keep_theirs() {
         let tree = ebb_settings::Tree::parse("[world.work]\n", "a.toml").unwrap();
-        let facts = ebb_settings::Facts { seed: 4, ..Default::default() };
+        let facts = ebb_settings::BuildContext { seed: 4, ..Default::default() };
         let flex = Flex::build(&tree.table("world.work", facts)).unwrap();
         let mut counts = BTreeMap::<Trace, i32>::new();
         for client in (0..8000).map(ClientId::new) {

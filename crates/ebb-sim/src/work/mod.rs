@@ -60,14 +60,14 @@ pub const ALL: &[Entry<dyn WorkLaw>] = &[complete::ENTRY, failure::ENTRY, flex::
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree, find};
+    use ebb_settings::{BuildContext, Tree, find};
 
     use super::*;
 
     /// The law that `[world.work]` describes, for 100 clients.
     pub(super) fn build(text: &str, seed: u64) -> Result<Box<dyn WorkLaw>, String> {
         let tree = Tree::parse(&format!("[world.work]\n{text}"), "a.toml").unwrap();
-        let facts = Facts { seed, n_clients: 100, n_rounds: 0 };
+        let facts = BuildContext { seed, n_clients: 100, n_rounds: 0 };
         let settings = tree.table("world.work", facts);
         let entry = find(ALL, &settings, None).map_err(|error| error.to_string())?;
         (entry.build)(&settings).map_err(|error| error.to_string())

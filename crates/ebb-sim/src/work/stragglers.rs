@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, RoundNo, Stream};
-use ebb_settings::{Chance, Entry};
+use ebb_settings::{Entry, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::{Done, WorkLaw};
@@ -19,14 +19,14 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
 # most = \"all\"   # a straggler may do all of it, as the paper says; else all but one, as its program does",
     build: |settings| {
         let table: Table = settings.parse()?;
-        Ok(Box::new(Stragglers { seed: settings.facts().seed, share: table.share.get(), most: table.most }))
+        Ok(Box::new(Stragglers { seed: settings.context().seed, share: table.share.get(), most: table.most }))
     },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    share: Chance,
+    share: Probability,
     #[serde(default)]
     most: Most,
 }

@@ -211,7 +211,7 @@ mod tests {
     fn a_delivery_that_panics_ends_the_work() {
         let tree =
             ebb_settings::Tree::parse("[data]\nkind = \"quadratic\"\ncentres = [[0.0]]", "test").unwrap();
-        let task = crate::data::build(&tree.table("data", ebb_settings::Facts::default())).unwrap();
+        let task = crate::data::build(&tree.table("data", ebb_settings::BuildContext::default())).unwrap();
         let one = std::num::NonZeroU32::MIN;
         let work = ebb_round::Work { amount: ebb_round::Amount::Steps(one), batch: None };
         let global = std::sync::Arc::new(ebb_round::Parcel::of(vec![0.0]));

@@ -241,7 +241,7 @@ impl Task for LabelledTask {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
@@ -249,7 +249,9 @@ mod tests {
     fn the_loss_over_a_batch_is_that_over_all_in_the_mean() {
         let text = "[data]\nkind = \"synthetic\"\nclients = 2\nsamples = 40";
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let task = crate::data::build(&tree.table("data", Facts { seed: 4, ..Facts::default() })).unwrap();
+        let task =
+            crate::data::build(&tree.table("data", BuildContext { seed: 4, ..BuildContext::default() }))
+                .unwrap();
         let (client, model) = (ClientId::new(1), task.initial());
         let over = |samples, round| {
             let mut stream = Stream::of_client_round(1, "probe", round, client);

@@ -50,7 +50,7 @@ struct ArchiveTable {
 
 impl ArchiveTable {
     fn build(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
-        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let seed = self.seed.unwrap_or(settings.context().seed);
         let (train, test) = self.train_and_test(settings, seed)?;
         let input = match train.x.shape[1..] {
             [width] => Input::Flat(width),
@@ -207,7 +207,7 @@ fn floats(values: Values) -> Vec<f32> {
 mod tests {
     use std::fs;
 
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::read::npz_tests::{npy, zip};
@@ -234,8 +234,8 @@ mod tests {
         fs::write(folder.path().join("train.npz"), train).unwrap();
         fs::write(folder.path().join("test.npz"), test).unwrap();
         let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-        tree.find_data_in(Some(folder.path()));
-        let settings = tree.table("data", Facts::default());
+        tree.set_data_folder(Some(folder.path()));
+        let settings = tree.table("data", BuildContext::default());
         let archived = settings.parse::<ArchiveTable>().map_err(|error| error.to_string())?;
         archived.build(&settings).map_err(|error| error.to_string())
     }
@@ -264,13 +264,13 @@ mod tests {
         fs::write(folder.path().join("train.npz"), images(&[0, 3, 1, 1])).unwrap();
         fs::write(folder.path().join("test.npz"), images(&[2])).unwrap();
         let mut tree = Tree::parse(&format!("[data]\nkind = \"npz\"\n{SETTINGS}"), "a.toml").unwrap();
-        tree.find_data_in(Some(folder.path()));
+        tree.set_data_folder(Some(folder.path()));
         let resolved = |tree: &Tree| {
-            crate::data::build(&tree.table("data", Facts::default())).unwrap();
+            crate::data::build(&tree.table("data", BuildContext::default())).unwrap();
             tree.resolved()
         };
         assert!(!resolved(&tree).contains("classes = 4"));
-        tree.serve();
+        tree.mark_served();
         assert!(resolved(&tree).contains("classes = 4"));
     }
 

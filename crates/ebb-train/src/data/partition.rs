@@ -64,7 +64,7 @@ impl PartitionSettings {
             return Err(settings.error("test_samples", message));
         }
         let TrainAndTest { train, test, n_classes, input, default_model } = pools;
-        let facts = settings.facts();
+        let facts = settings.context();
         let (seed, n_clients) = (self.seed.unwrap_or(facts.seed), self.clients.get() as usize);
         let labels: Vec<u32> = (0..train.len() as u32).map(|sample| train.label(sample)).collect();
         let split = split::split_samples(settings, self.samples, &labels, n_classes, n_clients, seed)?;
@@ -72,7 +72,7 @@ impl PartitionSettings {
         if pooled && !holds_out {
             return Err(settings.error("judge_on", "nobody holds anything out; set data.split.held_out"));
         }
-        let net = net::build(&settings.elsewhere("model"), input, n_classes, default_model)?;
+        let net = net::build(&settings.at_path("model"), input, n_classes, default_model)?;
         let (test_samples, indices) = if pooled {
             (Arc::clone(&train), split.held_out.concat())
         } else {

@@ -89,7 +89,7 @@ impl Quadratic {
                 let spread = shape.spread.map_or(1.0, NonNegative::get);
                 let within = shape.spread_in_cluster.map_or(0.1, NonNegative::get);
                 let drawn = |purpose: &str, idx: usize, spread: f64| -> Vec<f64> {
-                    let mut stream = Stream::of_client(settings.facts().seed, purpose, ClientId::new(idx));
+                    let mut stream = Stream::of_client(settings.context().seed, purpose, ClientId::new(idx));
                     (0..dimension).map(|_| spread * stream.normal()).collect()
                 };
                 let centre = |idx: usize| match shape.clusters {

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::Stream;
-use ebb_settings::{Chance, Entry};
+use ebb_settings::{Entry, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::{LabelledTask, Partition, Samples};
@@ -32,13 +32,13 @@ test_share = 0.2           # what each role says last, but for 79 sequences in b
         let roles = folder
             .and_then(|folder| read::shakespeare(&folder))
             .map_err(|error: ReadError| settings.error("kind", error.message_for_set("shakespeare")))?;
-        let seed = by_role.seed.unwrap_or(settings.facts().seed);
+        let seed = by_role.seed.unwrap_or(settings.context().seed);
         let (train, test, remarks) =
             by_role.split(roles, seed).map_err(|(key, message)| settings.error(key, message))?;
         let symbols = Roles::SYMBOLS.len();
         let input = Input::Sequence { steps: Roles::STEPS, symbols };
-        let net = net::build(&settings.elsewhere("model"), input, symbols, "char-lstm")?;
-        Ok(Box::new(LabelledTask::new(net, settings.facts().seed, train, test, None).with_remarks(remarks)))
+        let net = net::build(&settings.at_path("model"), input, symbols, "char-lstm")?;
+        Ok(Box::new(LabelledTask::new(net, settings.context().seed, train, test, None).with_remarks(remarks)))
     },
 };
 
@@ -52,7 +52,7 @@ struct RoleTable {
     #[serde(default = "one")]
     samples_min: NonZeroU32,
     #[serde(default = "fifth")]
-    test_share: Chance,
+    test_share: Probability,
     test_samples: Option<NonZeroU32>,
     /// Fixes what is drawn when the run's seed varies.
     seed: Option<u64>,
@@ -61,8 +61,8 @@ struct RoleTable {
 fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
-fn fifth() -> Chance {
-    Chance::new(0.2).expect("a fifth is a chance")
+fn fifth() -> Probability {
+    Probability::new(0.2).expect("a fifth is a chance")
 }
 
 impl RoleTable {
@@ -167,14 +167,14 @@ impl SequencePart {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::read::Role;
 
     fn by_role(text: &str) -> RoleTable {
         let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-        tree.table("data", Facts::default()).parse().unwrap()
+        tree.table("data", BuildContext::default()).parse().unwrap()
     }
 
     /// Roles with so many sequences, in a text that counts up.

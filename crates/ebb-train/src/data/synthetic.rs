@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use ebb_round::{ClientId, Stream};
-use ebb_settings::{Chance, Entry, NonNegative, Settings, SettingsError};
+use ebb_settings::{Entry, NonNegative, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::{LabelledTask, Partition, Samples};
@@ -56,9 +56,9 @@ test_share = 0.1
         }
         let (width, n_classes) = (synthetic.features.get() as usize, synthetic.classes.get() as usize);
         let sizes = synthetic.drawn_sizes(settings)?;
-        let net = net::build(&settings.elsewhere("model"), Input::Flat(width), n_classes, "logistic")?;
-        let data_seed = synthetic.seed.unwrap_or(settings.facts().seed);
-        let data = synthetic.generate(data_seed, net, settings.facts().seed, sizes.as_deref());
+        let net = net::build(&settings.at_path("model"), Input::Flat(width), n_classes, "logistic")?;
+        let data_seed = synthetic.seed.unwrap_or(settings.context().seed);
+        let data = synthetic.generate(data_seed, net, settings.context().seed, sizes.as_deref());
         if !data.has_test_data() {
             return Err(
                 settings.error("test_share", "leaves no test data; give a larger share or more samples")
@@ -93,7 +93,7 @@ struct SyntheticTable {
     samples_min: Option<NonZeroU32>,
     samples_max: Option<NonZeroU32>,
     #[serde(default = "tenth")]
-    test_share: Chance,
+    test_share: Probability,
     /// Fixes the data when the run's seed varies.
     seed: Option<u64>,
 }
@@ -116,8 +116,8 @@ fn fifty() -> NonZeroU32 {
 fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("0 is not negative")
 }
-fn tenth() -> Chance {
-    Chance::new(0.1).expect("a tenth is a chance")
+fn tenth() -> Probability {
+    Probability::new(0.1).expect("a tenth is a chance")
 }
 
 /// Samples as they are drawn, client by client.
@@ -156,14 +156,14 @@ struct Labelling {
 impl SyntheticTable {
     /// The sizes that a table of their own says, client by client.
     fn drawn_sizes(&self, settings: &Settings<'_>) -> Result<Option<Vec<usize>>, SettingsError> {
-        if !settings.inner("sizes").written() {
+        if !settings.inner("sizes").is_written() {
             return Ok(None);
         }
         if let Some(key) = ["samples_min", "samples_max"].into_iter().find(|key| settings.has(key)) {
             return Err(settings.error(key, "data.sizes says how many; leave out one of them"));
         }
         let n_clients = self.clients.get() as usize;
-        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let seed = self.seed.unwrap_or(settings.context().seed);
         let sizes = sizes::build(settings, self.samples, n_clients, &mut Stream::of_run(seed, "sizes"))?;
         let message = "how many is not said; give data.samples, or another kind";
         sizes.list(n_clients).map(Some).ok_or_else(|| settings.inner("sizes").error("kind", message))
@@ -275,7 +275,7 @@ impl Labelling {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::KernelPath;
@@ -289,7 +289,7 @@ mod tests {
 
     fn synthetic(text: &str) -> SyntheticTable {
         let tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-        tree.table("data", Facts::default()).parse().unwrap()
+        tree.table("data", BuildContext::default()).parse().unwrap()
     }
 
     /// Mean over the clients' own features, feature by feature.
@@ -319,13 +319,14 @@ mod tests {
         let build = |text: &str| {
             let tree = Tree::parse(&format!("[data]\nkind = \"synthetic\"\nfeatures = 2\n{text}"), "a.toml")
                 .unwrap();
-            let task = (ENTRY.build)(&tree.table("data", Facts { seed: 3, ..Facts::default() }));
+            let task =
+                (ENTRY.build)(&tree.table("data", BuildContext { seed: 3, ..BuildContext::default() }));
             task.map_err(|error| error.to_string())
         };
         // What the record keeps of it builds the same again.
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\n[data.sizes]\nkind = \"pareto\"";
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let facts = Facts { seed: 3, ..Facts::default() };
+        let facts = BuildContext { seed: 3, ..BuildContext::default() };
         let first = (ENTRY.build)(&tree.table("data", facts)).unwrap();
         let again = Tree::parse(&tree.resolved(), "settings.toml").unwrap();
         let again = (ENTRY.build)(&again.table("data", facts)).map_err(|error| error.to_string()).unwrap();

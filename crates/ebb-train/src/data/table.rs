@@ -80,7 +80,7 @@ struct TableData {
 
 impl TableData {
     fn build(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
-        let seed = self.seed.unwrap_or(settings.facts().seed);
+        let seed = self.seed.unwrap_or(settings.context().seed);
         let form = self.table_form(settings)?;
         check_test_source(settings, self.test_file.as_ref(), self.test_share)?;
         let Some(file) = &self.file else { return self.without_rows(settings) };
@@ -428,7 +428,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
     use crate::read::tests::real;
@@ -440,8 +440,8 @@ mod tests {
 
     fn in_folder(folder: &Path, text: &str) -> Result<LabelledTask, String> {
         let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-        tree.find_data_in(Some(folder));
-        let settings = tree.table("data", Facts::default());
+        tree.set_data_folder(Some(folder));
+        let settings = tree.table("data", BuildContext::default());
         let rows = settings.parse::<TableData>().map_err(|error| error.to_string())?;
         let built = rows.build(&settings);
         built.map_err(|error| error.to_string().replace(folder.to_str().unwrap(), "at"))
@@ -626,9 +626,9 @@ mod tests {
         fs::write(folder.path().join("train.csv"), train).unwrap();
         fs::write(folder.path().join("test.csv"), TEST).unwrap();
         let mut tree = Tree::parse(&format!("[data]\n{text}"), "a.toml").unwrap();
-        tree.find_data_in(Some(folder.path()));
-        tree.serve();
-        crate::data::build(&tree.table("data", Facts::default())).unwrap();
+        tree.set_data_folder(Some(folder.path()));
+        tree.mark_served();
+        crate::data::build(&tree.table("data", BuildContext::default())).unwrap();
         let resolved = tree.resolved();
         resolved[resolved.find("[data]").unwrap() + 7..].to_owned()
     }
@@ -678,8 +678,8 @@ mod tests {
     fn a_server_needs_no_rows_if_its_encoding_is_given() {
         let build = |text: &str| {
             let mut tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{text}"), "a.toml").unwrap();
-            tree.serve();
-            let built = crate::data::build(&tree.table("data", Facts::default()));
+            tree.mark_served();
+            let built = crate::data::build(&tree.table("data", BuildContext::default()));
             built.map_err(|error| error.to_string()).map(|task| (task, tree.resolved()))
         };
         let encoding = "encoding = { classes = [\"a\", \"b\", \"c\"], columns = [{ name = \"size\", mean = 4.0, deviation = 2.5 }, \
@@ -692,7 +692,8 @@ mod tests {
         let error = build(rest).err().unwrap();
         assert!(error.contains("data.file: missing; a server without rows says in data.encoding"), "{error}");
         let tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{rest}{encoding}"), "a.toml").unwrap();
-        let error = crate::data::build(&tree.table("data", Facts::default())).err().unwrap().to_string();
+        let error =
+            crate::data::build(&tree.table("data", BuildContext::default())).err().unwrap().to_string();
         assert_eq!(error, "a.toml:1:2: data.file: missing; it has no default");
     }
 

@@ -46,7 +46,7 @@ pub(super) fn check_regression_model(
     input: Input,
     n_targets: usize,
 ) -> Result<(), SettingsError> {
-    let model = settings.elsewhere("model");
+    let model = settings.at_path("model");
     let net = net::build(&model, input, n_targets, DEFAULT_MODEL)?;
     if !net.is_regression() {
         let message = "values are met by squared error; write loss = \"squared-error\"";

@@ -1,6 +1,6 @@
 //! Networks as data: a list of layers, compiled into a list of kernel calls.
 //!
-//! A [`Spec`] says what a network is, a [`Net`] how it is computed: layers fused where a kernel does several at
+//! A [`Spec`] says what a network is, a [`HttpClient`] how it is computed: layers fused where a kernel does several at
 //! once, parameters in the order the kernels want them. Outside, parameters are one flat vector in PyTorch's
 //! order; a table says where each stands inside. A [`Workspace`] holds all that a thread needs, so that a
 //! step allocates nothing.

@@ -176,14 +176,14 @@ impl LayerTable {
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
     fn model(text: &str) -> Result<usize, String> {
         let tree = Tree::parse(&format!("[model]\n{text}"), "a.toml").unwrap();
         let input = Input::Image { height: 28, width: 28, channels: 1 };
-        let net = build(&tree.table("model", Facts::default()), input, 10, "logistic");
+        let net = build(&tree.table("model", BuildContext::default()), input, 10, "logistic");
         net.map(|net| net.layout().len()).map_err(|error| error.to_string())
     }
 

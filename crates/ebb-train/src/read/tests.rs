@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::io::Write;
 
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -65,8 +65,8 @@ fn a_file_is_within_the_data_folder_or_has_a_path() {
     fs::write(at("a.csv"), "").unwrap();
     let find = |data: &str, file: &str| {
         let mut tree = Tree::parse(&format!("[data]\nfile = '{file}'"), "a.toml").unwrap();
-        tree.find_data_in(Some(Path::new(data)));
-        let found = find_file(&tree.table("data", Facts::default()), "file", file);
+        tree.set_data_folder(Some(Path::new(data)));
+        let found = find_file(&tree.table("data", BuildContext::default()), "file", file);
         found.map(|path| path.display().to_string()).map_err(|error| error.to_string())
     };
     let wrong = |file: &str, message: &str| Err(format!("a.toml:2:1: data.file = \"{file}\": {message}"));

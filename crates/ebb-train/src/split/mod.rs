@@ -123,7 +123,7 @@ pub fn split_samples(
         if samples.is_some() {
             return Err(data.error("samples", remedy));
         }
-        if data.inner("sizes").written() {
+        if data.inner("sizes").is_written() {
             return Err(data.error("sizes", remedy));
         }
     }
@@ -143,7 +143,7 @@ pub fn split_samples(
         SplitError::Sizes(message) if data.inner("sizes").has("samples") => {
             data.error("sizes.samples", message)
         }
-        SplitError::Sizes(message) if data.inner("sizes").written() => data.error("sizes", message),
+        SplitError::Sizes(message) if data.inner("sizes").is_written() => data.error("sizes", message),
         SplitError::Sizes(message) => data.error("clients", message),
         SplitError::Setting(key, message) => own.error(key, message),
     })

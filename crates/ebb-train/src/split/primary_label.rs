@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use ebb_round::Stream;
-use ebb_settings::{Chance, Entry, Share};
+use ebb_settings::{Entry, Probability, Share};
 use serde::{Deserialize, Serialize};
 
 use super::assign::{by_class, present_classes, share_of};
@@ -27,13 +27,13 @@ held_out = 0.1             # of every client's samples, as test data of its own;
 #[serde(deny_unknown_fields)]
 struct PrimaryLabel {
     #[serde(default = "four_fifths")]
-    primary: Chance,
+    primary: Probability,
     #[serde(default = "tenth")]
     held_out: Share,
 }
 
-fn four_fifths() -> Chance {
-    Chance::new(0.8).expect("four fifths are a share")
+fn four_fifths() -> Probability {
+    Probability::new(0.8).expect("four fifths are a share")
 }
 
 impl Splitter for PrimaryLabel {

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use ebb_round::Stream;
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use serde::{Deserialize, Serialize};
 
 use super::{ALL, Split, sizes, split_samples};
@@ -53,7 +53,7 @@ fn try_split(
     seed: u64,
 ) -> Result<Split, String> {
     let tree = Tree::parse(text, "a.toml").unwrap();
-    let data = tree.table("data", Facts::default());
+    let data = tree.table("data", BuildContext::default());
     let table: Table = data.parse_without(&["split", "sizes"]).unwrap();
     split_samples(&data, table.samples, labels, n_classes, n_clients, seed).map_err(|error| error.to_string())
 }

@@ -211,13 +211,13 @@ pub(crate) fn build(
 
 #[cfg(test)]
 mod tests {
-    use ebb_settings::{Facts, Tree};
+    use ebb_settings::{BuildContext, Tree};
 
     use super::*;
 
     fn read(text: &str, samples: Option<u32>, n_clients: usize) -> Result<Sizes, String> {
         let tree = Tree::parse(&format!("[data.sizes]\n{text}"), "a.toml").unwrap();
-        let data = tree.table("data", Facts::default());
+        let data = tree.table("data", BuildContext::default());
         let samples = samples.map(|samples| NonZeroU32::new(samples).unwrap());
         build(&data, samples, n_clients, &mut Stream::of_run(3, "sizes")).map_err(|error| error.to_string())
     }

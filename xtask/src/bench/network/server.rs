@@ -9,9 +9,9 @@ use ebb_methods::Registry;
 use ebb_net::pack::Packing;
 use ebb_net::tokens::{Key, Terms};
 use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
-use ebb_record::{FileShelf, Header, Row, RunWriter};
+use ebb_record::{Header, Row, RunWriter, SpillFile};
 use ebb_round::{Engine, Fleet, RunContext, Saver, State};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ impl House {
         let registry = Registry::standard();
         let tree = registry.with_recipe(Tree::parse(&text, "bench")?)?;
         let task = StubTask::sized(n_clients, n_params);
-        let mut roles = registry.build(&tree, Facts { seed: SEED, n_clients, n_rounds: u32::MAX })?;
+        let mut roles = registry.build(&tree, BuildContext { seed: SEED, n_clients, n_rounds: u32::MAX })?;
         roles.server.start_from(task.initial());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let facts = RunContext { seed: SEED, deadline_s, threads, ..RunContext::default() };
@@ -108,7 +108,7 @@ impl House {
             n_params,
         };
         let writer = RunWriter::create(&plan.folder, &header, &tree.resolved(), None)?;
-        engine.set_spill_store(Box::new(FileShelf::new(&plan.folder)));
+        engine.set_spill_store(Box::new(SpillFile::new(&plan.folder)));
         let place = Place {
             folder: plan.folder.clone(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -136,7 +136,7 @@ impl House {
         let moved_s = now_s();
         let row = Row::new(self.engine.census(), &outcome, None);
         self.writer.append(&row)?;
-        self.writer.wall(outcome.number, began.elapsed().as_secs_f64())?;
+        self.writer.add_wall_time(outcome.number, began.elapsed().as_secs_f64())?;
         if self.engine.next().is_multiple_of(self.checkpoint_every) {
             let mut saver = Saver::new();
             saver.section("engine", |to| self.engine.save(to));

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
             }
         };
         let done = if got.fetched.is_empty() { "nothing to do" } else { "fetched and checked" };
-        let (place, size) = (got.found.folder.display(), bytes(got.found.n_bytes as f64));
+        let (place, size) = (got.status.folder.display(), bytes(got.status.n_bytes as f64));
         say(&format!("{}  {done}: {place}, {size}", set.name))?;
     }
     if failures.is_empty() { Ok(()) } else { Err(CliError::Fetch(failures.join("\n"))) }
@@ -46,7 +46,7 @@ impl Told {
 }
 
 impl Progress for Told {
-    fn begins(&mut self, what: &str, total: Option<u64>) {
+    fn start(&mut self, what: &str, total: Option<u64>) {
         if !self.bars {
             return;
         }
@@ -62,19 +62,19 @@ impl Progress for Told {
         self.bar = Some(bar);
     }
 
-    fn moved(&mut self, n_bytes: u64) {
+    fn advance(&mut self, n_bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(n_bytes);
         }
     }
 
-    fn ends(&mut self) {
+    fn finish(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
 
-    fn says(&mut self, line: &str) {
+    fn message(&mut self, line: &str) {
         if !self.quiet {
             note(line);
         }

@@ -1,6 +1,6 @@
 //! `ebbflow data list`: what is known, where it was found, how large it is, under which licence.
 
-use ebb_fetch::{Known, found, sets};
+use ebb_fetch::{DataSet, sets, status};
 use serde_json::json;
 
 use super::folder;
@@ -16,16 +16,16 @@ pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
     }
     say(&format!("data folder  {} (named by {})", folder.path.display(), folder.named_by))?;
     for set in sets() {
-        let found = found(set, &folder.path);
+        let found = status(set, &folder.path);
         let place = found.folder.display();
-        let state = if found.complete() {
+        let state = if found.is_complete() {
             format!("found in {place}, {}", bytes(found.n_bytes as f64))
         } else if !found.wrong_length.is_empty() {
             let files = found.wrong_length.join(", ");
             format!(
                 "damaged: {place} has {files} of another length; get it with --force, or move the files away"
             )
-        } else if found.there.is_empty() {
+        } else if found.present.is_empty() {
             format!("not there; {}", remedy(set))
         } else {
             format!("not whole: {place} lacks {}; {}", found.missing.join(", "), remedy(set))
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
     say(&format!("\n{}  handwritten-looking digits\n  drawn by the program, no file needed", bold("digits")))
 }
 
-fn remedy(set: &Known) -> String {
+fn remedy(set: &DataSet) -> String {
     if set.sources.is_empty() {
         format!("cannot be fetched: {}", set.by_hand)
     } else {
@@ -45,14 +45,14 @@ fn remedy(set: &Known) -> String {
     }
 }
 
-fn as_json(set: &Known, folder: &std::path::Path) -> serde_json::Value {
-    let found = found(set, folder);
+fn as_json(set: &DataSet, folder: &std::path::Path) -> serde_json::Value {
+    let found = status(set, folder);
     json!({
         "name": set.name,
         "title": set.title,
         "licence": set.licence,
         "folder": found.folder.display().to_string(),
-        "complete": found.complete(),
+        "complete": found.is_complete(),
         "missing": found.missing,
         "wrong_length": found.wrong_length,
         "bytes_on_disk": found.n_bytes,

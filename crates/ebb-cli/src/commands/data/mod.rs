@@ -7,7 +7,7 @@ mod split;
 
 use std::path::Path;
 
-use ebb_fetch::{Known, sets};
+use ebb_fetch::{DataSet, sets};
 use ebb_settings::{DATA_VARIABLE, DataFolder, nearest};
 
 use crate::CliError;
@@ -29,7 +29,7 @@ fn folder(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
 }
 
 /// The known set of this name.
-fn known(name: &str) -> Result<&'static Known, CliError> {
+fn known(name: &str) -> Result<&'static DataSet, CliError> {
     if name == "digits" {
         return Err(CliError::Usage("digits are drawn by the program; nothing is to be fetched".to_owned()));
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_plot::{HeatMap, Mosaic, PlotError, Size, Svg, Theme};
 use ebb_round::ClientId;
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use ebb_train::split::{LabelSkew, class_distribution, total_variation};
 use ebb_train::{Task, data};
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
 impl Holdings {
     fn of(tree: &Tree) -> Result<Holdings, CliError> {
         let seed = u64::from(planned(tree)?.0);
-        let settings = tree.table("data", Facts { seed, ..Facts::default() });
+        let settings = tree.table("data", BuildContext { seed, ..BuildContext::default() });
         let task = crate::tasks::build(&settings)?;
         let kind = settings.kind()?.unwrap_or_default();
         let counts: Option<Vec<_>> = clients(task.as_ref()).map(|client| task.class_counts(client)).collect();

@@ -86,7 +86,7 @@ fn tree(source: &Source, how: &How) -> Result<Tree, CliError> {
     let text = files::file(file)
         .ok_or_else(|| CliError::Usage(format!("{file}: this grid did not come with the program")))?;
     let mut tree = Tree::parse(text, file)?;
-    tree.find_data_in(how.place.data.as_deref());
+    tree.set_data_folder(how.place.data.as_deref());
     Ok(tree)
 }
 

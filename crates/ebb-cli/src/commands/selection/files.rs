@@ -147,7 +147,7 @@ impl Study<'_> {
             let bound = |round: &u32| {
                 let ratios = at(round);
                 let (_, mean) = point(round);
-                let deviation = stats::deviation(&ratios).unwrap_or(f64::NAN);
+                let deviation = stats::standard_deviation(&ratios).unwrap_or(f64::NAN);
                 (mean - deviation, mean + deviation)
             };
             Series {

@@ -160,7 +160,7 @@ fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Opti
     let mut ratios = BTreeMap::new();
     let tally = run.play(stop, |n_done, tally| {
         if looked_at.binary_search(&n_done).is_ok() {
-            ratios.insert(n_done, tally.cep() as f64 / tally.asked() as f64);
+            ratios.insert(n_done, tally.cep() as f64 / tally.n_selected() as f64);
         }
     })?;
     Ok(tally.map(|tally| Played {
@@ -169,7 +169,7 @@ fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Opti
         seed: cell.seed,
         n_rounds: run.n_rounds,
         n_clients: run.n_clients,
-        selection: tally.selection(),
+        selection: tally.result(),
         selections: tally.selections().to_vec(),
         ratios,
         oracle_chances: run.oracle_chances.clone(),

@@ -34,8 +34,8 @@ impl Study<'_> {
                 cells.push(mean_of(own, 3, |one| one.ratios.get(round).copied()));
             }
             let ceps: Vec<_> = own.iter().map(|one| one.selection.cep as f64).collect();
-            let spread =
-                stats::deviation(&ceps).map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
+            let spread = stats::standard_deviation(&ceps)
+                .map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
             cells.push(format!("{}{spread}", mean_of(own, 0, |one| Some(one.selection.cep as f64))));
             cells.push(mean_of(own, 3, |one| one.selection.jain));
             table.row(cells);

@@ -65,7 +65,7 @@ pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
         say(&format!("{what:<28}{count}"))?;
     }
     say(&format!("{:<28}{} of {}", "server killed", play.counts.server_killed, play.table.n_server_kills()))?;
-    if tree.table("serve", ebb_settings::Facts::default()).flag("keep_updates") == Some(true) {
+    if tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") == Some(true) {
         recompute::run(
             registry,
             &Recompute { run: server, place: DataPlace { data: args.place.data.clone() } },
@@ -87,7 +87,7 @@ fn free_address() -> std::io::Result<SocketAddr> {
 /// The rows of a record, as they stand there.
 fn recorded(folder: &Path) -> Result<Vec<(u32, String)>, CliError> {
     let line = |row| serde_json::to_string(&row).expect("lists, texts and numbers always make JSON");
-    RunFolder::open(folder)?.each_row()?.map(|row| Ok(row.map(|row| (row.round, line(row)))?)).collect()
+    RunFolder::open(folder)?.iter_rows()?.map(|row| Ok(row.map(|row| (row.round, line(row)))?)).collect()
 }
 
 /// Rounds as a server told them: the first time, for a server that was killed tells what it plays again.

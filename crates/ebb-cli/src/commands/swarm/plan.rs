@@ -7,7 +7,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use ebb_round::{ClientId, Stream};
-use ebb_settings::{Chance, Facts, NonNegative, Positive, Tree};
+use ebb_settings::{BuildContext, NonNegative, Positive, Probability, Tree};
 use serde::{Deserialize, Serialize};
 
 use super::proxy::Slowness;
@@ -23,16 +23,16 @@ pub(super) struct SwarmTable {
     seed: u32,
     /// The chance of each client in each round to be killed.
     #[serde(default = "never")]
-    kill: Chance,
+    kill: Probability,
     /// To be stopped for a while.
     #[serde(default = "never")]
-    pause: Chance,
+    pause: Probability,
     /// To lose its connection for a while.
     #[serde(default = "never")]
-    cut: Chance,
+    cut: Probability,
     /// The chance of each cut to be silent: nothing comes through, and nobody is told.
     #[serde(default = "never")]
-    cut_silently: Chance,
+    cut_silently: Probability,
     /// Clients with chances of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     class: Vec<Class>,
@@ -63,18 +63,18 @@ pub(super) struct SwarmTable {
 struct Class {
     clients: Vec<u32>,
     #[serde(default = "never")]
-    kill: Chance,
+    kill: Probability,
     #[serde(default = "never")]
-    pause: Chance,
+    pause: Probability,
     #[serde(default = "never")]
-    cut: Chance,
+    cut: Probability,
 }
 
 fn one() -> u32 {
     1
 }
-fn never() -> Chance {
-    Chance::new(0.0).expect("a chance")
+fn never() -> Probability {
+    Probability::new(0.0).expect("a chance")
 }
 fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
@@ -100,7 +100,7 @@ pub(super) enum Blow {
 
 impl SwarmTable {
     pub(super) fn read(tree: &Tree) -> Result<SwarmTable, CliError> {
-        let settings = tree.table("swarm", Facts::default());
+        let settings = tree.table("swarm", BuildContext::default());
         let table: SwarmTable = settings.parse()?;
         let mut chances = vec![("kill".to_owned(), [table.kill, table.pause, table.cut])];
         for (at, class) in table.class.iter().enumerate() {

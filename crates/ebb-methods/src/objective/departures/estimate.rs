@@ -38,7 +38,7 @@ struct Estimate {
 impl Estimate {
     fn build(settings: &Settings<'_>) -> Result<Estimate, SettingsError> {
         let Table { c } = settings.parse()?;
-        if settings.elsewhere("local").number("steps") == Some(1.0) {
+        if settings.at_path("local").number("steps") == Some(1.0) {
             let message =
                 "one local step does not tell how far a loss falls; give local.steps more, or another kind";
             return Err(settings.error("kind", message));

@@ -42,7 +42,7 @@ pub const ALL: &[Entry<dyn Departures>] =
 
 /// How many rounds the run has, which a rule that looks ahead must know.
 fn n_rounds(settings: &Settings<'_>) -> Result<f64, SettingsError> {
-    match settings.facts().n_rounds {
+    match settings.context().n_rounds {
         0 => {
             Err(settings
                 .error("kind", "it looks ahead to the end of the run; give run.rounds, or another kind"))

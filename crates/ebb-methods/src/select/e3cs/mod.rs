@@ -104,7 +104,7 @@ struct E3cs {
 impl E3cs {
     fn build(settings: &Settings<'_>) -> Result<E3cs, SettingsError> {
         let table = settings.parse::<Table>()?;
-        let facts = settings.facts();
+        let facts = settings.context();
         super::check_cohort(settings, table.cohort)?;
         table.quota.check(settings)?;
         let eta = match table.rate {

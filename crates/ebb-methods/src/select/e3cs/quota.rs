@@ -62,7 +62,7 @@ impl Quota {
             }
         }
         let by_horizon = matches!(self, Quota::Named(_) | Quota::Linear { .. });
-        if by_horizon && settings.facts().n_rounds == 0 {
+        if by_horizon && settings.context().n_rounds == 0 {
             return Err(settings.error("quota", "it goes by the number of rounds, which is not known here"));
         }
         Ok(())

@@ -1,5 +1,5 @@
 use ebb_round::{ClientId, Responses, Stream};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 
 use super::direct::allocate;
 use super::*;
@@ -11,7 +11,7 @@ fn logs(weights: &[f64]) -> Vec<f64> {
 
 fn built(text: &str, n_clients: usize, n_rounds: u32) -> Result<E3cs, String> {
     let tree = Tree::parse(&format!("[select]\n{text}"), "a.toml").unwrap();
-    let facts = Facts { seed: 1, n_clients, n_rounds };
+    let facts = BuildContext { seed: 1, n_clients, n_rounds };
     E3cs::build(&tree.table("select", facts)).map_err(|error| error.to_string())
 }
 

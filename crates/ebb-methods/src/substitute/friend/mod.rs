@@ -43,7 +43,7 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
         if let Some(message) = table.conflicting_key() {
             return Err(settings.error(message.0, message.1));
         }
-        let facts = settings.facts();
+        let facts = settings.context();
         let races = table.races.map(|races| Races::new(races, facts.n_clients, facts.n_rounds));
         Ok(Box::new(Friend {
             table,

@@ -3,7 +3,7 @@
 //! Hoeffding races of FL-FDMS (Wang and Xu, journal version, Theorem 2). With chance `1 - p` no friend is ever dropped.
 
 use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError};
-use ebb_settings::{Chance, NonNegative, Positive};
+use ebb_settings::{NonNegative, Positive, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::pair_statistics::PairStatistics;
@@ -19,7 +19,7 @@ pub(super) struct Settings {
     #[serde(default = "one_percent")]
     p: Positive,
     /// The chance that two clients answer in the same round; estimated if it is not given.
-    beta: Option<Chance>,
+    beta: Option<Probability>,
     #[serde(default = "small")]
     delta_f: NonNegative,
     #[serde(default = "three")]
@@ -188,7 +188,7 @@ impl Races {
     pub(super) fn beta(&self) -> f64 {
         let (together, all) = self.meetings;
         let estimated = if all > 0.0 { together / all } else { 0.0 };
-        self.settings.beta.map_or(estimated, Chance::get)
+        self.settings.beta.map_or(estimated, Probability::get)
     }
 
     /// The threshold for whoever was there from the start.
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     fn settings(theta: ThresholdForm, factor: f64) -> Settings {
-        let beta = Chance::new(0.5);
+        let beta = Probability::new(0.5);
         Settings {
             theta,
             factor: Positive::new(factor).unwrap(),

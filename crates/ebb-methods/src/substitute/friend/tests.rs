@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ebb_round::roles::{scaled, weighted_sum};
 use ebb_round::{ClientId, RoundNo, Stream};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 
 use super::*;
 use crate::testing::{World, client_update, client_update_of, responses, responses_of};
@@ -12,7 +12,7 @@ use crate::testing::{World, client_update, client_update_of, responses, response
 /// Built from settings as a run would.
 fn build(text: &str, n_clients: usize, n_rounds: u32) -> Result<Box<dyn Substitution>, String> {
     let tree = Tree::parse(&format!("[substitute]\n{text}"), "a.toml").unwrap();
-    let facts = Facts { seed: 1, n_clients, n_rounds };
+    let facts = BuildContext { seed: 1, n_clients, n_rounds };
     (ENTRY.build)(&tree.table("substitute", facts)).map_err(|error| error.to_string())
 }
 
@@ -20,7 +20,7 @@ fn build(text: &str, n_clients: usize, n_rounds: u32) -> Result<Box<dyn Substitu
 fn friend(text: &str, n_clients: usize, n_rounds: u32) -> Friend {
     let table: Table = Tree::parse(&format!("[substitute]\n{text}"), "a.toml")
         .unwrap()
-        .table("substitute", Facts::default())
+        .table("substitute", BuildContext::default())
         .parse()
         .unwrap();
     let races = table.races.map(|races| Races::new(races, n_clients, n_rounds));

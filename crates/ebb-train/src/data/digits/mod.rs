@@ -81,7 +81,7 @@ fn build(settings: &Settings<'_>) -> Result<Box<dyn Task>, SettingsError> {
             return Err(settings.error(key, format!("more than can be drawn; give at most {MAX_SAMPLES}")));
         }
     }
-    let seed = digits.seed.unwrap_or(settings.facts().seed);
+    let seed = digits.seed.unwrap_or(settings.context().seed);
     let [train, test] =
         [(Part::Train, digits.train_samples), (Part::Test, digits.test_samples)].map(|(part, count)| {
             Loaded::new(draw(part, count.get() as usize, digits.noise.get(), seed), &[MEAN_AND_STD])

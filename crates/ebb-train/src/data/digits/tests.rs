@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ebb_round::{Amount, ClientId, Job, Parcel, StepRule, Work};
-use ebb_settings::{Facts, Tree};
+use ebb_settings::{BuildContext, Tree};
 use sha2::{Digest, Sha256};
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::data;
 
 fn task(text: &str, seed: u64) -> Result<Arc<dyn Task>, SettingsError> {
     let tree = Tree::parse(&format!("[data]\nkind = \"digits\"\n{text}"), "a.toml").unwrap();
-    data::build(&tree.table("data", Facts { seed, ..Facts::default() }))
+    data::build(&tree.table("data", BuildContext { seed, ..BuildContext::default() }))
 }
 
 #[test]

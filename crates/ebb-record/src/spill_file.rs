@@ -8,15 +8,15 @@ use ebb_round::SpillStore;
 
 /// A shelf in a folder; nothing is there until something is put on it.
 #[derive(Debug)]
-pub struct FileShelf {
+pub struct SpillFile {
     folder: PathBuf,
     file: Option<File>,
 }
 
-impl FileShelf {
+impl SpillFile {
     /// In the folder of a run, whose disk is meant to hold much, while that of temporary files may be memory.
-    pub fn new(folder: &Path) -> FileShelf {
-        FileShelf { folder: folder.to_owned(), file: None }
+    pub fn new(folder: &Path) -> SpillFile {
+        SpillFile { folder: folder.to_owned(), file: None }
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -35,7 +35,7 @@ impl FileShelf {
     }
 }
 
-impl SpillStore for FileShelf {
+impl SpillStore for SpillFile {
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
         self.write(at, bytes).is_ok()
     }
@@ -57,17 +57,17 @@ mod tests {
     #[test]
     fn what_is_put_there_is_read_again_and_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
-        let mut shelf = FileShelf::new(folder.path());
-        assert!(shelf.put(4, b"flow") && shelf.put(0, b"ebb ") && shelf.put(4, b"FLOW"));
+        let mut spill = SpillFile::new(folder.path());
+        assert!(spill.put(4, b"flow") && spill.put(0, b"ebb ") && spill.put(4, b"FLOW"));
         let mut bytes = [0; 8];
-        shelf.get(0, &mut bytes);
+        spill.get(0, &mut bytes);
         assert_eq!(&bytes, b"ebb FLOW");
-        drop(shelf);
+        drop(spill);
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]
     fn a_folder_that_cannot_be_written_takes_nothing() {
-        assert!(!FileShelf::new(Path::new("/nowhere/at/all")).put(0, b"x"));
+        assert!(!SpillFile::new(Path::new("/nowhere/at/all")).put(0, b"x"));
     }
 }

@@ -3,105 +3,107 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::known::{Known, KnownFile, Layout, Place, Sheet};
-use crate::verify::by_length_only;
+use crate::data_set::{DataFile, DataLocation, DataSet, FileLayout, ImageSheet};
+use crate::verify::is_length_checked_only;
 
 /// What of a set is there. Whether it is right is for [`check`](crate::check) to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SetStatus {
     /// Where it was found, or where it belongs if nothing was.
     pub folder: PathBuf,
     /// The files that are there.
-    pub there: Vec<PathBuf>,
+    pub present: Vec<PathBuf>,
     /// The names of those that are not.
     pub missing: Vec<String>,
     /// The names of those that are there, not compressed, and longer or shorter than they should be.
     pub wrong_length: Vec<String>,
     /// The names of those of which only the length can be checked, as they lie there: their digest is known compressed.
-    pub by_length_only: Vec<String>,
+    pub length_checked_only: Vec<String>,
     /// Bytes on disk of what is there.
     pub n_bytes: u64,
 }
 
-impl Found {
+impl SetStatus {
     /// Whether all files are there, none of them with a wrong length.
-    pub fn complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.wrong_length.is_empty()
     }
 
-    fn nothing(folder: PathBuf) -> Self {
-        Found {
+    fn empty(folder: PathBuf) -> Self {
+        SetStatus {
             folder,
-            there: vec![],
+            present: vec![],
             missing: vec![],
             wrong_length: vec![],
-            by_length_only: vec![],
+            length_checked_only: vec![],
             n_bytes: 0,
         }
     }
 }
 
 /// Looks for a set in the data folder: the first place that has files of all names, else the one that has most.
-pub fn found(known: &Known, data: &Path) -> Found {
-    let mut best = Found::nothing(data.join(known.folder()));
-    best.missing.extend(known.files.iter().map(|file| file.name.to_owned()));
-    for place in known.places {
-        let here = found_at(known, place, data);
+pub fn status(data_set: &DataSet, data: &Path) -> SetStatus {
+    let mut best = SetStatus::empty(data.join(data_set.folder()));
+    best.missing.extend(data_set.files.iter().map(|file| file.name.to_owned()));
+    for place in data_set.locations {
+        let here = status_at(data_set, place, data);
         if here.missing.is_empty() {
             return here;
         }
-        if here.there.len() > best.there.len() {
+        if here.present.len() > best.present.len() {
             best = here;
         }
     }
     best
 }
 
-pub(crate) fn found_at(known: &Known, place: &Place, data: &Path) -> Found {
-    let mut found = Found::nothing(data.join(place.folder));
-    for (name, may_be_packed) in names(known, place.layout) {
-        match stored(&found.folder, name, may_be_packed) {
-            Some(Stored { path, packed }) => {
+pub(crate) fn status_at(data_set: &DataSet, place: &DataLocation, data: &Path) -> SetStatus {
+    let mut status = SetStatus::empty(data.join(place.folder));
+    for (name, may_be_compressed) in names(data_set, place.layout) {
+        match find_stored(&status.folder, name, may_be_compressed) {
+            Some(StoredFile { path, is_compressed }) => {
                 let n_bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-                if let Some(file) = known.file(name).filter(|_| !packed) {
-                    found.wrong_length.extend((n_bytes != file.n_bytes).then(|| name.to_owned()));
-                    found.by_length_only.extend(by_length_only(packed, file).then(|| name.to_owned()));
+                if let Some(file) = data_set.file(name).filter(|_| !is_compressed) {
+                    status.wrong_length.extend((n_bytes != file.n_bytes).then(|| name.to_owned()));
+                    status
+                        .length_checked_only
+                        .extend(is_length_checked_only(is_compressed, file).then(|| name.to_owned()));
                 }
-                found.n_bytes += n_bytes;
-                found.there.push(path);
+                status.n_bytes += n_bytes;
+                status.present.push(path);
             }
-            None => found.missing.push(name.to_owned()),
+            None => status.missing.push(name.to_owned()),
         }
     }
-    found
+    status
 }
 
 /// A file that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredFile {
     pub(crate) path: PathBuf,
     /// Whether it is compressed.
-    pub(crate) packed: bool,
+    pub(crate) is_compressed: bool,
 }
 
 /// The file of this name, compressed or not, in the order of the readers.
-pub(crate) fn stored(folder: &Path, name: &str, may_be_packed: bool) -> Option<Stored> {
-    let packed = Stored { path: folder.join(format!("{name}.gz")), packed: true };
-    let plain = Stored { path: folder.join(name), packed: false };
-    [packed, plain].into_iter().find(|file| (may_be_packed || !file.packed) && file.path.is_file())
+pub(crate) fn find_stored(folder: &Path, name: &str, may_be_compressed: bool) -> Option<StoredFile> {
+    let packed = StoredFile { path: folder.join(format!("{name}.gz")), is_compressed: true };
+    let plain = StoredFile { path: folder.join(name), is_compressed: false };
+    [packed, plain].into_iter().find(|file| (may_be_compressed || !file.is_compressed) && file.path.is_file())
 }
 
 /// As [`stored`], for a file of a set in a layout that keeps files under their names.
-pub(crate) fn stored_file(folder: &Path, layout: Layout, file: &KnownFile) -> Option<Stored> {
-    stored(folder, file.name, matches!(layout, Layout::Files))
+pub(crate) fn find_stored_file(folder: &Path, layout: FileLayout, file: &DataFile) -> Option<StoredFile> {
+    find_stored(folder, file.name, matches!(layout, FileLayout::Files))
 }
 
 /// The names under which a set lies there, each once, and whether `.gz` may stand behind it.
-fn names(known: &Known, layout: Layout) -> Vec<(&'static str, bool)> {
-    let sheets: &[Sheet] = match layout {
-        Layout::Files => return known.files.iter().map(|file| (file.name, true)).collect(),
-        Layout::PlainFiles => return known.files.iter().map(|file| (file.name, false)).collect(),
-        Layout::Sheets(sheets) => sheets,
+fn names(data_set: &DataSet, layout: FileLayout) -> Vec<(&'static str, bool)> {
+    let sheets: &[ImageSheet] = match layout {
+        FileLayout::Files => return data_set.files.iter().map(|file| (file.name, true)).collect(),
+        FileLayout::PlainFiles => return data_set.files.iter().map(|file| (file.name, false)).collect(),
+        FileLayout::Sheets(sheets) => sheets,
     };
     let mut names: Vec<_> = sheets.iter().map(|sheet| (sheet.picture, false)).collect();
     for sheet in sheets {
@@ -126,12 +128,15 @@ mod tests {
             let known = file.rsplit('/').next().and_then(|name| set(set_name)?.file(name));
             fs::File::create(path).unwrap().set_len(known.map_or(2, |file| file.n_bytes)).unwrap();
         }
-        let found = found(set(set_name).unwrap(), data.path());
+        let found = status(set(set_name).unwrap(), data.path());
         assert_eq!(found.folder, data.path().join(folder));
-        assert_eq!(found.there.len(), n_there);
-        assert_eq!(found.n_bytes, found.there.iter().map(|path| path.metadata().unwrap().len()).sum::<u64>());
+        assert_eq!(found.present.len(), n_there);
+        assert_eq!(
+            found.n_bytes,
+            found.present.iter().map(|path| path.metadata().unwrap().len()).sum::<u64>()
+        );
         assert_eq!(found.missing, missing);
-        assert_eq!(found.complete(), missing.is_empty());
+        assert_eq!(found.is_complete(), missing.is_empty());
     }
 
     #[test]
@@ -141,8 +146,8 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("adult.data.gz"), "12").unwrap();
         fs::write(folder.join("adult.test"), "12").unwrap();
-        let found = found(set("adult").unwrap(), data.path());
-        assert_eq!((found.missing.len(), found.there.len(), found.complete()), (0, 2, false));
+        let found = status(set("adult").unwrap(), data.path());
+        assert_eq!((found.missing.len(), found.present.len(), found.is_complete()), (0, 2, false));
         assert_eq!(found.wrong_length, ["adult.test"]);
     }
 

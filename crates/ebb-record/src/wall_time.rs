@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::disk;
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 
 /// What a round took on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wall {
+pub struct WallTime {
     /// Which round.
     pub round: u32,
     /// Seconds.
     pub wall_s: f64,
 }
 
-impl Wall {
+impl WallTime {
     fn line(self) -> Vec<u8> {
         let mut line = serde_json::to_vec(&self).expect("numbers always make JSON");
         line.push(b'\n');
@@ -30,25 +30,25 @@ impl Wall {
 
 /// The file, as it is added to.
 #[derive(Debug)]
-pub(crate) struct WallFile {
+pub(crate) struct WallTimeFile {
     path: PathBuf,
     file: File,
     /// The rounds that are in it. One that is played again took what it took the first time.
     rounds: BTreeSet<u32>,
 }
 
-impl WallFile {
-    pub(crate) fn open(path: &Path) -> Result<WallFile, RecordError> {
+impl WallTimeFile {
+    pub(crate) fn open(path: &Path) -> Result<WallTimeFile, RecordError> {
         let rounds = read(path)?.iter().map(|wall| wall.round).collect();
         let file = File::options().append(true).create(true).open(path).doing("opening", path)?;
-        let mut file = WallFile { path: path.to_owned(), file, rounds };
+        let mut file = WallTimeFile { path: path.to_owned(), file, rounds };
         if fs::read(path).doing("reading", path)?.last().is_some_and(|&last| last != b'\n') {
             file.write(b"\n")?;
         }
         Ok(file)
     }
 
-    pub(crate) fn add(&mut self, wall: Wall) -> Result<(), RecordError> {
+    pub(crate) fn add(&mut self, wall: WallTime) -> Result<(), RecordError> {
         if self.rounds.insert(wall.round) { self.write(&wall.line()) } else { Ok(()) }
     }
 
@@ -62,7 +62,7 @@ impl WallFile {
 }
 
 /// The lines that can be read.
-pub(crate) fn read(path: &Path) -> Result<Vec<Wall>, RecordError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<WallTime>, RecordError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -74,9 +74,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Wall>, RecordError> {
 }
 
 /// Leaves only what is before a round.
-pub(crate) fn cut(path: &Path, next_round: u32) -> Result<(), RecordError> {
-    let kept = read(path)?.into_iter().filter(|wall| wall.round < next_round);
-    disk::replace_with(path, &kept.flat_map(Wall::line).collect::<Vec<_>>())
+pub(crate) fn truncate(path: &Path, next_round: u32) -> Result<(), RecordError> {
+    let remaining = read(path)?.into_iter().filter(|wall| wall.round < next_round);
+    disk::replace_with(path, &remaining.flat_map(WallTime::line).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -90,15 +90,15 @@ mod tests {
         assert_eq!(read(&path).unwrap(), []);
         let before = "{\"round\":0,\"wall_s\":0.5}\n{\"round\":\x01,\"wall_s\":1.5}\n{\"round\":2,\"wall_s\":2.5}\n{\"rou";
         fs::write(&path, before).unwrap();
-        let mut file = WallFile::open(&path).unwrap();
+        let mut file = WallTimeFile::open(&path).unwrap();
         for round in 0..4 {
-            file.add(Wall { round, wall_s: 9.0 }).unwrap();
+            file.add(WallTime { round, wall_s: 9.0 }).unwrap();
         }
         let after = "\n{\"round\":1,\"wall_s\":9.0}\n{\"round\":3,\"wall_s\":9.0}\n";
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{before}{after}"));
         let rounds: Vec<_> = read(&path).unwrap().iter().map(|wall| wall.round).collect();
         assert_eq!(rounds, [0, 2, 1, 3]);
-        cut(&path, 2).unwrap();
+        truncate(&path, 2).unwrap();
         assert_eq!(read(&path).unwrap().iter().map(|wall| wall.round).collect::<Vec<_>>(), [0, 1]);
     }
 }

@@ -20,9 +20,9 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use crate::error::{Doing, RecordError};
+use crate::error::{IoContext, RecordError};
 use crate::table::write_column;
-use crate::{FRIENDS, VERSION, disk, is_served};
+use crate::{SIMILARITIES, VERSION, disk, is_served};
 
 const SCHEMA: &str = "message friends {
     required int32 client (INTEGER(32,false));
@@ -36,16 +36,16 @@ const SCHEMA: &str = "message friends {
 const PAIR_BYTES: u64 = 4 + 4 + 8 + 4 + 4;
 
 /// Pairs in a row group.
-const TOGETHER: usize = 1 << 20;
+const PAIRS_PER_ROW_GROUP: usize = 1 << 20;
 
 /// The key under which version and checksum stand, what is before the checksum, and the checksum of a file that has none.
-const KEY: &str = "ebbflow-friends";
-const MARK: &[u8] = b" crc32:";
-const NO_SUM: &[u8; 8] = b"00000000";
+const METADATA_KEY: &str = "ebbflow-friends";
+const CHECKSUM_MARK: &[u8] = b" crc32:";
+const ZERO_CHECKSUM: &[u8; 8] = b"00000000";
 
 /// How alike two clients are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FriendPair {
+pub struct SimilarityPair {
     /// One of the two.
     pub client: u32,
     /// The other, whose number is higher.
@@ -53,26 +53,26 @@ pub struct FriendPair {
     /// The mean of what was seen.
     pub similarity: f64,
     /// In how many rounds both answered.
-    pub met: u32,
+    pub n_shared_rounds: u32,
     /// The last of them.
-    pub last_met: u32,
+    pub last_shared_round: u32,
 }
 
 /// Where the friends after so many rounds stand in a run's folder.
 pub(crate) fn path(folder: &Path, n_rounds: u32) -> PathBuf {
-    folder.join(FRIENDS).join(format!("round-{n_rounds:06}.parquet"))
+    folder.join(SIMILARITIES).join(format!("round-{n_rounds:06}.parquet"))
 }
 
 /// After how many rounds friends were written, ascending.
 pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>, RecordError> {
-    let mut rounds: Vec<_> = names(folder)?.iter().filter_map(|name| n_rounds(name)).collect();
+    let mut rounds: Vec<_> = file_names(folder)?.iter().filter_map(|name| n_rounds_in_name(name)).collect();
     rounds.sort_unstable();
     Ok(rounds)
 }
 
 /// Puts the friends after so many rounds in place.
 pub(crate) fn write(folder: &Path, n_rounds: u32, all: &SimilarityMatrix) -> Result<(), RecordError> {
-    let below = folder.join(FRIENDS);
+    let below = folder.join(SIMILARITIES);
     if !below.is_dir() {
         fs::create_dir(&below).doing("creating", &below)?;
         disk::sync_folder(folder)?;
@@ -83,12 +83,12 @@ pub(crate) fn write(folder: &Path, n_rounds: u32, all: &SimilarityMatrix) -> Res
 }
 
 /// The friends after so many rounds, ascending by the higher client, then by the lower.
-pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<FriendPair>, RecordError> {
+pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<SimilarityPair>, RecordError> {
     let path = path(folder, n_rounds);
     let bytes = fs::read(&path).doing("reading", &path)?;
-    parse(bytes).map_err(|refused| match refused {
-        Refused::Newer(found) => RecordError::Newer { file: path, found, reads: VERSION },
-        Refused::Damaged(message) => {
+    parse(bytes).map_err(|error| match error {
+        ParseError::Newer(found) => RecordError::Newer { file: path, found, max_version: VERSION },
+        ParseError::Damaged(message) => {
             let remedy = match is_served(folder) {
                 true => "look at another round".to_owned(),
                 false => {
@@ -110,18 +110,18 @@ pub(crate) fn remove(folder: &Path, n_rounds: u32) -> Result<(), RecordError> {
 }
 
 /// Removes what was cut short.
-pub(crate) fn sweep(folder: &Path) -> Result<(), RecordError> {
-    for name in names(folder)? {
-        if name.strip_suffix(".new").is_some_and(|name| n_rounds(name).is_some()) {
-            let path = folder.join(FRIENDS).join(name);
+pub(crate) fn remove_torn(folder: &Path) -> Result<(), RecordError> {
+    for name in file_names(folder)? {
+        if name.strip_suffix(".new").is_some_and(|name| n_rounds_in_name(name).is_some()) {
+            let path = folder.join(SIMILARITIES).join(name);
             fs::remove_file(&path).doing("removing", &path)?;
         }
     }
     Ok(())
 }
 
-fn names(folder: &Path) -> Result<Vec<String>, RecordError> {
-    let below = folder.join(FRIENDS);
+fn file_names(folder: &Path) -> Result<Vec<String>, RecordError> {
+    let below = folder.join(SIMILARITIES);
     let entries = match fs::read_dir(&below) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -132,7 +132,7 @@ fn names(folder: &Path) -> Result<Vec<String>, RecordError> {
     Ok(names.doing("reading", &below)?.into_iter().flatten().collect())
 }
 
-fn n_rounds(name: &str) -> Option<u32> {
+fn n_rounds_in_name(name: &str) -> Option<u32> {
     let number = name.strip_prefix("round-")?.strip_suffix(".parquet")?;
     let n_rounds = number.parse().ok()?;
     (number == format!("{n_rounds:06}")).then_some(n_rounds)
@@ -143,67 +143,68 @@ fn to_parquet(all: &SimilarityMatrix) -> Result<Vec<u8>, ParquetError> {
     let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
     let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
     let client = |at: u32| all.clients[at as usize].number() as i32;
-    for pairs in all.pairs.chunks(TOGETHER) {
+    for pairs in all.pairs.chunks(PAIRS_PER_ROW_GROUP) {
         let mut group = writer.next_row_group()?;
         // Parquet keeps unsigned numbers by their bits.
-        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.0)), None, None)?;
-        write_column::<Int32Type, _>(&mut group, &each(pairs, |pair| client(pair.1)), None, None)?;
-        write_column::<DoubleType, _>(&mut group, &each(pairs, |pair| pair.2.mean), None, None)?;
+        write_column::<Int32Type, _>(&mut group, &map_pairs(pairs, |pair| client(pair.0)), None, None)?;
+        write_column::<Int32Type, _>(&mut group, &map_pairs(pairs, |pair| client(pair.1)), None, None)?;
+        write_column::<DoubleType, _>(&mut group, &map_pairs(pairs, |pair| pair.2.mean), None, None)?;
         write_column::<Int32Type, _>(
             &mut group,
-            &each(pairs, |pair| pair.2.n_shared_rounds as i32),
+            &map_pairs(pairs, |pair| pair.2.n_shared_rounds as i32),
             None,
             None,
         )?;
         write_column::<Int32Type, _>(
             &mut group,
-            &each(pairs, |pair| pair.2.last_shared_round as i32),
+            &map_pairs(pairs, |pair| pair.2.last_shared_round as i32),
             None,
             None,
         )?;
         group.close()?;
     }
-    let stamp = [VERSION.to_string().as_bytes(), MARK, NO_SUM].concat();
+    let stamp = [VERSION.to_string().as_bytes(), CHECKSUM_MARK, ZERO_CHECKSUM].concat();
     let stamp = String::from_utf8(stamp).expect("digits and letters");
-    writer.append_key_value_metadata(KeyValue::new(KEY.to_owned(), stamp));
+    writer.append_key_value_metadata(KeyValue::new(METADATA_KEY.to_owned(), stamp));
     let mut bytes = writer.into_inner()?;
-    let at = sum_at(&bytes).expect("the mark was just written");
-    let sum = format!("{:08x}", crc32fast::hash(&bytes));
-    bytes[at..at + NO_SUM.len()].copy_from_slice(sum.as_bytes());
+    let at = checksum_offset(&bytes).expect("the mark was just written");
+    let checksum = format!("{:08x}", crc32fast::hash(&bytes));
+    bytes[at..at + ZERO_CHECKSUM.len()].copy_from_slice(checksum.as_bytes());
     Ok(bytes)
 }
 
-fn each<P, T>(pairs: &[P], of: impl Fn(&P) -> T) -> Vec<T> {
+fn map_pairs<P, T>(pairs: &[P], of: impl Fn(&P) -> T) -> Vec<T> {
     pairs.iter().map(of).collect()
 }
 
 /// Where the checksum stands.
-fn sum_at(bytes: &[u8]) -> Option<usize> {
-    let at = bytes.windows(MARK.len()).rposition(|window| window == MARK)? + MARK.len();
-    (at + NO_SUM.len() <= bytes.len()).then_some(at)
+fn checksum_offset(bytes: &[u8]) -> Option<usize> {
+    let at =
+        bytes.windows(CHECKSUM_MARK.len()).rposition(|window| window == CHECKSUM_MARK)? + CHECKSUM_MARK.len();
+    (at + ZERO_CHECKSUM.len() <= bytes.len()).then_some(at)
 }
 
 /// Why a file holds no friends.
 #[derive(Debug)]
-enum Refused {
+enum ParseError {
     Newer(u32),
     Damaged(String),
 }
 
-impl From<ParquetError> for Refused {
+impl From<ParquetError> for ParseError {
     fn from(error: ParquetError) -> Self {
-        Refused::Damaged(error.to_string())
+        ParseError::Damaged(error.to_string())
     }
 }
 
-fn damaged<T>(message: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused::Damaged(message.into()))
+fn damaged<T>(message: impl Into<String>) -> Result<T, ParseError> {
+    Err(ParseError::Damaged(message.into()))
 }
 
-fn parse(mut bytes: Vec<u8>) -> Result<Vec<FriendPair>, Refused> {
-    let Some(at) = sum_at(&bytes) else { return damaged("it has no checksum") };
-    let found = bytes[at..at + NO_SUM.len()].to_vec();
-    bytes[at..at + NO_SUM.len()].copy_from_slice(NO_SUM);
+fn parse(mut bytes: Vec<u8>) -> Result<Vec<SimilarityPair>, ParseError> {
+    let Some(at) = checksum_offset(&bytes) else { return damaged("it has no checksum") };
+    let found = bytes[at..at + ZERO_CHECKSUM.len()].to_vec();
+    bytes[at..at + ZERO_CHECKSUM.len()].copy_from_slice(ZERO_CHECKSUM);
     if found != format!("{:08x}", crc32fast::hash(&bytes)).as_bytes() {
         return damaged("its checksum does not match");
     }
@@ -211,11 +212,13 @@ fn parse(mut bytes: Vec<u8>) -> Result<Vec<FriendPair>, Refused> {
     let reader = SerializedFileReader::new(Bytes::from(bytes))?;
     let metadata = reader.metadata().file_metadata();
     let stamps = metadata.key_value_metadata().into_iter().flatten();
-    let stamp = stamps.filter(|stamp| stamp.key == KEY).find_map(|stamp| stamp.value.as_deref());
-    let version = stamp.and_then(|stamp| stamp.split(' ').next()?.parse().ok());
+    let version_stamp = stamps
+        .filter(|version_stamp| version_stamp.key == METADATA_KEY)
+        .find_map(|version_stamp| version_stamp.value.as_deref());
+    let version = version_stamp.and_then(|version_stamp| version_stamp.split(' ').next()?.parse().ok());
     match version {
         None => return damaged("it does not say its version"),
-        Some(version) if version > VERSION => return Err(Refused::Newer(version)),
+        Some(version) if version > VERSION => return Err(ParseError::Newer(version)),
         Some(_) => {}
     }
     let schema = parse_message_type(SCHEMA).expect("names and types that Parquet knows");
@@ -226,20 +229,23 @@ fn parse(mut bytes: Vec<u8>) -> Result<Vec<FriendPair>, Refused> {
     if n_pairs.saturating_mul(PAIR_BYTES) > n_bytes {
         return damaged(format!("it cannot hold {n_pairs} pairs in {n_bytes} bytes"));
     }
-    pairs(&reader, n_pairs as usize)
+    read_pairs(&reader, n_pairs as usize)
 }
 
-fn pairs(reader: &SerializedFileReader<Bytes>, n_pairs: usize) -> Result<Vec<FriendPair>, Refused> {
-    let words = |at| values(reader, at, n_pairs, u32::from_le_bytes);
-    let (clients, others, met, last_met) = (words(0)?, words(1)?, words(3)?, words(4)?);
-    let similarities = values(reader, 2, n_pairs, f64::from_le_bytes)?;
+fn read_pairs(
+    reader: &SerializedFileReader<Bytes>,
+    n_pairs: usize,
+) -> Result<Vec<SimilarityPair>, ParseError> {
+    let words = |at| read_column(reader, at, n_pairs, u32::from_le_bytes);
+    let (clients, others, n_shared_rounds, last_shared_round) = (words(0)?, words(1)?, words(3)?, words(4)?);
+    let similarities = read_column(reader, 2, n_pairs, f64::from_le_bytes)?;
     let pairs: Vec<_> = (0..n_pairs)
-        .map(|at| FriendPair {
+        .map(|at| SimilarityPair {
             client: clients[at],
             other: others[at],
             similarity: similarities[at],
-            met: met[at],
-            last_met: last_met[at],
+            n_shared_rounds: n_shared_rounds[at],
+            last_shared_round: last_shared_round[at],
         })
         .collect();
     if let Some(at) = pairs.iter().position(|pair| pair.client >= pair.other) {
@@ -256,12 +262,12 @@ fn pairs(reader: &SerializedFileReader<Bytes>, n_pairs: usize) -> Result<Vec<Fri
 }
 
 /// The values of a column, each made from its bytes.
-fn values<const N: usize, T>(
+fn read_column<const N: usize, T>(
     reader: &SerializedFileReader<Bytes>,
     column: usize,
     n_values: usize,
     value: fn([u8; N]) -> T,
-) -> Result<Vec<T>, Refused> {
+) -> Result<Vec<T>, ParseError> {
     let mut values = Vec::with_capacity(n_values);
     for group in 0..reader.num_row_groups() {
         let mut pages = reader.get_row_group(group)?.get_column_page_reader(column)?;
@@ -290,7 +296,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// So many clients, 3 apart, of which every pair but those whose numbers differ by 6 met.
-    pub(crate) fn acquaintance(n_clients: u32) -> SimilarityMatrix {
+    pub(crate) fn similarity_matrix(n_clients: u32) -> SimilarityMatrix {
         let mut all = SimilarityMatrix::default();
         for high in 0..n_clients {
             all.clients.push(ClientId::new(3 * high as usize));
@@ -308,21 +314,21 @@ pub(crate) mod tests {
 
     fn message(bytes: Vec<u8>) -> String {
         match parse(bytes) {
-            Err(Refused::Damaged(message)) => message,
+            Err(ParseError::Damaged(message)) => message,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn friends_come_back() {
+    fn similarities_come_back() {
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), 30, &acquaintance(4)).unwrap();
-        let pair = |client, other, similarity, met, last_met| FriendPair {
+        write(folder.path(), 30, &similarity_matrix(4)).unwrap();
+        let pair = |client, other, similarity, n_shared_rounds, last_shared_round| SimilarityPair {
             client,
             other,
             similarity,
-            met,
-            last_met,
+            n_shared_rounds,
+            last_shared_round,
         };
         let expected = [
             pair(0, 3, 0.0, 1, 1),
@@ -332,15 +338,15 @@ pub(crate) mod tests {
         ];
         assert_eq!(read(folder.path(), 30).unwrap(), expected);
         assert!(folder.path().join("friends/round-000030.parquet").exists());
-        let large = acquaintance(1500);
+        let large = similarity_matrix(1500);
         write(folder.path(), 1_000_000, &large).unwrap();
-        assert!(large.pairs.len() > TOGETHER);
+        assert!(large.pairs.len() > PAIRS_PER_ROW_GROUP);
         assert_eq!(read(folder.path(), 1_000_000).unwrap().len(), large.pairs.len());
         assert_eq!(rounds(folder.path()).unwrap(), [30, 1_000_000]);
     }
 
     #[test]
-    fn nobody_who_met_anybody_makes_a_file_too() {
+    fn a_matrix_without_pairs_makes_a_file_too() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(rounds(folder.path()).unwrap(), [0; 0]);
         write(folder.path(), 1, &SimilarityMatrix::default()).unwrap();
@@ -349,7 +355,7 @@ pub(crate) mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_noticed() {
-        let whole = to_parquet(&acquaintance(5)).unwrap();
+        let whole = to_parquet(&similarity_matrix(5)).unwrap();
         assert_eq!(parse(whole.clone()).unwrap().len(), 7);
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
@@ -360,7 +366,7 @@ pub(crate) mod tests {
             assert!(found.contains("checksum"), "cut at {at}: {found}");
         }
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), 7, &acquaintance(3)).unwrap();
+        write(folder.path(), 7, &similarity_matrix(3)).unwrap();
         fs::write(path(folder.path(), 7), &whole[3..]).unwrap();
         let error = read(folder.path(), 7).unwrap_err().to_string();
         let expected = format!(
@@ -372,11 +378,11 @@ pub(crate) mod tests {
     }
 
     /// The file with a text replaced where it first stands, and a checksum that fits.
-    fn forged(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
+    fn with_valid_checksum(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
         let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
         bytes[at..at + to.len()].copy_from_slice(to);
-        let at = sum_at(&bytes).unwrap();
-        bytes[at..at + 8].copy_from_slice(NO_SUM);
+        let at = checksum_offset(&bytes).unwrap();
+        bytes[at..at + 8].copy_from_slice(ZERO_CHECKSUM);
         let sum = format!("{:08x}", crc32fast::hash(&bytes));
         bytes[at..at + 8].copy_from_slice(sum.as_bytes());
         bytes
@@ -384,13 +390,16 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_that_fits_its_checksum_is_still_looked_at() {
-        let whole = to_parquet(&acquaintance(3)).unwrap();
-        assert!(matches!(parse(forged(whole.clone(), b"1 crc32:", b"9 crc32:")), Err(Refused::Newer(9))));
-        let found = message(forged(whole.clone(), b"1 crc32:", b"x crc32:"));
+        let whole = to_parquet(&similarity_matrix(3)).unwrap();
+        assert!(matches!(
+            parse(with_valid_checksum(whole.clone(), b"1 crc32:", b"9 crc32:")),
+            Err(ParseError::Newer(9))
+        ));
+        let found = message(with_valid_checksum(whole.clone(), b"1 crc32:", b"x crc32:"));
         assert_eq!(found, "it does not say its version");
-        let found = message(forged(whole, b"similarity", b"similaritu"));
+        let found = message(with_valid_checksum(whole, b"similarity", b"similaritu"));
         assert_eq!(found, "it has other columns than friends have");
-        let mut all = acquaintance(3);
+        let mut all = similarity_matrix(3);
         all.pairs.reverse();
         assert_eq!(message(to_parquet(&all).unwrap()), "pair 1 does not follow the one before it");
         (all.pairs[0].0, all.pairs[0].1) = (1, 1);
@@ -398,17 +407,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_cut_short_goes_and_other_files_stay() {
+    fn torn_files_are_removed_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
-        sweep(folder.path()).unwrap();
+        remove_torn(folder.path()).unwrap();
         for n_rounds in [3, 6, 9] {
-            write(folder.path(), n_rounds, &acquaintance(2)).unwrap();
+            write(folder.path(), n_rounds, &similarity_matrix(2)).unwrap();
         }
-        let torn = disk::name_of_new(&path(folder.path(), 6));
+        let torn = disk::temp_name(&path(folder.path(), 6));
         fs::write(&torn, b"half").unwrap();
-        let own = folder.path().join(FRIENDS).join("round-9.parquet");
+        let own = folder.path().join(SIMILARITIES).join("round-9.parquet");
         fs::write(&own, b"somebody's own").unwrap();
-        sweep(folder.path()).unwrap();
+        remove_torn(folder.path()).unwrap();
         remove(folder.path(), 9).unwrap();
         remove(folder.path(), 9).unwrap();
         assert_eq!(rounds(folder.path()).unwrap(), [3, 6]);

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ebb_fetch::{
-    FetchError, Format, Got, Known, KnownFile, Layout, Member, Pin, Place, Progress, Source, WrongFiles,
-    check, found, get,
+    ArchiveFormat, DataFile, DataLocation, DataSet, DataSource, FetchError, FetchOutcome, FileLayout,
+    PinnedDigest, Progress, SourceFile, WrongFiles, check, get, status,
 };
 use ebb_settings::DataFolder;
 
@@ -17,51 +17,54 @@ pub(crate) const IMAGES: &[u8] = &[7; 5000];
 pub(crate) const LABELS: &[u8] = b"0123456789";
 
 /// A made-up set and an empty folder to get it into.
-pub(crate) struct Trial {
-    pub(crate) known: Known,
+pub(crate) struct TestDataSet {
+    pub(crate) data_set: DataSet,
     pub(crate) folder: DataFolder,
     _above: tempfile::TempDir,
 }
 
-pub(crate) const MEMBERS: &[Member] =
-    &[Member { at: "images.gz", file: "images" }, Member { at: "labels", file: "labels" }];
+pub(crate) const MEMBERS: &[SourceFile] =
+    &[SourceFile { path: "images.gz", file: "images" }, SourceFile { path: "labels", file: "labels" }];
 
-impl Trial {
-    pub(crate) fn new(sources: &[Source]) -> Self {
-        let file = |name, content: &[u8]| KnownFile {
+impl TestDataSet {
+    pub(crate) fn new(sources: &[DataSource]) -> Self {
+        let file = |name, content: &[u8]| DataFile {
             name,
             n_bytes: content.len() as u64,
-            pin: Pin::Plain(sha256(content).leak()),
+            digest: PinnedDigest::Plain(sha256(content).leak()),
         };
-        let known = Known {
+        let data_set = DataSet {
             name: "made-up",
             title: "",
             licence: "",
             files: vec![file("images", IMAGES), file("labels", LABELS)].leak(),
-            places: &[Place { folder: "made-up", layout: Layout::Files }],
+            locations: &[DataLocation { folder: "made-up", layout: FileLayout::Files }],
             sources: sources.to_vec().leak(),
             by_hand: "compressed or not",
         };
         let above = tempfile::tempdir().unwrap();
         let folder = DataFolder { path: above.path().to_owned(), named_by: "--data" };
-        Trial { known, folder, _above: above }
+        TestDataSet { data_set, folder, _above: above }
     }
 
-    pub(crate) fn get(&self) -> Result<Got, FetchError> {
+    pub(crate) fn get(&self) -> Result<FetchOutcome, FetchError> {
         self.get_with(WrongFiles::Refuse).0
     }
 
     /// What came of it, and what was said.
-    pub(crate) fn get_with(&self, wrong_files: WrongFiles) -> (Result<Got, FetchError>, Vec<String>) {
-        let mut heard = Heard::default();
-        let got = get(&self.known, &self.folder, wrong_files, &mut heard);
-        assert_eq!(heard.n_open, 0, "what begins also ends");
-        (got, heard.lines)
+    pub(crate) fn get_with(
+        &self,
+        wrong_files: WrongFiles,
+    ) -> (Result<FetchOutcome, FetchError>, Vec<String>) {
+        let mut progress = RecordedProgress::default();
+        let got = get(&self.data_set, &self.folder, wrong_files, &mut progress);
+        assert_eq!(progress.n_open, 0, "what begins also ends");
+        (got, progress.lines)
     }
 
     /// Every source fails, for a reason that begins so; what is said is told again by the error.
     pub(crate) fn check_failures(&self, expected: &[(&str, &str)]) -> String {
-        let (got, said) = self.get_with(WrongFiles::Refuse);
+        let (got, messages) = self.get_with(WrongFiles::Refuse);
         let error = got.unwrap_err();
         let FetchError::AllFailed { failures, .. } = &error else { panic!("{error}") };
         assert_eq!(failures.len(), expected.len(), "{error}");
@@ -69,14 +72,14 @@ impl Trial {
             assert_eq!(failure.source, *source);
             assert!(failure.reason.starts_with(reason), "{}", failure.reason);
             let line = format!("{source}: {}", failure.reason);
-            assert!(said.contains(&line) && error.to_string().contains(&line), "{error}");
+            assert!(messages.contains(&line) && error.to_string().contains(&line), "{error}");
         }
         error.to_string()
     }
 
     pub(crate) fn check_whole(&self) {
-        assert!(found(&self.known, &self.folder.path).complete());
-        check(&self.known, &self.folder.path, &mut Heard::default()).unwrap();
+        assert!(status(&self.data_set, &self.folder.path).is_complete());
+        check(&self.data_set, &self.folder.path, &mut RecordedProgress::default()).unwrap();
         assert!(self.files().iter().all(|name| !name.ends_with(".part") && !name.starts_with('.')));
     }
 
@@ -102,38 +105,38 @@ impl Trial {
 }
 
 #[derive(Default)]
-struct Heard {
+struct RecordedProgress {
     lines: Vec<String>,
     n_open: i32,
 }
 
-impl Progress for Heard {
-    fn begins(&mut self, _what: &str, _total: Option<u64>) {
+impl Progress for RecordedProgress {
+    fn start(&mut self, _what: &str, _total: Option<u64>) {
         self.n_open += 1;
     }
-    fn moved(&mut self, _n_bytes: u64) {
+    fn advance(&mut self, _n_bytes: u64) {
         assert_eq!(self.n_open, 1);
     }
-    fn ends(&mut self) {
+    fn finish(&mut self) {
         self.n_open -= 1;
     }
-    fn says(&mut self, line: &str) {
+    fn message(&mut self, line: &str) {
         self.lines.push(line.to_owned());
     }
 }
 
-pub(crate) fn urls(server: &Server) -> Source {
-    Source::Urls { base: server.base().leak(), files: MEMBERS }
+pub(crate) fn urls(server: &Server) -> DataSource {
+    DataSource::Urls { base: server.base().leak(), files: MEMBERS }
 }
 
 /// Where nobody answers.
-pub(crate) fn urls_nowhere() -> Source {
-    Source::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }
+pub(crate) fn urls_nowhere() -> DataSource {
+    DataSource::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }
 }
 
-pub(crate) fn archive(server: &Server) -> Source {
+pub(crate) fn archive(server: &Server) -> DataSource {
     let url = format!("{}all.tar.gz", server.base()).leak();
-    Source::Archive { url, format: Format::TarGz, at_most: 10_000, files: MEMBERS }
+    DataSource::Archive { url, format: ArchiveFormat::TarGz, max_bytes: 10_000, files: MEMBERS }
 }
 
 /// What is published under the name that is asked for.
