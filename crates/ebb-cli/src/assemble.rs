@@ -250,7 +250,7 @@ impl Assembled {
             Ok(Around {
                 n_clients,
                 deadline_s: world.deadline_s(),
-                oracle_chances: world.oracle_chances(n_clients),
+                oracle_chances: world.oracle_probabilities(n_clients),
                 oracles: true,
                 what: world,
             })

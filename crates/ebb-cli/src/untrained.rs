@@ -64,7 +64,7 @@ impl Untrained {
         let mut whole = Tree::from_recipe("selection", INSTEAD);
         whole.overlay(tree);
         let mut roles = registry.build(&whole, facts)?;
-        let oracle_chances = world.oracle_chances(facts.n_clients);
+        let oracle_chances = world.oracle_probabilities(facts.n_clients);
         check_oracle_chances(&whole, &roles, &oracle_chances)?;
         roles.server.start_from(task.initial());
         let local = Arc::clone(&roles.local);
@@ -96,7 +96,7 @@ impl Untrained {
 
     /// What there is to say of the world.
     pub(crate) fn notes(&self) -> &[String] {
-        self.fleet.world().notes()
+        self.fleet.world().remarks()
     }
 
     /// Plays all rounds and shows the tally after each; `None` if it was stopped.

@@ -5,13 +5,13 @@
 
 #![forbid(unsafe_code)]
 
-pub mod judge;
 pub mod pages;
 pub mod paper;
 pub mod shipped;
 pub mod study;
 pub mod summary;
+pub mod verdict;
 
-pub use judge::{Figures, Judged, Outcome};
-pub use paper::{Item, Kind, Paper, Scale, Source};
+pub use paper::{Item, Paper, Scale, Source, SourceKind};
 pub use study::Study;
+pub use verdict::{ClaimVerdict, Outcome, Results};

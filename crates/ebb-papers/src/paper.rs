@@ -43,7 +43,7 @@ pub struct Source {
     /// At which scale.
     pub scale: Scale,
     /// How it comes about.
-    pub kind: Kind,
+    pub kind: SourceKind,
     /// The grid or configuration, below `experiments/`.
     pub file: Option<String>,
     /// The source whose records it is made from.
@@ -61,7 +61,7 @@ pub struct Source {
 /// How a source comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum SourceKind {
     /// A grid is run.
     Grid,
     /// Selection is played, without training.
@@ -88,7 +88,7 @@ pub struct Item {
     pub published: Option<Published>,
     /// Ours.
     #[serde(default, rename = "table")]
-    pub tables: Vec<Table>,
+    pub tables: Vec<ResultTable>,
     /// What the paper says that it shows.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
@@ -107,7 +107,7 @@ pub struct Published {
 /// A table of ours.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct ResultTable {
     /// At which scale.
     pub scale: Scale,
     /// What it is about, where an item has several.
@@ -137,15 +137,15 @@ pub struct Claim {
     /// In a sentence.
     pub words: String,
     /// How it is judged at small scale, if it is.
-    pub small: Option<Test>,
+    pub small: Option<ClaimTest>,
     /// How it is judged at the paper's scale, if it is.
-    pub paper: Option<Test>,
+    pub paper: Option<ClaimTest>,
 }
 
 /// A sum of figures less another, held against a bound.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Test {
+pub struct ClaimTest {
     /// The source of figures that do not name another.
     pub source: String,
     /// The column of figures that do not name another.
@@ -270,7 +270,7 @@ impl Paper {
             if self.sources[..at].iter().any(|other| other.name == source.name) {
                 return Err(format!("two sources are named \"{}\"", source.name));
             }
-            let derived = matches!(source.kind, Kind::Likeness | Kind::Crossings);
+            let derived = matches!(source.kind, SourceKind::Likeness | SourceKind::Crossings);
             let known = source.of.as_ref().is_some_and(|of| self.source(of).is_some());
             if derived != known || derived == source.file.is_some() {
                 return Err(format!("source \"{}\" needs a file, or what it is made from", source.name));
@@ -298,7 +298,7 @@ impl Paper {
 
 impl Source {
     /// Where its figures lie that come with the program, below `experiments/`.
-    pub fn figures_file(&self, paper: &str) -> String {
+    pub fn results_file(&self, paper: &str) -> String {
         match &self.file {
             Some(file) => file.replace(".toml", ".csv"),
             None => format!("papers/made/{paper}-{}.csv", self.name),
@@ -320,7 +320,7 @@ impl Item {
     fn source_names(&self, scale: Scale) -> Vec<String> {
         let tables = self.tables.iter().filter(|table| table.scale == scale);
         let tests = self.claims.iter().filter_map(|claim| claim.at(scale));
-        let of_test = |test: &Test| -> Vec<String> {
+        let of_test = |test: &ClaimTest| -> Vec<String> {
             let own = test.plus.iter().chain(&test.minus).filter_map(|term| term.source.clone());
             std::iter::once(test.source.clone()).chain(own).collect()
         };
@@ -330,7 +330,7 @@ impl Item {
 
 impl Claim {
     /// How it is judged at a scale.
-    pub fn at(&self, scale: Scale) -> Option<&Test> {
+    pub fn at(&self, scale: Scale) -> Option<&ClaimTest> {
         match scale {
             Scale::Small => self.small.as_ref(),
             Scale::Paper => self.paper.as_ref(),
@@ -338,7 +338,7 @@ impl Claim {
     }
 }
 
-impl Test {
+impl ClaimTest {
     fn check(&self) -> Result<(), String> {
         let bounds = usize::from(self.above.is_some()) + usize::from(self.below.is_some());
         if bounds + usize::from(self.equal) != 1 {

@@ -193,7 +193,7 @@ mod tests {
 
     /// A claim on a column or a method that no grid has would never be more than "not run".
     #[test]
-    fn every_claim_finds_its_figures() {
+    fn every_claim_finds_its_results() {
         for name in PAPERS {
             let paper = paper(name);
             for (item, scale) in
@@ -202,7 +202,7 @@ mod tests {
                 for test in item.claims.iter().filter_map(|claim| claim.at(scale)) {
                     for term in test.plus.iter().chain(&test.minus) {
                         let source = paper.source(term.source.as_ref().unwrap_or(&test.source)).unwrap();
-                        let csv = source.figures_file(name);
+                        let csv = source.results_file(name);
                         // Not run yet.
                         let Some(text) = file(&csv) else { continue };
                         let column = term.column.as_ref().or(test.column.as_ref()).unwrap();

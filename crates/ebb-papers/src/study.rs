@@ -13,11 +13,11 @@ pub struct Study {
 
 /// Which rows: a method, and the value of the key that varies, if one does.
 #[derive(Clone, Copy, Debug)]
-pub struct Which<'a> {
+pub struct RowFilter<'a> {
     /// The method.
     pub method: &'a str,
     /// The key that varies, and its value.
-    pub vary: Option<(&'a str, &'a str)>,
+    pub varied: Option<(&'a str, &'a str)>,
 }
 
 impl Study {
@@ -60,21 +60,26 @@ impl Study {
     }
 
     /// A column, by seed.
-    pub fn column(&self, which: Which<'_>, column: &str) -> BTreeMap<u32, f64> {
-        self.column_where(which.method, which.vary.as_slice(), column)
+    pub fn column(&self, filter: RowFilter<'_>, column: &str) -> BTreeMap<u32, f64> {
+        self.column_where(filter.method, filter.varied.as_slice(), column)
     }
 
     /// An accuracy by seed; of a run whose model was lost it is 0, whenever that happened.
-    pub fn scores_where(&self, method: &str, varied: &[(&str, &str)], column: &str) -> BTreeMap<u32, f64> {
+    pub fn accuracies_where(
+        &self,
+        method: &str,
+        varied: &[(&str, &str)],
+        column: &str,
+    ) -> BTreeMap<u32, f64> {
         let mut scores = self.column_where(method, varied, column);
-        let lost = [varied, &[("ending", "diverged")]].concat();
-        scores.extend(self.column_where(method, &lost, "rounds").into_keys().map(|seed| (seed, 0.0)));
+        let diverged = [varied, &[("ending", "diverged")]].concat();
+        scores.extend(self.column_where(method, &diverged, "rounds").into_keys().map(|seed| (seed, 0.0)));
         scores
     }
 
     /// A figure by seed as claims are judged by it, and the seeds whose runs never came to it: an accuracy of a run whose model was lost
     /// is 0, and a run that never reached a level counts as if it had in the last of its grid's rounds: it would have been later still.
-    pub fn judged_where(
+    pub fn claim_values_where(
         &self,
         method: &str,
         varied: &[(&str, &str)],
@@ -82,7 +87,7 @@ impl Study {
     ) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
         let mut never = BTreeSet::new();
         if column.contains("accuracy") && !column.contains(['>', '<', '(']) {
-            return (self.scores_where(method, varied, column), never);
+            return (self.accuracies_where(method, varied, column), never);
         }
         let mut values = self.column_where(method, varied, column);
         if !column.contains(">=") && !column.contains("<=") {
@@ -118,7 +123,7 @@ impl Study {
 }
 
 /// The mean over seeds, as a cell of a table.
-pub fn cell(values: &BTreeMap<u32, f64>) -> String {
+pub fn mean_cell(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::standard_deviation(&values)) {
         (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3} ({})", values.len()),
@@ -179,7 +184,7 @@ pub fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
 }
 
 /// A difference in points of accuracy, with its interval.
-pub fn points(difference: Option<Estimate>) -> String {
+pub fn points_difference(difference: Option<Estimate>) -> String {
     let Some(found) = difference else { return "not run".to_owned() };
     let mean = 100.0 * found.mean;
     match found.interval() {
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_judged_by_the_whole_interval() {
+    fn a_claim_is_decided_by_the_whole_interval() {
         let check = |one: &[f64], other: &[f64], least, expected| {
             assert_eq!(Verdict::of(difference(&seeds(one), &seeds(other)), least), expected);
         };
@@ -229,7 +234,8 @@ mod tests {
         )
         .unwrap();
         let study = Study::read(&path).unwrap();
-        let of = |method, value| study.column(Which { method, vary: Some(("x.y", value)) }, "accuracy@20");
+        let of =
+            |method, value| study.column(RowFilter { method, varied: Some(("x.y", value)) }, "accuracy@20");
         assert_eq!(of("a", "0.5"), BTreeMap::from([(1, 0.6)]));
         assert_eq!(of("b", "0.5"), BTreeMap::from([(1, 0.7)]));
         assert!(Study::read(&folder.path().join("none.csv")).unwrap().rows.is_empty());

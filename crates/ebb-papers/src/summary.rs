@@ -2,23 +2,23 @@
 
 use std::fmt::Write as _;
 
-use crate::judge::{self, Figures, Judged, Outcome};
-use crate::paper::{Item, Paper, Scale, Table};
+use crate::paper::{Item, Paper, ResultTable, Scale};
+use crate::verdict::{self, ClaimVerdict, Outcome, Results};
 
 /// When a claim is held.
 pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not. \
                         Where a claim has a margin, such as half a point, the margin is ours.";
 
 /// What is known of a paper: its figures at both scales.
-pub struct Known<'p> {
+pub struct PaperResults<'p> {
     /// The paper.
     pub paper: &'p Paper,
     /// The figures of its sources.
-    pub figures: Figures,
+    pub results: Results,
 }
 
 /// The page, as Markdown.
-pub fn page(all: &[Known<'_>]) -> String {
+pub fn page(all: &[PaperResults<'_>]) -> String {
     let mut page = String::from(
         "# What was published, and what came out
 
@@ -30,11 +30,11 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
 |---|---|---|---|
 ",
     );
-    for Known { paper, figures } in all {
+    for PaperResults { paper, results } in all {
         for item in &paper.items {
             let at = |scale| match item.has(scale) {
                 false => "-".to_owned(),
-                true => judge::counted(&judge::claims(paper, item, scale, figures)),
+                true => verdict::count_outcomes(&verdict::claim_verdicts(paper, item, scale, results)),
             };
             let ids: Vec<_> = item.ids.iter().map(|id| format!("`{}/{id}`", paper.name)).collect();
             let (small, large) = (at(Scale::Small), at(Scale::Paper));
@@ -42,22 +42,25 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
         }
     }
     page.push_str("\nThe same runs, so no evidence of their own, at small scale:\n\n");
-    for shared in all.iter().flat_map(|known| shared_runs(known.paper)) {
+    for shared in all.iter().flat_map(|paper_results| shared_runs(paper_results.paper)) {
         let _ = writeln!(page, "- {shared}");
     }
     page.push_str("\nWhat was reversed, and where:\n\n");
-    for Known { paper, figures } in all {
+    for PaperResults { paper, results } in all {
         for item in &paper.items {
             for scale in [Scale::Small, Scale::Paper] {
-                for one in judge::claims(paper, item, scale, figures) {
+                for one in verdict::claim_verdicts(paper, item, scale, results) {
                     if one.outcome == Outcome::Reversed {
                         let (name, id) = (&paper.name, item.id());
                         let notes = match one.notes.as_slice() {
                             [] => String::new(),
                             notes => format!(" ({})", notes.join("; ")),
                         };
-                        let _ =
-                            writeln!(page, "- `{name}/{id}`, {scale}: {} {}{notes}.", one.words, one.found);
+                        let _ = writeln!(
+                            page,
+                            "- `{name}/{id}`, {scale}: {} {}{notes}.",
+                            one.claim, one.difference
+                        );
                     }
                 }
             }
@@ -89,21 +92,25 @@ fn shared_runs(paper: &Paper) -> Vec<String> {
 }
 
 /// An item as Markdown: the published numbers, ours, and the claims.
-pub fn item(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> String {
+pub fn item(paper: &Paper, item: &Item, scale: Scale, results: &Results) -> String {
     let mut text = format!("# {}/{}: {}\n\n{}\n", paper.name, item.id(), item.title, item.shows);
     if let Some(note) = &item.note {
         let _ = writeln!(text, "\n{note}");
     }
-    for (title, rows) in tables(item, scale, figures) {
+    for (title, rows) in tables(item, scale, results) {
         let _ = write!(text, "\n## {title}\n\n{}", markdown(&rows));
     }
-    let judged = judge::claims(paper, item, scale, figures);
-    let _ = write!(text, "\n## What it claims\n\nScale: {scale}. {RULE}\n\n{}", markdown(&claims(&judged)));
+    let verdicts = verdict::claim_verdicts(paper, item, scale, results);
+    let _ = write!(
+        text,
+        "\n## What it claims\n\nScale: {scale}. {RULE}\n\n{}",
+        markdown(&verdict_table(&verdicts))
+    );
     text
 }
 
 /// The tables of an item, each with its title: the published numbers, then ours.
-pub fn tables(item: &Item, scale: Scale, figures: &Figures) -> Vec<(String, Vec<Vec<String>>)> {
+pub fn tables(item: &Item, scale: Scale, results: &Results) -> Vec<(String, Vec<Vec<String>>)> {
     let mut all = Vec::new();
     if let Some(published) = &item.published {
         let heading = std::iter::once(String::new()).chain(published.columns.iter().cloned()).collect();
@@ -115,7 +122,7 @@ pub fn tables(item: &Item, scale: Scale, figures: &Figures) -> Vec<(String, Vec<
     for group in own.chunk_by(|one, next| headings(one).eq(headings(next))) {
         let mut rows: Vec<Vec<String>> = Vec::new();
         for table in group {
-            let mut own = judge::table(table, figures).into_iter();
+            let mut own = verdict::table(table, results).into_iter();
             let heading = own.next();
             if rows.is_empty() {
                 rows.extend(heading);
@@ -133,16 +140,16 @@ pub fn tables(item: &Item, scale: Scale, figures: &Figures) -> Vec<(String, Vec<
     all
 }
 
-fn headings(table: &Table) -> impl Iterator<Item = &String> {
+fn headings(table: &ResultTable) -> impl Iterator<Item = &String> {
     table.columns.iter().map(|(_, heading)| heading)
 }
 
 /// The claims as a table.
-pub fn claims(judged: &[Judged]) -> Vec<Vec<String>> {
+pub fn verdict_table(verdicts: &[ClaimVerdict]) -> Vec<Vec<String>> {
     let mut rows = vec![["came out", "claim", "found", "note"].map(str::to_owned).to_vec()];
-    for one in judged {
+    for one in verdicts {
         let outcome = one.outcome.name().to_owned();
-        rows.push(vec![outcome, one.words.clone(), one.found.clone(), one.notes.join("; ")]);
+        rows.push(vec![outcome, one.claim.clone(), one.difference.clone(), one.notes.join("; ")]);
     }
     rows
 }

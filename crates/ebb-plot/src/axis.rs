@@ -6,14 +6,14 @@ use plotters::coord::ranged1d::Ranged;
 use plotters::coord::types::RangedCoordf64;
 
 /// Whether a value can be shown; all others are gaps.
-pub(crate) fn shown(value: f64) -> bool {
+pub(crate) fn is_shown(value: f64) -> bool {
     // Beyond this a difference of two values, or its square, may not be a number.
     value.abs() < 1e100
 }
 
 /// The lowest and the highest value that can be shown.
 pub(crate) fn span(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
-    let shown = values.into_iter().filter(|&value| shown(value));
+    let shown = values.into_iter().filter(|&value| is_shown(value));
     shown.fold(None, |span, value| match span {
         None => Some((value, value)),
         Some((low, high)) => Some((low.min(value), high.max(value))),
@@ -21,7 +21,7 @@ pub(crate) fn span(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> 
 }
 
 /// The span with air at both ends, but none beyond zero where no value is.
-pub(crate) fn with_air((low, high): (f64, f64), share: f64) -> Range<f64> {
+pub(crate) fn with_padding((low, high): (f64, f64), share: f64) -> Range<f64> {
     let (low, high) = widened(low, high);
     let air = (high - low) * share;
     let (from, to) = (low - air, high + air);
@@ -57,17 +57,17 @@ pub(crate) fn ticks(range: &Range<f64>, at_most: usize) -> Vec<(f64, String)> {
     let steps = values.windows(2).map(|pair| pair[1] - pair[0]);
     let step = steps.fold(f64::INFINITY, f64::min).min(width);
     let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
-    values.into_iter().map(|value| (value, name(value, step, largest))).collect()
+    values.into_iter().map(|value| (value, tick_name(value, step, largest))).collect()
 }
 
 /// A value, to the digit that tells it from its neighbours a step away, and written like the largest of them.
-fn name(value: f64, step: f64, largest: f64) -> String {
+fn tick_name(value: f64, step: f64, largest: f64) -> String {
     if value.abs() < step * 1e-6 {
         return "0".into();
     }
-    let step_digit = digit(step);
+    let step_digit = first_digit_place(step);
     if largest >= 1e6 || step_digit < -5 {
-        let digits = (digit(value.abs()) - step_digit).clamp(0, 6) as usize;
+        let digits = (first_digit_place(value.abs()) - step_digit).clamp(0, 6) as usize;
         return format!("{value:.digits$e}");
     }
     let digits = (-step_digit).max(0) as usize;
@@ -75,14 +75,14 @@ fn name(value: f64, step: f64, largest: f64) -> String {
 }
 
 /// A value to two digits of what the range is wide.
-pub(crate) fn within(value: f64, range: &Range<f64>) -> String {
-    let step = 10.0_f64.powi(digit((range.end - range.start) / 5.0) - 1);
+pub(crate) fn format_in_range(value: f64, range: &Range<f64>) -> String {
+    let step = 10.0_f64.powi(first_digit_place((range.end - range.start) / 5.0) - 1);
     let largest = range.start.abs().max(range.end.abs());
-    if value.abs() < step / 2.0 { "0".into() } else { name(value, step, largest) }
+    if value.abs() < step / 2.0 { "0".into() } else { tick_name(value, step, largest) }
 }
 
 /// The place of the first digit: 0 for 1 to 9, -1 for tenths.
-fn digit(value: f64) -> i32 {
+fn first_digit_place(value: f64) -> i32 {
     // A step of 0.001 may be computed as a little less.
     (value.log10() + 1e-9).floor() as i32
 }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_named_alike() {
+    fn ticks_are_round_and_named_the_same_way() {
         check(0.0..1.0, 6, &["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         check(0.0..100.0, 6, &["0", "20", "40", "60", "80", "100"]);
         check(-3.0..3.0, 4, &["-2", "0", "2"]);
@@ -113,17 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn names_say_enough_and_no_more() {
-        assert_eq!(name(0.30000000000000004, 0.1, 1.0), "0.3");
-        assert_eq!(name(-1e-20, 0.1, 1.0), "0");
-        assert_eq!(name(1_500_000.0, 500_000.0, 2e6), "1.5e6");
-        assert_eq!(name(500_000.0, 500_000.0, 2e6), "5e5");
-        assert_eq!(name(0.000002, 0.000001, 0.00001), "2e-6");
+    fn names_have_enough_digits_and_no_more() {
+        assert_eq!(tick_name(0.30000000000000004, 0.1, 1.0), "0.3");
+        assert_eq!(tick_name(-1e-20, 0.1, 1.0), "0");
+        assert_eq!(tick_name(1_500_000.0, 500_000.0, 2e6), "1.5e6");
+        assert_eq!(tick_name(500_000.0, 500_000.0, 2e6), "5e5");
+        assert_eq!(tick_name(0.000002, 0.000001, 0.00001), "2e-6");
     }
 
     #[test]
     fn values_are_named_as_finely_as_their_range() {
-        let check = |value, range, expected| assert_eq!(within(value, &range), expected);
+        let check = |value, range, expected| assert_eq!(format_in_range(value, &range), expected);
         check(0.958, 0.0..1.0, "0.96");
         check(0.9, 0.0..1.0, "0.90");
         check(1.29e-5, 0.0..1.0, "0");
@@ -137,13 +137,13 @@ mod tests {
         for (low, high) in
             [(0.0, 0.0), (1.0, 1.0), (-5.0, -5.0), (1.0, 1.0 + 1e-15), (1e99, 1e99), (-9e99, 9e99)]
         {
-            for range in [with_air((low, high), 0.05), exact((low, high))] {
+            for range in [with_padding((low, high), 0.05), exact((low, high))] {
                 assert!(range.start <= low && high <= range.end && range.start < range.end, "{range:?}");
                 assert!(!ticks(&range, 6).is_empty(), "{range:?}");
             }
         }
-        assert_eq!(with_air((0.0, 1.0), 0.05), 0.0..1.05);
-        assert_eq!(with_air((-1.0, 0.0), 0.05), -1.05..0.0);
+        assert_eq!(with_padding((0.0, 1.0), 0.05), 0.0..1.05);
+        assert_eq!(with_padding((-1.0, 0.0), 0.05), -1.05..0.0);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Bars, side by side in groups.
 
-use crate::axis::{exact, shown, span};
-use crate::canvas::{Canvas, picture};
+use crate::axis::{exact, is_shown, span};
+use crate::canvas::{Canvas, draw_svg};
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
@@ -54,21 +54,19 @@ impl Bars {
         // Bars that are all zero still need a height to have none of.
         let range = if from < to { from..to } else { 0.0..1.0 };
 
-        let keys = self.series.iter().enumerate().filter(|_| !self.by_group).map(|(idx, series)| Key {
-            name: &series.name,
-            colour: theme.series(idx),
-            swatch: Swatch::Box,
+        let keys = self.series.iter().enumerate().filter(|_| !self.by_group).map(|(idx, series)| {
+            LegendEntry { name: &series.name, colour: theme.series(idx), swatch: Swatch::Box }
         });
         let frame = Frame {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: keys.collect(),
+            legend: keys.collect(),
             bottom: Axis::names(&self.groups),
-            left: Axis::Numbers(range),
+            left: Axis::Values(range),
             right_px: 0.0,
         };
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             for (idx, series) in self.series.iter().enumerate() {
                 let colour = |group: usize| theme.series(if self.by_group { group } else { idx });
@@ -107,14 +105,14 @@ impl BarSeries {
         (idx, n_series): (usize, usize),
     ) {
         let width = FILLED / n_series as f64;
-        for (group, &value) in self.values.iter().enumerate().filter(|(_, value)| shown(**value)) {
+        for (group, &value) in self.values.iter().enumerate().filter(|(_, value)| is_shown(**value)) {
             let from = group as f64 + (1.0 - FILLED) / 2.0 + idx as f64 * width;
             let (one, other) = (plane.at(from, 0.0), plane.at(from + width, value));
             // Neighbours of one group stay apart where there is room for it.
             let gap = if n_series > 1 && other.0 - one.0 > 6.0 { 1.0 } else { 0.0 };
             canvas.rect(one, (other.0 - gap, other.1), colour(group));
             let spread = self.spread.as_ref().map(|spread| spread[group]);
-            if let Some((low, high)) = spread.filter(|&(low, high)| shown(low) && shown(high)) {
+            if let Some((low, high)) = spread.filter(|&(low, high)| is_shown(low) && is_shown(high)) {
                 let middle = (one.0 + other.0 - gap) / 2.0;
                 let (_, low) = plane.at(0.0, low);
                 let (_, high) = plane.at(0.0, high);
@@ -212,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn negative_bars_hang_and_gaps_stay_empty() {
+    fn negative_bars_go_down_and_gaps_stay_empty() {
         let svg = bars(&[&[-1.0, f64::NAN, 1.0]]).draw(Theme::Light, Size::default()).unwrap();
         let found = rects(svg.as_str(), "#0072B2");
         assert_eq!(found.len(), 2);
-        let (hangs, stands) = (found[0], found[1]);
-        assert!((hangs[1] - stands[1] - stands[3]).abs() <= 1, "{found:?}");
+        let (goes_down, stands) = (found[0], found[1]);
+        assert!((goes_down[1] - stands[1] - stands[3]).abs() <= 1, "{found:?}");
         assert!(!svg.as_str().contains("NaN"));
     }
 

@@ -1,9 +1,9 @@
 //! Boxes: how values of several groups are spread.
 
-use crate::axis::{shown, span, with_air};
-use crate::canvas::{Canvas, picture};
+use crate::axis::{is_shown, span, with_padding};
+use crate::canvas::{Canvas, draw_svg};
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
@@ -39,7 +39,7 @@ const FILLED: f64 = 0.8;
 const FLAT_PX: f64 = 5.0;
 
 /// The most that half a box is wide.
-const MOST_HALF_PX: f64 = 34.0;
+const MAX_HALF_WIDTH_PX: f64 = 34.0;
 
 impl Boxes {
     /// Draws them.
@@ -50,7 +50,7 @@ impl Boxes {
         self.check()?;
         let values = || self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
         let along = span(values()).ok_or_else(|| PlotError::nothing(&self.title))?;
-        let keys = self.series.iter().enumerate().map(|(idx, series)| Key {
+        let keys = self.series.iter().enumerate().map(|(idx, series)| LegendEntry {
             name: &series.name,
             colour: theme.series(idx),
             swatch: Swatch::Box,
@@ -59,20 +59,20 @@ impl Boxes {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: keys.collect(),
+            legend: keys.collect(),
             bottom: Axis::names(&self.groups),
-            left: Axis::of(values().filter(|value| shown(*value)), with_air(along, 0.06)),
+            left: Axis::of(values().filter(|value| is_shown(*value)), with_padding(along, 0.06)),
             right_px: 0.0,
         };
         let n_series = self.series.len();
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             let width = FILLED / n_series as f64;
             // Boxes stay apart; one that is alone in its group has room on both sides.
             let filled = if n_series == 1 { 0.75 } else { 0.8 };
             for (idx, series) in self.series.iter().enumerate() {
                 for (group, values) in series.values.iter().enumerate() {
-                    let Some(spread) = Spread::of(values) else { continue };
+                    let Some(spread) = BoxSummary::of(values) else { continue };
                     let middle = group as f64 + (1.0 - FILLED) / 2.0 + (idx as f64 + 0.5) * width;
                     let colour = theme.series(if n_series == 1 { group } else { idx });
                     spread.draw(canvas, &plane, (middle, filled * width / 2.0), colour);
@@ -96,7 +96,7 @@ impl Boxes {
 }
 
 #[derive(Debug, PartialEq)]
-struct Spread {
+struct BoxSummary {
     low: f64,
     first_quarter: f64,
     median: f64,
@@ -105,9 +105,9 @@ struct Spread {
     beyond: Vec<f64>,
 }
 
-impl Spread {
+impl BoxSummary {
     fn of(values: &[f64]) -> Option<Self> {
-        let mut values: Vec<_> = values.iter().copied().filter(|&value| shown(value)).collect();
+        let mut values: Vec<_> = values.iter().copied().filter(|&value| is_shown(value)).collect();
         values.sort_by(f64::total_cmp);
         if values.is_empty() {
             return None;
@@ -121,14 +121,14 @@ impl Spread {
         beyond.dedup();
         let low = within.first().copied().unwrap_or(first_quarter).min(first_quarter);
         let high = within.last().copied().unwrap_or(third_quarter).max(third_quarter);
-        Some(Spread { low, first_quarter, median, third_quarter, high, beyond })
+        Some(BoxSummary { low, first_quarter, median, third_quarter, high, beyond })
     }
 
     fn draw(&self, canvas: &Canvas<'_>, plane: &Plane, (middle, half): (f64, f64), colour: Colour) {
         let height = |value| plane.at(middle, value).1;
         let (centre, _) = plane.at(middle, self.median);
         let (edge, _) = plane.at(middle - half, self.median);
-        let half = (centre - edge).min(MOST_HALF_PX);
+        let half = (centre - edge).min(MAX_HALF_WIDTH_PX);
         let (left, right) = (centre - half, centre + half);
         let (bottom, top) = (height(self.first_quarter), height(self.third_quarter));
 
@@ -141,7 +141,7 @@ impl Spread {
                 1.5,
             );
         }
-        canvas.glass((left, top), (right, bottom), colour, 0.3);
+        canvas.translucent_rect((left, top), (right, bottom), colour, 0.3);
         canvas.line(&[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], colour, 1.5);
         let median = height(self.median);
         // In a box that is hardly higher than the line, ink would hide its colour.
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn quarters_by_hand() {
-        let found = Spread::of(&[9.0, 1.0, 2.0, f64::NAN, 3.0, 4.0]).unwrap();
-        let expected = Spread {
+        let found = BoxSummary::of(&[9.0, 1.0, 2.0, f64::NAN, 3.0, 4.0]).unwrap();
+        let expected = BoxSummary {
             low: 1.0,
             first_quarter: 2.0,
             median: 3.0,
@@ -179,8 +179,8 @@ mod tests {
         };
         assert_eq!(found, expected);
         let many = [[1.0; 20].as_slice(), &[7.0, 9.0, 7.0]].concat();
-        assert_eq!(Spread::of(&many).unwrap().beyond, [7.0, 9.0]);
-        assert_eq!(Spread::of(&[f64::NAN]), None);
+        assert_eq!(BoxSummary::of(&many).unwrap().beyond, [7.0, 9.0]);
+        assert_eq!(BoxSummary::of(&[f64::NAN]), None);
         assert_eq!(quantile(&[1.0, 2.0], 0.5), 1.5);
         assert_eq!(quantile(&[7.0], 0.75), 7.0);
     }

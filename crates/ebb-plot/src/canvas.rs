@@ -24,26 +24,26 @@ const FONT_UNITS: f64 = UNITS * 1.24;
 const STRING: &str = "a string takes all that is written to it";
 
 /// A place, in pixels from the left and from the top.
-pub(crate) type Place = (f64, f64);
+pub(crate) type Point = (f64, f64);
 
 pub(crate) const TITLE_PX: f64 = 16.0;
 pub(crate) const TEXT_PX: f64 = 12.0;
 
 /// How a text hangs on its place.
 #[derive(Clone, Copy)]
-pub(crate) struct Hang {
+pub(crate) struct Anchor {
     pub(crate) across: HPos,
     pub(crate) along: VPos,
     /// Read from below to above.
     pub(crate) upward: bool,
 }
 
-pub(crate) const fn hang(across: HPos, along: VPos) -> Hang {
-    Hang { across, along, upward: false }
+pub(crate) const fn anchor(across: HPos, along: VPos) -> Anchor {
+    Anchor { across, along, upward: false }
 }
 
-pub(crate) const fn upward(across: HPos, along: VPos) -> Hang {
-    Hang { across, along, upward: true }
+pub(crate) const fn upward(across: HPos, along: VPos) -> Anchor {
+    Anchor { across, along, upward: true }
 }
 
 pub(crate) struct Canvas<'s> {
@@ -56,7 +56,7 @@ pub(crate) struct Canvas<'s> {
 }
 
 /// Draws a picture of this size on the theme's ground.
-pub(crate) fn picture(
+pub(crate) fn draw_svg(
     title: &str,
     theme: Theme,
     size: Size,
@@ -90,40 +90,42 @@ pub(crate) fn picture(
 }
 
 impl Canvas<'_> {
-    pub(crate) fn rect(&self, one: Place, other: Place, colour: Colour) {
-        self.glass(one, other, colour, 1.0);
+    pub(crate) fn rect(&self, one: Point, other: Point, colour: Colour) {
+        self.translucent_rect(one, other, colour, 1.0);
     }
 
     /// A rectangle that one sees through.
-    pub(crate) fn glass(&self, one: Place, other: Place, colour: Colour, opacity: f64) {
-        let corners = [units(one), units(other)];
+    pub(crate) fn translucent_rect(&self, one: Point, other: Point, colour: Colour, opacity: f64) {
+        let corners = [to_units(one), to_units(other)];
         if corners[0].0 != corners[1].0 && corners[0].1 != corners[1].1 {
             self.area.draw(&Rectangle::new(corners, filled(colour, opacity))).expect(STRING);
         }
     }
 
-    pub(crate) fn line(&self, places: &[Place], colour: Colour, width_px: f64) {
-        let mut places: Vec<_> = places.iter().copied().map(units).collect();
-        places.dedup();
+    pub(crate) fn line(&self, points: &[Point], colour: Colour, width_px: f64) {
+        let mut points: Vec<_> = points.iter().copied().map(to_units).collect();
+        points.dedup();
         let style = ShapeStyle { stroke_width: (width_px * UNITS).round() as u32, ..filled(colour, 1.0) };
-        self.area.draw(&PathElement::new(places, style)).expect(STRING);
+        self.area.draw(&PathElement::new(points, style)).expect(STRING);
     }
 
-    pub(crate) fn polygon(&self, places: &[Place], colour: Colour, opacity: f64) {
-        let places: Vec<_> = places.iter().copied().map(units).collect();
-        self.area.draw(&Polygon::new(places, filled(colour, opacity))).expect(STRING);
+    pub(crate) fn polygon(&self, points: &[Point], colour: Colour, opacity: f64) {
+        let points: Vec<_> = points.iter().copied().map(to_units).collect();
+        self.area.draw(&Polygon::new(points, filled(colour, opacity))).expect(STRING);
     }
 
-    pub(crate) fn circle(&self, centre: Place, radius_px: f64, colour: Colour) {
+    pub(crate) fn circle(&self, centre: Point, radius_px: f64, colour: Colour) {
         let radius = (radius_px * UNITS).round() as i32;
-        self.area.draw(&Circle::new(units(centre), radius, filled(colour, 1.0))).expect(STRING);
+        self.area.draw(&Circle::new(to_units(centre), radius, filled(colour, 1.0))).expect(STRING);
     }
 
-    pub(crate) fn text(&self, text: &str, at: Place, size_px: f64, colour: Colour, hang: Hang) {
-        let turn = if hang.upward { FontTransform::Rotate270 } else { FontTransform::None };
-        let style =
-            font_of(size_px).transform(turn).color(&rgba(colour, 1.0)).pos(Pos::new(hang.across, hang.along));
-        self.area.draw(&Text::new(printable(text), units(at), style)).expect(STRING);
+    pub(crate) fn text(&self, text: &str, at: Point, size_px: f64, colour: Colour, anchor: Anchor) {
+        let turn = if anchor.upward { FontTransform::Rotate270 } else { FontTransform::None };
+        let style = font_of(size_px)
+            .transform(turn)
+            .color(&rgba(colour, 1.0))
+            .pos(Pos::new(anchor.across, anchor.along));
+        self.area.draw(&Text::new(printable(text), to_units(at), style)).expect(STRING);
     }
 
     /// How wide a text is; rather a little more than too little.
@@ -152,15 +154,15 @@ impl Canvas<'_> {
     }
 }
 
-fn units((x, y): Place) -> (i32, i32) {
+fn to_units((x, y): Point) -> (i32, i32) {
     ((x * UNITS).round() as i32, (y * UNITS).round() as i32)
 }
 
-pub(crate) fn places((x, y): (i32, i32)) -> Place {
+pub(crate) fn to_point((x, y): (i32, i32)) -> Point {
     (f64::from(x) / UNITS, f64::from(y) / UNITS)
 }
 
-pub(crate) fn in_units(px: f64) -> i32 {
+pub(crate) fn px_to_units(px: f64) -> i32 {
     (px * UNITS).round() as i32
 }
 
@@ -199,7 +201,7 @@ mod tests {
 
     fn drawn(draw: impl FnOnce(&Canvas<'_>)) -> String {
         let size = Size { width_px: 100, height_px: 50 };
-        let svg = picture("a < b & \"c\"", Theme::Light, size, |canvas| {
+        let svg = draw_svg("a < b & \"c\"", Theme::Light, size, |canvas| {
             draw(canvas);
             Ok(())
         });
@@ -218,7 +220,7 @@ mod tests {
     #[test]
     fn texts_cannot_break_the_file() {
         let text = drawn(|canvas| {
-            canvas.text("<x> & \0\n", (1.0, 1.0), TEXT_PX, INK, hang(HPos::Left, VPos::Top));
+            canvas.text("<x> & \0\n", (1.0, 1.0), TEXT_PX, INK, anchor(HPos::Left, VPos::Top));
         });
         assert!(text.contains("aria-label=\"a &lt; b &amp; &quot;c&quot;\""), "{text}");
         assert!(text.contains("&lt;x&gt; &amp;   \n"), "{text}");

@@ -23,8 +23,8 @@ impl Cells {
     }
 
     fn new(from: f64, to: f64, n_values: usize) -> Self {
-        let room = ((to - from) / MIN_CELL_PX) as usize;
-        Cells { from, to, n_values, n_cells: n_values.min(room.max(1)) }
+        let max_cells = ((to - from) / MIN_CELL_PX) as usize;
+        Cells { from, to, n_values, n_cells: n_values.min(max_cells.max(1)) }
     }
 
     /// The same in no more cells than these.

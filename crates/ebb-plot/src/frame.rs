@@ -8,7 +8,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::axis::{self, thinned, ticks};
-use crate::canvas::{Canvas, Place, TEXT_PX, TITLE_PX, hang, in_units, places, upward};
+use crate::canvas::{Canvas, Point, TEXT_PX, TITLE_PX, anchor, px_to_units, to_point, upward};
 use crate::error::PlotError;
 use crate::svg::Area;
 use crate::theme::Colour;
@@ -35,7 +35,7 @@ pub(crate) struct Frame<'p> {
     pub(crate) title: &'p str,
     pub(crate) x_label: &'p str,
     pub(crate) y_label: &'p str,
-    pub(crate) keys: Vec<Key<'p>>,
+    pub(crate) legend: Vec<LegendEntry<'p>>,
     pub(crate) bottom: Axis<'p>,
     pub(crate) left: Axis<'p>,
     /// Room kept free right of the data.
@@ -43,7 +43,7 @@ pub(crate) struct Frame<'p> {
 }
 
 /// One entry of the legend.
-pub(crate) struct Key<'p> {
+pub(crate) struct LegendEntry<'p> {
     pub(crate) name: &'p str,
     pub(crate) colour: Colour,
     pub(crate) swatch: Swatch,
@@ -57,9 +57,9 @@ pub(crate) enum Swatch {
 
 pub(crate) enum Axis<'p> {
     /// A range of values.
-    Numbers(Range<f64>),
+    Values(Range<f64>),
     /// A range in whole numbers.
-    Whole(Range<f64>),
+    Integers(Range<f64>),
     /// Names at places of a range.
     Names { names: Vec<&'p str>, centres: Vec<f64>, range: Range<f64> },
 }
@@ -75,8 +75,8 @@ pub(crate) struct Plane {
 
 impl Plane {
     /// The place of a value.
-    pub(crate) fn at(&self, x: f64, y: f64) -> Place {
-        places(self.coordinates.translate(&(x, y)))
+    pub(crate) fn at(&self, x: f64, y: f64) -> Point {
+        to_point(self.coordinates.translate(&(x, y)))
     }
 }
 
@@ -85,7 +85,7 @@ impl<'p> Axis<'p> {
     pub(crate) fn of(values: impl IntoIterator<Item = f64>, range: Range<f64>) -> Self {
         // Only a narrow range has ticks between whole numbers.
         let whole = range.end - range.start < 20.0 && values.into_iter().all(|value| value.fract() == 0.0);
-        if whole { Axis::Whole(range) } else { Axis::Numbers(range) }
+        if whole { Axis::Integers(range) } else { Axis::Values(range) }
     }
 
     /// Names side by side: the i-th owns i to i + 1.
@@ -98,14 +98,14 @@ impl<'p> Axis<'p> {
 
     fn range(&self) -> &Range<f64> {
         match self {
-            Axis::Numbers(range) | Axis::Whole(range) | Axis::Names { range, .. } => range,
+            Axis::Values(range) | Axis::Integers(range) | Axis::Names { range, .. } => range,
         }
     }
 
     fn ticks(&self, at_most: usize) -> Vec<(f64, String)> {
         match self {
-            Axis::Numbers(range) => ticks(range, at_most),
-            Axis::Whole(range) => {
+            Axis::Values(range) => ticks(range, at_most),
+            Axis::Integers(range) => {
                 let whole = |(value, _): &(f64, String)| (value - value.round()).abs() < 1e-6;
                 let ticks = ticks(range, at_most).into_iter().filter(whole);
                 ticks.map(|(value, _)| (value, format!("{value:.0}"))).collect()
@@ -118,7 +118,7 @@ impl<'p> Axis<'p> {
 }
 
 /// Names below the data.
-struct Below {
+struct BottomTicks {
     ticks: Vec<(f64, String)>,
     upward: bool,
     height: f64,
@@ -130,12 +130,12 @@ impl Frame<'_> {
         let mut top = self.draw_title(canvas, MARGIN);
         top = self.draw_legend(canvas, top) + 12.0;
 
-        let besides = self.ticks_beside(canvas, canvas.height - top - 2.0 * AXIS_TITLE - MARGIN);
+        let besides = self.left_ticks(canvas, canvas.height - top - 2.0 * AXIS_TITLE - MARGIN);
         let name_width = canvas.widest(besides.iter().map(|(_, name)| name.as_str()));
         let left = MARGIN + axis_title(self.y_label) + name_width + TICK + 4.0;
         let right = canvas.width - RIGHT_MARGIN - self.right_px;
-        let below = self.ticks_below(canvas, right - left);
-        let bottom = canvas.height - MARGIN - axis_title(self.x_label) - below.height - TICK;
+        let bottom_ticks = self.bottom_ticks(canvas, right - left);
+        let bottom = canvas.height - MARGIN - axis_title(self.x_label) - bottom_ticks.height - TICK;
         if right - left < MIN_WIDTH || bottom - top < MIN_HEIGHT {
             return Err(PlotError::TooSmall {
                 title: self.title.to_owned(),
@@ -158,17 +158,17 @@ impl Frame<'_> {
             down,
         }));
         self.draw_left(canvas, &plane, &besides);
-        self.draw_bottom(canvas, &plane, &below);
+        self.draw_bottom(canvas, &plane, &bottom_ticks);
         self.draw_axis_titles(canvas, &plane);
         Ok(plane)
     }
 
     fn plane(&self, left: f64, top: f64, right: f64, bottom: f64) -> Plane {
-        let across = in_units(left)..in_units(right);
+        let across = px_to_units(left)..px_to_units(right);
         // Values grow upwards; names are read from above.
         let along = match self.left {
-            Axis::Names { .. } => in_units(top)..in_units(bottom),
-            _ => in_units(bottom)..in_units(top),
+            Axis::Names { .. } => px_to_units(top)..px_to_units(bottom),
+            _ => px_to_units(bottom)..px_to_units(top),
         };
         let coordinates =
             Cartesian2d::new(self.bottom.range().clone(), self.left.range().clone(), (across, along));
@@ -177,14 +177,14 @@ impl Frame<'_> {
 
     fn draw_title(&self, canvas: &Canvas<'_>, mut top: f64) -> f64 {
         for line in title_lines(canvas, self.title) {
-            canvas.text(&line, (MARGIN, top), TITLE_PX, canvas.theme.ink(), hang(HPos::Left, VPos::Top));
+            canvas.text(&line, (MARGIN, top), TITLE_PX, canvas.theme.ink(), anchor(HPos::Left, VPos::Top));
             top += TITLE_LINE;
         }
         top
     }
 
     fn draw_legend(&self, canvas: &Canvas<'_>, top: f64) -> f64 {
-        let keys: Vec<_> = self.keys.iter().filter(|key| !key.name.is_empty()).collect();
+        let keys: Vec<_> = self.legend.iter().filter(|key| !key.name.is_empty()).collect();
         if keys.is_empty() {
             return top;
         }
@@ -201,7 +201,13 @@ impl Frame<'_> {
             if across + taken + kept > width && across > 0.0 {
                 if line + 1 == MAX_LEGEND_LINES {
                     let at = (MARGIN + across, top + (line as f64 + 0.5) * LEGEND_LINE);
-                    canvas.text(&more, at, TEXT_PX, canvas.theme.soft_ink(), hang(HPos::Left, VPos::Center));
+                    canvas.text(
+                        &more,
+                        at,
+                        TEXT_PX,
+                        canvas.theme.soft_ink(),
+                        anchor(HPos::Left, VPos::Center),
+                    );
                     break;
                 }
                 (across, line) = (0.0, line + 1);
@@ -213,7 +219,7 @@ impl Frame<'_> {
         top + (line + 1) as f64 * LEGEND_LINE
     }
 
-    fn ticks_beside(&self, canvas: &Canvas<'_>, height: f64) -> Vec<(f64, String)> {
+    fn left_ticks(&self, canvas: &Canvas<'_>, height: f64) -> Vec<(f64, String)> {
         let ticks = self.left.ticks((height / 45.0).clamp(2.0, 9.0) as usize);
         match self.left {
             Axis::Names { .. } => {
@@ -225,8 +231,8 @@ impl Frame<'_> {
         }
     }
 
-    fn ticks_below(&self, canvas: &Canvas<'_>, width: f64) -> Below {
-        let flat = |ticks| Below { ticks, upward: false, height: TEXT_PX + 5.0 };
+    fn bottom_ticks(&self, canvas: &Canvas<'_>, width: f64) -> BottomTicks {
+        let flat = |ticks| BottomTicks { ticks, upward: false, height: TEXT_PX + 5.0 };
         let widest = |ticks: &[(f64, String)]| canvas.widest(ticks.iter().map(|(_, name)| name.as_str()));
         let Axis::Names { centres, range, .. } = &self.bottom else {
             let mut sets = (2..=12).rev().map(|at_most| self.bottom.ticks(at_most));
@@ -235,7 +241,7 @@ impl Frame<'_> {
         };
         let ticks = self.bottom.ticks(usize::MAX);
         if ticks.is_empty() || ticks.iter().all(|(_, name)| name.is_empty()) {
-            return Below { ticks: Vec::new(), upward: false, height: 0.0 };
+            return BottomTicks { ticks: Vec::new(), upward: false, height: 0.0 };
         }
         let px = |at: f64| (at - range.start) / (range.end - range.start) * width;
         let least = centres.windows(2).map(|pair| px(pair[1]) - px(pair[0])).fold(width, f64::min);
@@ -245,7 +251,7 @@ impl Frame<'_> {
         }
         let broken: Vec<_> = ticks.iter().map(|(at, name)| (*at, in_two_lines(name))).collect();
         if canvas.widest(broken.iter().flat_map(|(_, name)| name.lines())) + 8.0 <= least {
-            return Below { ticks: broken, upward: false, height: NAME_LINE + TEXT_PX + 5.0 };
+            return BottomTicks { ticks: broken, upward: false, height: NAME_LINE + TEXT_PX + 5.0 };
         }
         if least >= TEXT_PX + 3.0 {
             let fitted = ticks
@@ -253,7 +259,7 @@ impl Frame<'_> {
                 .map(|(at, name)| (at, canvas.fit(&name, TEXT_PX, MAX_UPWARD_NAME_PX)))
                 .collect::<Vec<_>>();
             let height = widest(&fitted) + 3.0;
-            return Below { ticks: fitted, upward: true, height };
+            return BottomTicks { ticks: fitted, upward: true, height };
         }
         // Most would overlap: those that are left stand in round steps, and apart where places are uneven.
         let step = thinned(ticks.len(), width / (name_width + 10.0));
@@ -277,19 +283,22 @@ impl Frame<'_> {
                 canvas.line(&[(plane.left, y), (plane.right, y)], theme.grid(), 1.0);
             }
             let at = (plane.left - TICK - 2.0, y);
-            canvas.text(name, at, TEXT_PX, theme.soft_ink(), hang(HPos::Right, VPos::Center));
+            canvas.text(name, at, TEXT_PX, theme.soft_ink(), anchor(HPos::Right, VPos::Center));
         }
     }
 
-    fn draw_bottom(&self, canvas: &Canvas<'_>, plane: &Plane, below: &Below) {
+    fn draw_bottom(&self, canvas: &Canvas<'_>, plane: &Plane, bottom_ticks: &BottomTicks) {
         let theme = canvas.theme;
         canvas.line(&[(plane.left, plane.bottom), (plane.right, plane.bottom)], theme.soft_ink(), 1.0);
-        let way =
-            if below.upward { upward(HPos::Right, VPos::Center) } else { hang(HPos::Center, VPos::Top) };
-        for (value, name) in &below.ticks {
+        let way = if bottom_ticks.upward {
+            upward(HPos::Right, VPos::Center)
+        } else {
+            anchor(HPos::Center, VPos::Top)
+        };
+        for (value, name) in &bottom_ticks.ticks {
             let (x, _) = plane.at(*value, self.left.range().start);
             canvas.line(&[(x, plane.bottom), (x, plane.bottom + TICK - 1.0)], theme.soft_ink(), 1.0);
-            let y = plane.bottom + TICK + if below.upward { 1.0 } else { 3.0 };
+            let y = plane.bottom + TICK + if bottom_ticks.upward { 1.0 } else { 3.0 };
             for (at, line) in name.lines().enumerate() {
                 canvas.text(line, (x, y + NAME_LINE * at as f64), TEXT_PX, theme.soft_ink(), way);
             }
@@ -301,7 +310,7 @@ impl Frame<'_> {
         if !self.x_label.is_empty() {
             let name = canvas.fit(self.x_label, TEXT_PX, plane.right - plane.left);
             let at = ((plane.left + plane.right) / 2.0, canvas.height - MARGIN - TEXT_PX);
-            canvas.text(&name, at, TEXT_PX, ink, hang(HPos::Center, VPos::Top));
+            canvas.text(&name, at, TEXT_PX, ink, anchor(HPos::Center, VPos::Top));
         }
         if !self.y_label.is_empty() {
             let name = canvas.fit(self.y_label, TEXT_PX, plane.bottom - plane.top);
@@ -320,8 +329,8 @@ impl Swatch {
     }
 }
 
-impl Key<'_> {
-    fn draw(&self, canvas: &Canvas<'_>, (left, middle): Place, name: &str) {
+impl LegendEntry<'_> {
+    fn draw(&self, canvas: &Canvas<'_>, (left, middle): Point, name: &str) {
         match self.swatch {
             Swatch::Line(marker) => {
                 canvas.line(&[(left, middle), (left + SWATCH, middle)], self.colour, 2.0);
@@ -335,7 +344,7 @@ impl Key<'_> {
             }
         }
         let at = (left + self.swatch.width() + 6.0, middle);
-        canvas.text(name, at, TEXT_PX, canvas.theme.ink(), hang(HPos::Left, VPos::Center));
+        canvas.text(name, at, TEXT_PX, canvas.theme.ink(), anchor(HPos::Left, VPos::Center));
     }
 }
 
@@ -344,8 +353,8 @@ impl Key<'_> {
 pub(crate) struct Marker(pub(crate) usize);
 
 impl Marker {
-    pub(crate) fn draw(self, canvas: &Canvas<'_>, (x, y): Place, colour: Colour) {
-        let outline: &[Place] = match self.0 % 6 {
+    pub(crate) fn draw(self, canvas: &Canvas<'_>, (x, y): Point, colour: Colour) {
+        let outline: &[Point] = match self.0 % 6 {
             0 => return canvas.circle((x, y), 4.0, colour),
             1 => &[(-3.5, -3.5), (3.5, -3.5), (3.5, 3.5), (-3.5, 3.5)],
             2 => &[(0.0, -5.0), (4.6, 3.5), (-4.6, 3.5)],
@@ -427,25 +436,25 @@ mod tests {
         assert_eq!(names(&[0.0, 0.5, 2.0], 0.0..2.0), ["0", "0.5", "1.0", "1.5", "2.0"]);
         assert_eq!(names(&[0.0, 4e6], 0.0..4e6), ["0", "1e6", "2e6", "3e6", "4e6"]);
     }
-    use crate::canvas::picture;
+    use crate::canvas::draw_svg;
     use crate::svg::{Size, Svg};
     use crate::theme::Theme;
 
-    fn frame<'p>(title: &'p str, bottom: Axis<'p>, keys: Vec<Key<'p>>) -> Frame<'p> {
+    fn frame<'p>(title: &'p str, bottom: Axis<'p>, keys: Vec<LegendEntry<'p>>) -> Frame<'p> {
         Frame {
             title,
             x_label: "across",
             y_label: "along",
-            keys,
+            legend: keys,
             bottom,
-            left: Axis::Numbers(0.0..1.0),
+            left: Axis::Values(0.0..1.0),
             right_px: 0.0,
         }
     }
 
-    fn draw(frame: &Frame<'_>, size: Size) -> Result<(Svg, Vec<Place>), PlotError> {
+    fn draw(frame: &Frame<'_>, size: Size) -> Result<(Svg, Vec<Point>), PlotError> {
         let mut corners = Vec::new();
-        let svg = picture(frame.title, Theme::Light, size, |canvas| {
+        let svg = draw_svg(frame.title, Theme::Light, size, |canvas| {
             let plane = frame.draw(canvas)?;
             let (x, y) = (frame.bottom.range(), frame.left.range());
             corners = vec![plane.at(x.start, y.start), plane.at(x.end, y.end)];
@@ -461,7 +470,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_the_ranges_are_the_corners_of_the_plane() {
-        let (svg, corners) = draw(&frame("t", Axis::Numbers(0.0..5.0), vec![]), Size::default()).unwrap();
+        let (svg, corners) = draw(&frame("t", Axis::Values(0.0..5.0), vec![]), Size::default()).unwrap();
         assert!(corners[0].0 < corners[1].0 && corners[0].1 > corners[1].1);
         for text in ["\nt\n", "\nacross\n", "\nalong\n", "\n0.5\n"] {
             assert!(svg.as_str().contains(text), "{text}");
@@ -469,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn few_names_lie_more_stand_and_many_thin_out() {
+    fn few_names_are_horizontal_more_are_vertical_and_many_thin_out() {
         let names = |n: usize| (0..n).map(|at| format!("client {at}")).collect::<Vec<_>>();
         let texts = |n: usize| {
             let names = names(n);
@@ -481,8 +490,8 @@ mod tests {
         assert_eq!(texts(5), (others + 5, 0));
         assert_eq!(texts(12), (others + 2 * 12, 0));
         assert_eq!(texts(30), (others + 30, 30));
-        let (all, turned) = texts(400);
-        assert_eq!(turned, 0);
+        let (all, rotated) = texts(400);
+        assert_eq!(rotated, 0);
         assert!((others + 4..others + 16).contains(&all), "{all}");
     }
 
@@ -493,11 +502,11 @@ mod tests {
     }
 
     #[test]
-    fn a_legend_wraps_and_says_what_it_leaves_out() {
+    fn a_legend_wraps_and_counts_what_it_leaves_out() {
         let colour = Theme::Light.series(0);
         let names: Vec<_> = (0..200).map(|at| format!("method number {at}")).collect();
-        let keys = names.iter().map(|name| Key { name, colour, swatch: Swatch::Box }).collect();
-        let (svg, corners) = draw(&frame("", Axis::Numbers(0.0..1.0), keys), Size::default()).unwrap();
+        let keys = names.iter().map(|name| LegendEntry { name, colour, swatch: Swatch::Box }).collect();
+        let (svg, corners) = draw(&frame("", Axis::Values(0.0..1.0), keys), Size::default()).unwrap();
         assert!(svg.as_str().contains(" more\n"));
         assert!(svg.as_str().contains("method number 3") && !svg.as_str().contains("method number 199"));
         assert!(corners[1].1 < 120.0, "{corners:?}");
@@ -506,14 +515,14 @@ mod tests {
     #[test]
     fn a_long_title_takes_two_lines() {
         let title = "many words ".repeat(20);
-        let (svg, _) = draw(&frame(&title, Axis::Numbers(0.0..1.0), vec![]), Size::default()).unwrap();
+        let (svg, _) = draw(&frame(&title, Axis::Values(0.0..1.0), vec![]), Size::default()).unwrap();
         assert_eq!(svg.as_str().matches("\nmany words").count(), 2);
         assert!(svg.as_str().contains("…\n"));
     }
 
     #[test]
-    fn a_picture_without_room_is_refused() {
-        let found = draw(&frame("t", Axis::Numbers(0.0..1.0), vec![]), Size { width_px: 90, height_px: 400 });
+    fn a_picture_that_is_too_small_is_refused() {
+        let found = draw(&frame("t", Axis::Values(0.0..1.0), vec![]), Size { width_px: 90, height_px: 400 });
         assert_eq!(
             found.map(|_| ()),
             Err(PlotError::TooSmall { title: "t".into(), width_px: 90, height_px: 400 })

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::axis::{exact, shown, span, within};
-use crate::canvas::{Canvas, TEXT_PX, hang, picture, upward};
+use crate::axis::{exact, format_in_range, is_shown, span};
+use crate::canvas::{Canvas, TEXT_PX, anchor, draw_svg, upward};
 use crate::cells::Cells;
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Plane, Swatch, value_axis};
+use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch, value_axis};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
 /// More rows or columns than this would make files that no program likes to open.
-const MOST_CELLS: usize = 256;
+const MAX_CELLS: usize = 256;
 
 /// A table of values as colours, from dark to light, with its scale beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,13 +57,13 @@ impl HeatMap {
             true => (nameless(&self.columns), nameless(&self.rows)),
             false => (self.columns.clone(), self.rows.clone()),
         };
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let scale = Scale::new(canvas, range, &self.value_label);
             let frame = Frame {
                 title: &self.title,
                 x_label: &self.x_label,
                 y_label: &self.y_label,
-                keys: self.key(theme).into_iter().collect(),
+                legend: self.gap_legend(theme).into_iter().collect(),
                 bottom: Axis::names(&columns),
                 left: Axis::names(&rows),
                 right_px: scale.width,
@@ -77,12 +77,12 @@ impl HeatMap {
     }
 
     /// What empty cells mean, if there are any.
-    fn key(&self, theme: Theme) -> Option<Key<'_>> {
+    fn gap_legend(&self, theme: Theme) -> Option<LegendEntry<'_>> {
         let mut cells = self.values.iter().enumerate().flat_map(|(row, values)| {
             values.iter().enumerate().filter(move |(column, _)| !self.is_blank(row, *column))
         });
-        let any = cells.any(|(_, value)| !shown(*value));
-        any.then(|| Key { name: &self.gap_label, colour: theme.grid(), swatch: Swatch::Box })
+        let any = cells.any(|(_, value)| !is_shown(*value));
+        any.then(|| LegendEntry { name: &self.gap_label, colour: theme.grid(), swatch: Swatch::Box })
     }
 
     fn is_blank(&self, row: usize, column: usize) -> bool {
@@ -104,8 +104,8 @@ impl HeatMap {
     }
 
     fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
-        let across = Cells::across(plane, self.columns.len()).at_most(MOST_CELLS);
-        let along = Cells::along(plane, self.rows.len()).at_most(MOST_CELLS);
+        let across = Cells::across(plane, self.columns.len()).at_most(MAX_CELLS);
+        let along = Cells::along(plane, self.rows.len()).at_most(MAX_CELLS);
         // Rows and columns differ by a pixel; either all are large enough for words or none.
         let height = (plane.bottom - plane.top) / along.n_cells() as f64;
         let width = (plane.right - plane.left) / across.n_cells() as f64;
@@ -120,10 +120,16 @@ impl HeatMap {
                 let value = self.mean(rows, columns);
                 let colour = value.map_or(canvas.theme.grid(), |value| scale.colour(value));
                 canvas.rect((left, top), (right, bottom), colour);
-                let name = value.map(|value| within(value, &scale.range)).unwrap_or_default();
+                let name = value.map(|value| format_in_range(value, &scale.range)).unwrap_or_default();
                 if height >= TEXT_PX + 4.0 && width >= canvas.width_of(&name, TEXT_PX) + 4.0 {
                     let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
-                    canvas.text(&name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
+                    canvas.text(
+                        &name,
+                        middle,
+                        TEXT_PX,
+                        colour.readable(),
+                        anchor(HPos::Center, VPos::Center),
+                    );
                 }
             }
         }
@@ -153,7 +159,7 @@ impl HeatMap {
         let values = cells.filter(|&(row, column)| !self.is_blank(row, column));
         let (sum, n_values) = values
             .map(|(row, column)| self.values[row][column])
-            .filter(|value| shown(*value))
+            .filter(|value| is_shown(*value))
             .fold((0.0, 0_usize), |(sum, n_values), value| (sum + value, n_values + 1));
         (n_values > 0).then(|| sum / n_values as f64)
     }
@@ -198,7 +204,7 @@ impl<'p> Scale<'p> {
         for (value, name) in &self.ticks {
             let y = plane.bottom - (plane.bottom - plane.top) * self.share(*value);
             canvas.line(&[(right, y), (right + 3.0, y)], theme.soft_ink(), 1.0);
-            canvas.text(name, (right + 6.0, y), TEXT_PX, theme.soft_ink(), hang(HPos::Left, VPos::Center));
+            canvas.text(name, (right + 6.0, y), TEXT_PX, theme.soft_ink(), anchor(HPos::Left, VPos::Center));
         }
         if !self.label.is_empty() {
             let name = canvas.fit(self.label, TEXT_PX, plane.bottom - plane.top);
@@ -279,7 +285,7 @@ mod tests {
         let map = map(&[&row, &row]);
         assert_eq!(map.mean(0..2, 0..4), Some(0.5));
         let svg = map.draw(Theme::Light, Size::default()).unwrap();
-        assert!(svg.as_str().matches("<rect").count() < 2 * MOST_CELLS + 200);
+        assert!(svg.as_str().matches("<rect").count() < 2 * MAX_CELLS + 200);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Lines with bands: how something went over the rounds.
 
-use crate::axis::{exact, shown, span, with_air};
-use crate::canvas::{Canvas, picture};
+use crate::axis::{exact, is_shown, span, with_padding};
+use crate::canvas::{Canvas, draw_svg};
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Marker, Plane, Swatch};
+use crate::frame::{Axis, Frame, LegendEntry, Marker, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
@@ -39,13 +39,13 @@ impl Lines {
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let points = || self.series.iter().flat_map(|series| &series.points).copied();
-        let points = || points().filter(|&(x, y)| shown(x) && shown(y));
+        let points = || points().filter(|&(x, y)| is_shown(x) && is_shown(y));
         let bands =
             self.series.iter().flat_map(|series| series.bounds()).flat_map(|(_, low, high)| [low, high]);
         let across = span(points().map(|(x, _)| x)).ok_or_else(|| PlotError::nothing(&self.title))?;
         let along = span(points().map(|(_, y)| y).chain(bands)).expect("a point has both");
 
-        let keys = self.series.iter().enumerate().map(|(idx, series)| Key {
+        let keys = self.series.iter().enumerate().map(|(idx, series)| LegendEntry {
             name: &series.name,
             colour: theme.series(idx),
             swatch: Swatch::Line(self.marker(idx)),
@@ -54,12 +54,12 @@ impl Lines {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: keys.collect(),
+            legend: keys.collect(),
             bottom: Axis::of(points().map(|(x, _)| x), exact(across)),
-            left: Axis::Numbers(with_air(along, 0.05)),
+            left: Axis::Values(with_padding(along, 0.05)),
             right_px: 0.0,
         };
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             // Bands lie below all lines.
             for (idx, series) in self.series.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Series {
     }
 
     fn draw_line(&self, canvas: &Canvas<'_>, plane: &Plane, colour: Colour) {
-        for run in self.points.split(|&(x, y)| !shown(x) || !shown(y)) {
+        for run in self.points.split(|&(x, y)| !is_shown(x) || !is_shown(y)) {
             let places: Vec<_> = run.iter().map(|&(x, y)| plane.at(x, y)).collect();
             match places.as_slice() {
                 [] => {}
@@ -133,7 +133,7 @@ impl Series {
         let step = self.points.len().div_ceil(N_MARKERS).max(1);
         let first = (shift * step as f64) as usize;
         for &(x, y) in self.points.iter().skip(first).step_by(step) {
-            if shown(x) && shown(y) {
+            if is_shown(x) && is_shown(y) {
                 marker.draw(canvas, plane.at(x, y), colour);
             }
         }
@@ -141,7 +141,7 @@ impl Series {
 }
 
 fn in_band(&(x, low, high): &(f64, f64, f64)) -> bool {
-    shown(x) && shown(low) && shown(high)
+    is_shown(x) && is_shown(low) && is_shown(high)
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_apart_by_markers_too() {
+    fn lines_differ_by_their_markers_too() {
         let flat: Vec<_> = vec![1.0; 70];
         let text = drawn(&lines(&[&flat, &flat, &flat]));
         // Seven along the line and one in the legend; circles are no polygons.

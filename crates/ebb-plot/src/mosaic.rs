@@ -1,8 +1,8 @@
 //! Mosaics: which client holds how much of which label.
 
-use crate::canvas::{Canvas, TEXT_PX, hang, picture};
+use crate::canvas::{Canvas, TEXT_PX, anchor, draw_svg};
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::Theme;
 
@@ -46,7 +46,7 @@ impl Mosaic {
             *sum += size / total;
             Some(*sum)
         }));
-        let keys = self.labels.iter().enumerate().map(|(idx, name)| Key {
+        let keys = self.labels.iter().enumerate().map(|(idx, name)| LegendEntry {
             name,
             colour: theme.series(idx),
             swatch: Swatch::Box,
@@ -55,16 +55,16 @@ impl Mosaic {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: keys.collect(),
+            legend: keys.collect(),
             bottom: Axis::Names {
                 names: self.clients.iter().map(String::as_str).collect(),
                 centres: edges.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).collect(),
                 range: 0.0..1.0,
             },
-            left: Axis::Numbers(0.0..1.0),
+            left: Axis::Values(0.0..1.0),
             right_px: 0.0,
         };
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             for (counts, (edges, size)) in self.counts.iter().zip(edges.windows(2).zip(&sizes)) {
                 if *size > 0.0 {
@@ -116,7 +116,7 @@ impl Mosaic {
             let name = &self.labels[idx];
             if bottom - top >= TEXT_PX + 1.0 && right - left >= canvas.width_of(name, TEXT_PX) + 2.0 {
                 let middle = ((left + right) / 2.0, (top + bottom) / 2.0);
-                canvas.text(name, middle, TEXT_PX, colour.readable(), hang(HPos::Center, VPos::Center));
+                canvas.text(name, middle, TEXT_PX, colour.readable(), anchor(HPos::Center, VPos::Center));
             }
         }
     }

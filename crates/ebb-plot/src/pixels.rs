@@ -9,21 +9,21 @@ use crate::error::PlotError;
 use crate::theme::Colour;
 
 /// More colours than this have no numbers in a PNG.
-const MOST_COLOURS: usize = 256;
+const MAX_COLOURS: usize = 256;
 
 /// The picture as a PNG. Its ground covers all of it, so nothing shines through.
 pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
     let colours: Vec<[u8; 3]> =
         pixmap.pixels().iter().map(|pixel| [pixel.red(), pixel.green(), pixel.blue()]).collect();
     let size = (pixmap.width(), pixmap.height());
-    match numbered(&colours) {
+    match indexed(&colours) {
         Some((palette, numbers)) => write(size, Some((palette, &[])), &numbers),
         None => write(size, None, colours.as_flattened()),
     }
 }
 
 /// A picture of so many columns and rows as a PNG: for each pixel the number of its colour, from 1; 0 shines through.
-pub(crate) fn numbered_png(
+pub(crate) fn indexed_png(
     (n_columns, n_rows): (usize, usize),
     ground: Colour,
     colours: &[Colour],
@@ -35,24 +35,24 @@ pub(crate) fn numbered_png(
 }
 
 /// The colours in the order in which they come, and which of them each pixel has; `None` if there are too many.
-fn numbered(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
+fn indexed(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut palette = Vec::new();
     let mut places: HashMap<[u8; 3], u8> = HashMap::new();
-    let mut numbers = Vec::with_capacity(colours.len());
+    let mut indices = Vec::with_capacity(colours.len());
     for colour in colours {
         let next = places.len();
         let place = match places.get(colour) {
             Some(&place) => place,
-            None if next == MOST_COLOURS => return None,
+            None if next == MAX_COLOURS => return None,
             None => {
                 places.insert(*colour, next as u8);
                 palette.extend(colour);
                 next as u8
             }
         };
-        numbers.push(place);
+        indices.push(place);
     }
-    Some((palette, numbers))
+    Some((palette, indices))
 }
 
 /// The colours, if pixels are their numbers, with how much of the first of them is seen, if not all.
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn picture(n_colours: u32) -> Pixmap {
+    fn test_pixmap(n_colours: u32) -> Pixmap {
         let mut pixmap = Pixmap::new(n_colours, 2).unwrap();
         pixmap.fill(Color::WHITE);
         for at in 0..n_colours {
@@ -107,7 +107,7 @@ mod tests {
     fn pixels_read_back_with_few_colours_and_with_many() {
         // White is one more.
         for (n_colours, kind) in [(3, ColorType::Indexed), (255, ColorType::Indexed), (256, ColorType::Rgb)] {
-            let pixmap = picture(n_colours);
+            let pixmap = test_pixmap(n_colours);
             let bytes = png(&pixmap).unwrap();
             assert!(Pixmap::decode_png(&bytes).unwrap() == pixmap, "{n_colours}");
             let reader = png::Decoder::new(std::io::Cursor::new(&bytes)).read_info().unwrap();

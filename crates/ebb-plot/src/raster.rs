@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::canvas::{Canvas, picture};
+use crate::canvas::{Canvas, draw_svg};
 use crate::cells::Cells;
 use crate::error::PlotError;
-use crate::frame::{Axis, Frame, Key, Plane, Swatch};
+use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch};
 use crate::pixels;
 use crate::svg::{Size, Svg};
 use crate::theme::Theme;
@@ -66,7 +66,7 @@ impl Raster {
         let cells = self.rows.iter().flat_map(|row| &row.cells);
         // Nothing is the first colour, which is not seen.
         let numbers: Vec<_> = cells.map(|cell| cell.map_or(0, |state| state + 1)).collect();
-        pixels::numbered_png((n_columns, self.rows.len()), theme.background(), &colours, &numbers)
+        pixels::indexed_png((n_columns, self.rows.len()), theme.background(), &colours, &numbers)
     }
 
     fn draw_with(
@@ -76,7 +76,7 @@ impl Raster {
         draw_cells: impl FnOnce(&Canvas<'_>, &Plane, usize),
     ) -> Result<Svg, PlotError> {
         let n_columns = self.check()?;
-        let keys = self.states.iter().enumerate().map(|(idx, name)| Key {
+        let keys = self.states.iter().enumerate().map(|(idx, name)| LegendEntry {
             name,
             colour: theme.series(idx),
             swatch: Swatch::Box,
@@ -86,12 +86,12 @@ impl Raster {
             title: &self.title,
             x_label: &self.x_label,
             y_label: &self.y_label,
-            keys: keys.collect(),
-            bottom: Axis::Whole(first..first + n_columns as f64 * self.column_width.max(1) as f64),
+            legend: keys.collect(),
+            bottom: Axis::Integers(first..first + n_columns as f64 * self.column_width.max(1) as f64),
             left: Axis::names(self.rows.iter().map(|row| &row.name)),
             right_px: 0.0,
         };
-        picture(&self.title, theme, size, |canvas| {
+        draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             draw_cells(canvas, &plane, n_columns);
             Ok(())
@@ -126,8 +126,9 @@ impl Raster {
         for row in 0..n_rows {
             let (top, bottom) = (along.edge(row), along.edge(row + 1));
             let gap = if bottom - top >= 5.0 { 1.0 } else { 0.0 };
-            let states: Vec<_> =
-                (0..across.n_cells()).map(|cell| self.most(along.values(row), across.values(cell))).collect();
+            let states: Vec<_> = (0..across.n_cells())
+                .map(|cell| self.majority(along.values(row), across.values(cell)))
+                .collect();
             let mut from = 0;
             for run in states.chunk_by(|one, next| one == next) {
                 let to = from + run.len();
@@ -141,7 +142,7 @@ impl Raster {
     }
 
     /// What most of these cells are; of as many, what is named first, and nothing last.
-    fn most(&self, rows: Range<usize>, columns: Range<usize>) -> Option<usize> {
+    fn majority(&self, rows: Range<usize>, columns: Range<usize>) -> Option<usize> {
         let mut counts = vec![0_usize; self.states.len() + 1];
         for row in &self.rows[rows] {
             for cell in &row.cells[columns.clone()] {
@@ -223,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn crowded_cells_show_what_most_are() {
+    fn crowded_cells_show_the_majority() {
         let raster = raster(&["uul.", "lll."]);
-        assert_eq!(raster.most(0..1, 0..3), Some(0));
-        assert_eq!(raster.most(0..2, 0..3), Some(1));
-        assert_eq!(raster.most(0..2, 3..4), None);
-        assert_eq!(raster.most(0..1, 2..4), Some(1));
+        assert_eq!(raster.majority(0..1, 0..3), Some(0));
+        assert_eq!(raster.majority(0..2, 0..3), Some(1));
+        assert_eq!(raster.majority(0..2, 3..4), None);
+        assert_eq!(raster.majority(0..1, 2..4), Some(1));
     }
 
     #[test]

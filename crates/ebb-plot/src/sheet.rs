@@ -2,7 +2,7 @@
 
 use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::canvas::{Canvas, TEXT_PX, TITLE_PX, hang, picture};
+use crate::canvas::{Canvas, TEXT_PX, TITLE_PX, anchor, draw_svg};
 use crate::error::PlotError;
 use crate::pixels;
 use crate::svg::Size;
@@ -59,18 +59,18 @@ impl ContactSheet {
         if n_columns == 0 || self.width_px == 0 || self.height_px == 0 || self.zoom == 0 {
             return Err(PlotError::nothing(&self.title));
         }
-        let mut place = Place::default();
+        let mut layout = SheetLayout::default();
         // Words are measured on a canvas of any size, and drawn on one that fits them.
-        picture(&self.title, theme, Size { width_px: 1, height_px: 1 }, |canvas| {
-            place = self.place(canvas, n_columns);
+        draw_svg(&self.title, theme, Size { width_px: 1, height_px: 1 }, |canvas| {
+            layout = self.layout(canvas, n_columns);
             Ok(())
         })?;
-        let words = picture(&self.title, theme, place.sheet, |canvas| {
-            self.draw_words(canvas, &place);
+        let words = draw_svg(&self.title, theme, layout.sheet, |canvas| {
+            self.draw_labels(canvas, &layout);
             Ok(())
         })?;
         let mut pixmap = words.pixels(1)?;
-        self.draw_images(pixmap.data_mut(), &place);
+        self.draw_images(pixmap.data_mut(), &layout);
         pixels::png(&pixmap)
     }
 
@@ -96,7 +96,7 @@ impl ContactSheet {
         Ok(())
     }
 
-    fn place(&self, canvas: &Canvas<'_>, n_columns: usize) -> Place {
+    fn layout(&self, canvas: &Canvas<'_>, n_columns: usize) -> SheetLayout {
         let names = canvas.widest(self.rows.iter().map(|row| row.name.as_str())).ceil() as u32;
         let left = MARGIN + if names > 0 { names + 8 } else { 0 };
         let top = MARGIN + if self.title.is_empty() { 0 } else { TITLE_LINE };
@@ -110,30 +110,30 @@ impl ContactSheet {
             width_px: images.max(MARGIN + title).saturating_add(MARGIN),
             height_px: top.saturating_add(length(along, self.rows.len())).saturating_add(MARGIN),
         };
-        Place { left, top, across, along, sheet }
+        SheetLayout { left, top, across, along, sheet }
     }
 
-    fn draw_words(&self, canvas: &Canvas<'_>, place: &Place) {
+    fn draw_labels(&self, canvas: &Canvas<'_>, layout: &SheetLayout) {
         if !self.title.is_empty() {
             let title = (f64::from(MARGIN), f64::from(MARGIN));
-            canvas.text(&self.title, title, TITLE_PX, canvas.theme.ink(), hang(HPos::Left, VPos::Top));
+            canvas.text(&self.title, title, TITLE_PX, canvas.theme.ink(), anchor(HPos::Left, VPos::Top));
         }
         for (at, row) in self.rows.iter().enumerate() {
             let middle =
-                f64::from(place.top) + f64::from(place.along) * (at as f64 + 0.5) - f64::from(GAP) / 2.0;
-            let at = (f64::from(place.left) - 8.0, middle);
-            canvas.text(&row.name, at, TEXT_PX, canvas.theme.soft_ink(), hang(HPos::Right, VPos::Center));
+                f64::from(layout.top) + f64::from(layout.along) * (at as f64 + 0.5) - f64::from(GAP) / 2.0;
+            let at = (f64::from(layout.left) - 8.0, middle);
+            canvas.text(&row.name, at, TEXT_PX, canvas.theme.soft_ink(), anchor(HPos::Right, VPos::Center));
         }
     }
 
     /// Onto red, green, blue and opacity, pixel by pixel.
-    fn draw_images(&self, pixels: &mut [u8], place: &Place) {
-        let sheet_width = place.sheet.width_px as usize;
+    fn draw_images(&self, pixels: &mut [u8], layout: &SheetLayout) {
+        let sheet_width = layout.sheet.width_px as usize;
         let (width, zoom) = (self.width_px as usize, self.zoom as usize);
         for (row_idx, row) in self.rows.iter().enumerate() {
             for (column_idx, image) in row.images.iter().enumerate() {
-                let top = place.top as usize + row_idx * place.along as usize;
-                let left = place.left as usize + column_idx * place.across as usize;
+                let top = layout.top as usize + row_idx * layout.along as usize;
+                let left = layout.left as usize + column_idx * layout.across as usize;
                 for y in 0..self.height_px as usize * zoom {
                     for x in 0..width * zoom {
                         let from = (y / zoom) * width + x / zoom;
@@ -154,7 +154,7 @@ impl ContactSheet {
 }
 
 /// Where the images lie: the first one's corner, and from one to the next.
-struct Place {
+struct SheetLayout {
     left: u32,
     top: u32,
     across: u32,
@@ -162,9 +162,9 @@ struct Place {
     sheet: Size,
 }
 
-impl Default for Place {
+impl Default for SheetLayout {
     fn default() -> Self {
-        Place { left: 0, top: 0, across: 0, along: 0, sheet: Size { width_px: 0, height_px: 0 } }
+        SheetLayout { left: 0, top: 0, across: 0, along: 0, sheet: Size { width_px: 0, height_px: 0 } }
     }
 }
 

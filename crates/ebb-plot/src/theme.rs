@@ -24,22 +24,22 @@ pub enum Theme {
 impl Theme {
     /// What is drawn upon.
     pub fn background(self) -> Colour {
-        self.pick(0xFFFFFF, 0x15191F)
+        self.for_theme(0xFFFFFF, 0x15191F)
     }
 
     /// Titles, and whatever must be seen first.
     pub fn ink(self) -> Colour {
-        self.pick(0x1F2328, 0xE6EAEE)
+        self.for_theme(0x1F2328, 0xE6EAEE)
     }
 
     /// Labels and axes.
     pub fn soft_ink(self) -> Colour {
-        self.pick(0x4B545E, 0xAAB3BD)
+        self.for_theme(0x4B545E, 0xAAB3BD)
     }
 
     /// Lines that guide the eye, and cells without a value.
     pub fn grid(self) -> Colour {
-        self.pick(0xE2E5E9, 0x2F363E)
+        self.for_theme(0xE2E5E9, 0x2F363E)
     }
 
     /// The colour of the series with this index.
@@ -73,7 +73,7 @@ impl Theme {
         }
     }
 
-    fn pick(self, light: u32, dark: u32) -> Colour {
+    fn for_theme(self, light: u32, dark: u32) -> Colour {
         match self {
             Theme::Light => colour(light),
             Theme::Dark => colour(dark),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn red_and_green_alike_would_be_noticed() {
+    fn indistinguishable_red_and_green_would_be_noticed() {
         let (red, green) = (colour(0xA05A20), colour(0x6B7A20));
         assert!(distance(red, green, &DEUTERANOPIA) < 12.0 && distance(red, green, &NONE) > 25.0);
     }

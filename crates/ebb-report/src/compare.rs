@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ebb_record::stats::{self, Estimate};
 
-use crate::gather::{Judged, Run};
+use crate::load::{Evaluation, Run};
 
 /// The runs of one method in one world, ascending by seed.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Method<'r> {
 
 /// What methods are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum ComparedMetric {
     /// The accuracy at the end, in percent.
     Accuracy,
     /// The loss at the end.
@@ -44,69 +44,73 @@ pub fn worlds(runs: &[Run]) -> Vec<(&str, Vec<Method<'_>>)> {
     worlds
 }
 
-impl Goal {
+impl ComparedMetric {
     /// By accuracy, if anything has one.
-    pub fn of(methods: &[Method<'_>]) -> Goal {
+    pub fn of(methods: &[Method<'_>]) -> ComparedMetric {
         let any = methods.iter().flat_map(|method| &method.runs).any(|run| run.final_accuracy().is_some());
-        if any { Goal::Accuracy } else { Goal::Loss }
+        if any { ComparedMetric::Accuracy } else { ComparedMetric::Loss }
     }
 
     /// The figure of a run.
-    pub fn figure(self, run: &Run) -> Option<f64> {
+    pub fn value(self, run: &Run) -> Option<f64> {
         match self {
-            Goal::Accuracy => Some(100.0 * run.final_accuracy()?),
-            Goal::Loss => run.final_loss(),
+            ComparedMetric::Accuracy => Some(100.0 * run.final_accuracy()?),
+            ComparedMetric::Loss => run.final_loss(),
         }
     }
 
     /// What is counted.
     pub fn name(self) -> &'static str {
         match self {
-            Goal::Accuracy => "accuracy %",
-            Goal::Loss => "loss",
+            ComparedMetric::Accuracy => "accuracy %",
+            ComparedMetric::Loss => "loss",
         }
     }
 
     /// A difference, turned so that more is better.
-    pub fn gain(self, difference: Estimate) -> Estimate {
+    pub fn as_gain(self, difference: Estimate) -> Estimate {
         match self {
-            Goal::Accuracy => difference,
-            Goal::Loss => Estimate { mean: -difference.mean, ..difference },
+            ComparedMetric::Accuracy => difference,
+            ComparedMetric::Loss => Estimate { mean: -difference.mean, ..difference },
         }
     }
 }
 
 impl Method<'_> {
     /// A figure by seed, where there is one.
-    pub fn figures(&self, of: impl Fn(&Run) -> Option<f64>) -> BTreeMap<u64, f64> {
+    pub fn values_by_seed(&self, of: impl Fn(&Run) -> Option<f64>) -> BTreeMap<u64, f64> {
         self.runs.iter().filter_map(|run| Some((run.header.seed, of(run)?))).collect()
     }
 
     /// Its mean with an interval.
     pub fn estimate(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
-        stats::estimate(&self.figures(of).into_values().collect::<Vec<_>>())
+        stats::estimate(&self.values_by_seed(of).into_values().collect::<Vec<_>>())
     }
 
     /// This method less another, over the seeds that both have.
-    pub fn less(&self, other: &Method<'_>, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
-        stats::difference_by_key(&self.figures(&of), &other.figures(&of))
+    pub fn difference(&self, other: &Method<'_>, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
+        stats::difference_by_key(&self.values_by_seed(&of), &other.values_by_seed(&of))
     }
 
     /// Its mean curve: for each round in which every run was judged, the mean and the 95 % interval over runs.
-    pub fn curve(&self, figure: impl Fn(&Judged) -> Option<f64>, place: impl Fn(&Judged) -> f64) -> Curve {
+    pub fn curve(
+        &self,
+        metric: impl Fn(&Evaluation) -> Option<f64>,
+        position: impl Fn(&Evaluation) -> f64,
+    ) -> Curve {
         // Runs of one method are judged in the same rounds; times and bytes differ a little, and are averaged too.
         let mut by_round: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-        for one in self.runs.iter().flat_map(|run| &run.judged) {
-            if let Some(value) = figure(one).filter(|value| value.is_finite()) {
-                let (places, values) = by_round.entry(one.round).or_default();
-                places.push(place(one));
+        for one in self.runs.iter().flat_map(|run| &run.evaluations) {
+            if let Some(value) = metric(one).filter(|value| value.is_finite()) {
+                let (positions, values) = by_round.entry(one.round).or_default();
+                positions.push(position(one));
                 values.push(value);
             }
         }
         let all = by_round.values().map(|(_, values)| values.len()).max().unwrap_or(0);
         let mut curve = Curve::default();
-        for (places, values) in by_round.values().filter(|(_, values)| values.len() == all) {
-            let (Some(x), Some(found)) = (stats::mean(places), stats::estimate(values)) else { continue };
+        for (positions, values) in by_round.values().filter(|(_, values)| values.len() == all) {
+            let (Some(x), Some(found)) = (stats::mean(positions), stats::estimate(values)) else { continue };
             curve.points.push((x, found.mean));
             curve.band.extend(found.interval());
         }
@@ -130,11 +134,11 @@ impl Curve {
         if n_points <= most {
             return self.clone();
         }
-        let picked = |at: usize| at * (n_points - 1) / (most - 1);
+        let index = |at: usize| at * (n_points - 1) / (most - 1);
         let band = if self.band.is_empty() { 0 } else { most };
         Curve {
-            points: (0..most).map(|at| self.points[picked(at)]).collect(),
-            band: (0..band).map(|at| self.band[picked(at)]).collect(),
+            points: (0..most).map(|at| self.points[index(at)]).collect(),
+            band: (0..band).map(|at| self.band[index(at)]).collect(),
         }
     }
 }

@@ -8,16 +8,16 @@ use ebb_plot::{BarSeries, BoxSeries, Colour, PlotError, Raster, RasterRow, Serie
 use serde_json::{Value, json};
 
 use crate::Section;
-use crate::pictures::{Kind, Picture, short};
+use crate::plots::{Plot, PlotKind, rounded};
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Drawings larger than this are shown as pixels.
-const MOST_SVG_BYTES: usize = 60_000;
+const MAX_SVG_BYTES: usize = 60_000;
 
 /// A raster of more cells than this is an image in a drawing.
-const MOST_DRAWN_CELLS: usize = 900;
+const MAX_DRAWN_CELLS: usize = 900;
 
 /// So many series have colours that follow the reader's theme.
 const N_SERIES: usize = 30;
@@ -86,7 +86,7 @@ impl Page {
     }
 
     /// What stands before the runs.
-    pub(crate) fn extra(&mut self, section: &Section) {
+    pub(crate) fn section_body(&mut self, section: &Section) {
         if !section.sentences.is_empty() {
             self.sentences(&section.sentences);
         }
@@ -100,39 +100,40 @@ impl Page {
         if !section.note.is_empty() {
             self.note(&section.note);
         }
-        for (words, svg) in &section.images {
-            let _ = writeln!(self.body, "<figure><h3>{}</h3>{}</figure>", escaped(words), themed(svg, words));
+        for (caption, svg) in &section.images {
+            let _ =
+                writeln!(self.body, "<figure><h3>{}</h3>{}</figure>", escaped(caption), themed(svg, caption));
         }
     }
 
     /// Something long that is shown when asked for.
-    pub(crate) fn folded(&mut self, title: &str, text: &str) {
+    pub(crate) fn collapsible(&mut self, title: &str, text: &str) {
         let (title, text) = (escaped(title), escaped(text));
         let _ = writeln!(self.body, "<details><summary>{title}</summary><pre>{text}</pre></details>");
     }
 
-    pub(crate) fn picture(&mut self, picture: &Picture) -> Result<(), PlotError> {
-        let figure = self.figure(picture)?;
+    pub(crate) fn plot(&mut self, plot: &Plot) -> Result<(), PlotError> {
+        let figure = self.figure(plot)?;
         self.body.push_str(&figure);
         Ok(())
     }
 
     /// Pictures of which one is shown at a time.
-    pub(crate) fn tabs(&mut self, pictures: &[(&str, Picture)]) -> Result<(), PlotError> {
+    pub(crate) fn tabs(&mut self, plots: &[(&str, Plot)]) -> Result<(), PlotError> {
         let group = self.n_tabs;
         self.n_tabs += 1;
         let id = |at: usize| format!("tab{group}-{at}");
         let shown = |at: usize| format!("#{0}:checked ~ #panel-{0} {{ display: block }}", id(at));
-        let rules: Vec<_> = (0..pictures.len()).map(shown).collect();
+        let rules: Vec<_> = (0..plots.len()).map(shown).collect();
         let _ = write!(self.body, "<div class=\"tabs\"><style>{}</style>", rules.join(" "));
-        for (at, (label, _)) in pictures.iter().enumerate() {
+        for (at, (label, _)) in plots.iter().enumerate() {
             let checked = if at == 0 { " checked" } else { "" };
             let (id, label) = (id(at), escaped(label));
             let input = format!("<input type=\"radio\" name=\"tabs{group}\" id=\"{id}\"{checked}>");
             let _ = write!(self.body, "{input}<label for=\"{id}\">{label}</label> ");
         }
-        for (at, (_, picture)) in pictures.iter().enumerate() {
-            let figure = self.figure(picture)?;
+        for (at, (_, plot)) in plots.iter().enumerate() {
+            let figure = self.figure(plot)?;
             let _ = write!(self.body, "<div class=\"panel\" id=\"panel-{}\">{figure}</div>", id(at));
         }
         self.body.push_str("</div>\n");
@@ -151,22 +152,22 @@ impl Page {
         )
     }
 
-    fn figure(&mut self, picture: &Picture) -> Result<String, PlotError> {
+    fn figure(&mut self, plot: &Plot) -> Result<String, PlotError> {
         let id = format!("data-{}", self.n_figures);
         self.n_figures += 1;
         let mut shown = String::new();
         let mut sizes = Vec::new();
-        for (class, size) in [("wide", picture.wide()), ("narrow", picture.narrow())] {
-            let (drawing, light) = drawing(picture, class, size)?;
+        for (class, size) in [("wide", plot.wide()), ("narrow", plot.narrow())] {
+            let (drawing, light) = drawing(plot, class, size)?;
             shown.push_str(&drawing);
             sizes.push(json!({ "class": class, "width": size.width_px, "area": area_of(&light) }));
         }
-        let mut data = words_of(picture);
+        let mut data = script_data(plot);
         data["sizes"] = Value::from(sizes);
-        data["file"] = Value::from(format!("{}.csv", picture.name));
+        data["file"] = Value::from(format!("{}.csv", plot.name));
         // A script ends where its end is written, whatever it is written in.
         let data = data.to_string().replace('<', "\\u003c");
-        let (title, caption) = (escaped(&picture.title), escaped(&picture.caption));
+        let (title, caption) = (escaped(&plot.title), escaped(&plot.caption));
         Ok(format!(
             "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
              <a class=\"csv\" href=\"#\">figures as CSV</a></figcaption>\
@@ -177,11 +178,11 @@ impl Page {
 
 /// The colours of a theme as variables of the page.
 fn variables(theme: Theme) -> String {
-    let named = colours(theme).into_iter().zip(names());
+    let named = colours(theme).into_iter().zip(colour_names());
     named.map(|(colour, name)| format!("--{name}: {};", hex(colour))).collect()
 }
 
-fn names() -> Vec<String> {
+fn colour_names() -> Vec<String> {
     let fixed = ["ground", "ink", "soft", "grid"].map(str::to_owned);
     fixed.into_iter().chain((0..N_SERIES).map(|idx| format!("p{idx}"))).collect()
 }
@@ -196,26 +197,23 @@ fn hex(colour: Colour) -> String {
 }
 
 /// The picture as elements of the page, and as it is on light ground.
-fn drawing(picture: &Picture, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
-    if let Kind::Raster(raster, _) = &picture.kind {
+fn drawing(plot: &Plot, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
+    if let PlotKind::Raster(raster, _) = &plot.kind {
         let n_cells = raster.rows.len() * raster.rows.first().map_or(0, |row| row.cells.len());
-        if n_cells > MOST_DRAWN_CELLS {
-            let (drawing, frame) = with_pixels(raster, &picture.title, size)?;
+        if n_cells > MAX_DRAWN_CELLS {
+            let (drawing, frame) = with_pixels(raster, &plot.title, size)?;
             return Ok((format!("<div class=\"{class}\">{drawing}</div>"), frame));
         }
     }
-    let light = picture.draw(Theme::Light, size)?;
-    if light.as_str().len() <= MOST_SVG_BYTES {
-        return Ok((
-            format!("<div class=\"{class}\">{}</div>", themed(light.as_str(), &picture.title)),
-            light,
-        ));
+    let light = plot.draw(Theme::Light, size)?;
+    if light.as_str().len() <= MAX_SVG_BYTES {
+        return Ok((format!("<div class=\"{class}\">{}</div>", themed(light.as_str(), &plot.title)), light));
     }
     let image = |svg: &Svg, theme: &str| -> Result<String, PlotError> {
-        let (pixels, alt) = (STANDARD.encode(svg.png(2)?), escaped(&picture.title));
+        let (pixels, alt) = (STANDARD.encode(svg.png(2)?), escaped(&plot.title));
         Ok(format!("<img class=\"{theme}\" alt=\"{alt}\" src=\"data:image/png;base64,{pixels}\">"))
     };
-    let dark = picture.draw(Theme::Dark, size)?;
+    let dark = plot.draw(Theme::Dark, size)?;
     let both = image(&light, "light")? + &image(&dark, "dark")?;
     Ok((format!("<div class=\"{class}\">{both}</div>"), light))
 }
@@ -255,7 +253,7 @@ fn themed(svg: &str, title: &str) -> String {
         .replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replacen("aria-label=\"\"", &named, 1)
         .replace("fill=\"#FFFFFF\">", "fill=\"white\">");
-    for (colour, name) in colours(Theme::Light).into_iter().zip(names()) {
+    for (colour, name) in colours(Theme::Light).into_iter().zip(colour_names()) {
         text = text.replace(&format!("\"{}\"", hex(colour)), &format!("\"var(--{name})\""));
     }
     text
@@ -273,34 +271,35 @@ fn area_of(svg: &Svg) -> Value {
 
 /// What the page's script needs to say what is pointed at, and to write the figures. What it can write from that is not
 /// there twice.
-fn words_of(picture: &Picture) -> Value {
-    match &picture.kind {
-        Kind::Lines(lines) => {
+fn script_data(plot: &Plot) -> Value {
+    match &plot.kind {
+        PlotKind::Lines(lines) => {
             let series = lines.series.iter().map(|series| {
-                let points: Vec<_> = (0..series.points.len()).map(|at| point(series, at)).collect();
+                let points: Vec<_> = (0..series.points.len()).map(|at| point_data(series, at)).collect();
                 json!({ "name": series.name, "points": points })
             });
             let mut all =
                 json!({ "kind": "lines", "x": lines.x_label, "series": series.collect::<Vec<_>>() });
-            if picture.drawn_whole {
-                all["heading"] = Value::from(picture.table[0].clone());
+            if plot.has_all_points {
+                all["heading"] = Value::from(plot.table[0].clone());
             } else {
-                all["csv"] = Value::from(picture.csv());
+                all["csv"] = Value::from(plot.csv());
             }
             all
         }
-        Kind::Bars(bars) => {
-            let of = |group: usize| bars.series.iter().map(|series| bar(series, group)).collect::<Vec<_>>();
-            let words: Vec<_> = (0..bars.groups.len()).map(of).collect();
-            json!({ "kind": "groups", "groups": bars.groups, "words": words, "csv": picture.csv() })
-        }
-        Kind::Boxes(boxes) => {
+        PlotKind::Bars(bars) => {
             let of =
-                |group: usize| boxes.series.iter().map(|series| spread(series, group)).collect::<Vec<_>>();
-            let words: Vec<_> = (0..boxes.groups.len()).map(of).collect();
-            json!({ "kind": "groups", "groups": boxes.groups, "words": words, "csv": picture.csv() })
+                |group: usize| bars.series.iter().map(|series| bar_text(series, group)).collect::<Vec<_>>();
+            let words: Vec<_> = (0..bars.groups.len()).map(of).collect();
+            json!({ "kind": "groups", "groups": bars.groups, "words": words, "csv": plot.csv() })
         }
-        Kind::Raster(raster, [each, of]) => {
+        PlotKind::Boxes(boxes) => {
+            let of =
+                |group: usize| boxes.series.iter().map(|series| box_text(series, group)).collect::<Vec<_>>();
+            let words: Vec<_> = (0..boxes.groups.len()).map(of).collect();
+            json!({ "kind": "groups", "groups": boxes.groups, "words": words, "csv": plot.csv() })
+        }
+        PlotKind::Raster(raster, [each, of]) => {
             let row = |row: &RasterRow| -> String {
                 row.cells.iter().map(|cell| cell.map_or('.', |state| char::from(b'0' + state))).collect()
             };
@@ -309,30 +308,30 @@ fn words_of(picture: &Picture) -> Value {
             let states = &raster.states;
             json!({ "kind": "cells", "states": states, "each": each, "of": of, "first": first, "cells": cells })
         }
-        Kind::Heat(map) => {
+        PlotKind::Heat(map) => {
             let row = |row: &Vec<f64>| row.iter().map(|value| finite(*value)).collect::<Vec<_>>();
             let values: Vec<_> = map.values.iter().map(row).collect();
-            json!({ "kind": "heat", "rows": map.rows, "values": values, "csv": picture.csv() })
+            json!({ "kind": "heat", "rows": map.rows, "values": values, "csv": plot.csv() })
         }
     }
 }
 
-fn point(series: &Series, at: usize) -> Value {
+fn point_data(series: &Series, at: usize) -> Value {
     let (x, y) = series.points[at];
     match series.band.as_ref().and_then(|band| band.get(at)) {
-        Some((low, high)) => json!([short(x), short(y), short(*low), short(*high)]),
-        None => json!([short(x), short(y)]),
+        Some((low, high)) => json!([rounded(x), rounded(y), rounded(*low), rounded(*high)]),
+        None => json!([rounded(x), rounded(y)]),
     }
 }
 
-fn bar(series: &BarSeries, group: usize) -> String {
+fn bar_text(series: &BarSeries, group: usize) -> String {
     let value = series.values.get(group).copied().unwrap_or(f64::NAN);
     let spread = series.spread.as_ref().and_then(|spread| spread.get(group));
     let spread = spread.map_or(String::new(), |(low, high)| format!(" ({low:.4} to {high:.4})"));
     format!("{} {value:.4}{spread}", series.name).trim().to_owned()
 }
 
-fn spread(series: &BoxSeries, group: usize) -> String {
+fn box_text(series: &BoxSeries, group: usize) -> String {
     let mut values = series.values.get(group).cloned().unwrap_or_default();
     values.sort_by(f64::total_cmp);
     let (Some(least), Some(most)) = (values.first(), values.last()) else {
@@ -343,5 +342,5 @@ fn spread(series: &BoxSeries, group: usize) -> String {
 }
 
 fn finite(value: f64) -> Value {
-    if value.is_finite() { Value::from(short(value)) } else { Value::Null }
+    if value.is_finite() { Value::from(rounded(value)) } else { Value::Null }
 }

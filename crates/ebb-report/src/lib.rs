@@ -5,16 +5,16 @@
 #![forbid(unsafe_code)]
 
 pub mod compare;
-pub mod friends;
-pub mod gather;
 mod html;
 pub mod linkage;
-pub mod pictures;
+pub mod load;
+pub mod narrative;
+pub mod plots;
 mod settings;
+pub mod similarity;
 pub mod tables;
 #[cfg(test)]
 mod testing;
-pub mod words;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -24,16 +24,16 @@ use ebb_plot::{PlotError, Theme};
 use ebb_record::RecordError;
 
 use compare::{Method, worlds};
-pub use gather::Source;
-use gather::{Run, file_name};
 use html::Page;
-use pictures::{Across, Picture};
+pub use load::Source;
+use load::{Run, file_name};
+use plots::{Plot, XAxis};
 
 /// Of more groups than this a page does not draw everything.
-const MOST_IN_FULL: usize = 6;
+const MAX_FULL_GROUPS: usize = 6;
 
 /// What to know about a page that does not.
-const FEWER_PICTURES: &str = "There are many groups: curves against time and bytes, who is how alike and who took part are left out here. A \
+const FEWER_PLOTS_NOTE: &str = "There are many groups: curves against time and bytes, who is how alike and who took part are left out here. A \
                               report on some of the runs has them.";
 
 /// Why there is no report.
@@ -99,22 +99,22 @@ impl Report {
         target: Option<f64>,
         threads: NonZeroUsize,
     ) -> Result<Report, ReportError> {
-        let read = side_by_side(sources.len(), threads, |at| Run::read(sources[at].clone()));
+        let read = in_parallel(sources.len(), threads, |at| Run::read(sources[at].clone()));
         let mut runs: Vec<Run> = read.into_iter().collect::<Result<_, _>>()?;
         let methods = worlds(&runs).into_iter().flat_map(|(_, methods)| methods);
         let drawn: BTreeSet<_> =
             methods.filter_map(|method| Some(method.runs.first()?.source.folder.clone())).collect();
         for run in runs.iter_mut().filter(|run| drawn.contains(&run.source.folder)) {
-            run.read_friends()?;
+            run.read_similarity()?;
         }
         Ok(Report { runs, target })
     }
 
     /// What happened, in plain sentences: for each group of methods that can be compared, what it is, and the sentences.
-    pub fn words(&self) -> Vec<(&str, Vec<String>)> {
+    pub fn narrative(&self) -> Vec<(&str, Vec<String>)> {
         worlds(&self.runs)
             .into_iter()
-            .map(|(world, methods)| (world, words::what_happened(&methods)))
+            .map(|(world, methods)| (world, narrative::sentences(&methods)))
             .collect()
     }
 
@@ -133,12 +133,12 @@ impl Report {
         page.contents(&sections);
         for (at, one) in before.iter().enumerate() {
             page.section(&format!("section-{at}"), &one.title);
-            page.extra(one);
+            page.section_body(one);
         }
         for (at, (world, methods)) in worlds.iter().enumerate() {
             let (id, name) = named(at, world);
             page.section(&id, &name);
-            let whole = worlds.len() <= MOST_IN_FULL;
+            let whole = worlds.len() <= MAX_FULL_GROUPS;
             self.compare(&mut page, methods, whole)?;
         }
         page.section("settings", "Settings");
@@ -149,24 +149,24 @@ impl Report {
     /// The plots as files: a name, and what is in it.
     pub fn files(&self, theme: Theme, threads: NonZeroUsize) -> Result<Vec<(String, Vec<u8>)>, ReportError> {
         let worlds = worlds(&self.runs);
-        let mut named: Vec<(String, Picture)> = Vec::new();
+        let mut named: Vec<(String, Plot)> = Vec::new();
         for (world, methods) in &worlds {
             let before = if worlds.len() == 1 { String::new() } else { format!("{}-", file_name(world)) };
-            for picture in pictures_of(methods) {
-                let name = format!("{before}{}", picture.name);
-                let same = named.iter().filter(|(other, _): &&(String, Picture)| *other == name).count();
+            for plot in all_plots(methods) {
+                let name = format!("{before}{}", plot.name);
+                let same = named.iter().filter(|(other, _): &&(String, Plot)| *other == name).count();
                 // Names that differ only in what files cannot be called are numbered.
                 let name = if same == 0 { name } else { format!("{name}-{}", named.len()) };
-                named.push((name, picture));
+                named.push((name, plot));
             }
         }
-        let drawn = side_by_side(named.len(), threads, |at| -> Result<_, PlotError> {
-            let (name, picture) = &named[at];
-            let svg = picture.titled().draw(theme, picture.wide())?;
+        let drawn = in_parallel(named.len(), threads, |at| -> Result<_, PlotError> {
+            let (name, plot) = &named[at];
+            let svg = plot.with_title().draw(theme, plot.wide())?;
             Ok([
                 (format!("{name}.svg"), svg.as_str().as_bytes().to_vec()),
                 (format!("{name}.png"), svg.png(2)?),
-                (format!("{name}.csv"), picture.csv().into_bytes()),
+                (format!("{name}.csv"), plot.csv().into_bytes()),
             ])
         });
         let drawn = drawn.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -192,27 +192,27 @@ impl Report {
     /// Everything of methods that can be compared.
     fn compare(&self, page: &mut Page, methods: &[Method<'_>], whole: bool) -> Result<(), ReportError> {
         page.subsection("What happened");
-        page.sentences(&words::what_happened(methods));
+        page.sentences(&narrative::sentences(methods));
         let title = if methods.len() > 1 { "Methods side by side" } else { "In figures" };
         page.subsection(title);
         page.table(title, &tables::overview(methods, self.target));
-        page.note(if methods.len() > 1 { tables::OVERVIEW_NOTE } else { tables::FIGURES_NOTE });
+        page.note(if methods.len() > 1 { tables::OVERVIEW_NOTE } else { tables::METRICS_NOTE });
         if methods.len() > 2 {
             page.subsection("Every pair");
             page.table("Every pair", &tables::pairs(methods));
             page.note(tables::PAIRS_NOTE);
         }
-        let drawn = Drawn::new(methods, whole);
+        let plots = Plots::new(methods, whole);
         page.subsection("How it went");
         if !whole {
-            page.note(FEWER_PICTURES);
+            page.note(FEWER_PLOTS_NOTE);
         }
-        for group in drawn.curves.iter().filter(|group| !group.is_empty()) {
+        for group in plots.curves.iter().filter(|group| !group.is_empty()) {
             page.tabs(group)?;
         }
-        drawn.finals.iter().try_for_each(|picture| page.picture(picture))?;
+        plots.finals.iter().try_for_each(|plot| page.plot(plot))?;
         page.subsection("Clients");
-        drawn.rest.iter().try_for_each(|picture| page.picture(picture))?;
+        plots.client_plots.iter().try_for_each(|plot| page.plot(plot))?;
         Ok(())
     }
 
@@ -229,44 +229,44 @@ impl Report {
             page.table("Where settings differ", &differ);
         }
         for (name, run) in first {
-            page.folded(&format!("{name}, seed {}", run.header.seed), &run.settings);
+            page.collapsible(&format!("{name}, seed {}", run.header.seed), &run.settings);
         }
     }
 }
 
 /// The pictures of methods that can be compared.
-struct Drawn {
+struct Plots {
     /// Accuracy and loss, each against rounds, time and bytes.
-    curves: Vec<Vec<(&'static str, Picture)>>,
-    finals: Option<Picture>,
+    curves: Vec<Vec<(&'static str, Plot)>>,
+    finals: Option<Plot>,
     /// Of clients.
-    rest: Vec<Picture>,
+    client_plots: Vec<Plot>,
 }
 
-impl Drawn {
+impl Plots {
     /// All of them, or without those that only say once more, or more finely, what others do.
-    fn new(methods: &[Method<'_>], whole: bool) -> Drawn {
+    fn new(methods: &[Method<'_>], whole: bool) -> Plots {
         let curves = ["accuracy", "loss"].map(|what| {
-            let one = |across: Across| Some((across.name(), pictures::curves(methods, across, what)?));
-            let drawn = |across: &Across| whole || *across == Across::Rounds;
-            Across::ALL.into_iter().filter(drawn).filter_map(one).collect()
+            let one = |across: XAxis| Some((across.name(), plots::curves(methods, across, what)?));
+            let drawn = |across: &XAxis| whole || *across == XAxis::Rounds;
+            XAxis::ALL.into_iter().filter(drawn).filter_map(one).collect()
         });
         let mut rest = Vec::new();
-        rest.extend(pictures::weights(methods));
-        rest.extend(pictures::served(methods));
-        rest.extend(pictures::asked(methods));
-        rest.extend(pictures::snapshots(methods));
+        rest.extend(plots::weights(methods));
+        rest.extend(plots::per_client(methods));
+        rest.extend(plots::selections(methods));
+        rest.extend(plots::snapshots(methods));
         if whole {
-            rest.extend(methods.iter().filter_map(pictures::alike));
-            rest.extend(pictures::presences(methods));
+            rest.extend(methods.iter().filter_map(plots::similarity));
+            rest.extend(plots::participation(methods));
         }
-        Drawn { curves: curves.to_vec(), finals: pictures::finals(methods), rest }
+        Plots { curves: curves.to_vec(), finals: plots::finals(methods), client_plots: rest }
     }
 }
 
-fn pictures_of(methods: &[Method<'_>]) -> Vec<Picture> {
-    let Drawn { curves, finals, rest } = Drawn::new(methods, true);
-    curves.into_iter().flatten().map(|(_, picture)| picture).chain(finals).chain(rest).collect()
+fn all_plots(methods: &[Method<'_>]) -> Vec<Plot> {
+    let Plots { curves, finals, client_plots: rest } = Plots::new(methods, true);
+    curves.into_iter().flatten().map(|(_, plot)| plot).chain(finals).chain(rest).collect()
 }
 
 fn label(world: &str, method: &str) -> String {
@@ -278,7 +278,7 @@ fn count(number: usize, what: &str) -> String {
 }
 
 /// Results in order, computed by several threads.
-fn side_by_side<T: Send>(count: usize, threads: NonZeroUsize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+fn in_parallel<T: Send>(count: usize, threads: NonZeroUsize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {
         let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&at| at < count);

@@ -30,7 +30,7 @@ impl Distances {
 ///
 /// Joins two groups when each is the other's nearest. For average linkage the tree is then that of joining the nearest
 /// two of all, again and again (Murtagh 1983).
-pub fn side_by_side(mut apart: Distances) -> Vec<usize> {
+pub fn leaf_order(mut apart: Distances) -> Vec<usize> {
     let mut groups: Vec<Option<Vec<usize>>> = (0..apart.n).map(|idx| Some(vec![idx])).collect();
     let mut chain: Vec<usize> = Vec::new();
     for _ in 1..apart.n {
@@ -90,7 +90,7 @@ mod tests {
     fn order(n: usize, apart: impl Fn(usize, usize) -> f64) -> Vec<usize> {
         let mut all = Distances::new(n, f64::NAN);
         (0..n).for_each(|one| (0..one).for_each(|other| all.set(one, other, apart(one, other))));
-        side_by_side(all)
+        leaf_order(all)
     }
 
     /// The order that comes of joining the nearest two of all, again and again.

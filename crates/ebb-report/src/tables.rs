@@ -2,11 +2,11 @@
 
 use ebb_record::stats::Estimate;
 
-use crate::compare::{Goal, Method, Sign, sign};
-use crate::gather::Run;
+use crate::compare::{ComparedMetric, Method, Sign, sign};
+use crate::load::Run;
 
 /// What to know about the figures of one method.
-pub const FIGURES_NOTE: &str = "± is the standard deviation over seeds. Worst tenth: the tenth of the clients that are served worst, as only a simulation knows. \
+pub const METRICS_NOTE: &str = "± is the standard deviation over seeds. Worst tenth: the tenth of the clients that are served worst, as only a simulation knows. \
                                 Misplaced: the part of all weight that went to other clients than the objective says.";
 
 /// What to know about the overview.
@@ -20,24 +20,24 @@ pub const PAIRS_NOTE: &str = "The row less the column, over the seeds that both 
 
 /// The methods side by side. Rounds are counted until `target`, or else until what every method reaches.
 pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>> {
-    let goal = Goal::of(methods);
-    let of = |run: &Run| goal.figure(run);
+    let goal = ComparedMetric::of(methods);
+    let of = |run: &Run| goal.value(run);
     let first = methods.first().filter(|_| methods.len() > 1);
     let target = target.or_else(|| common_target(methods));
     let worst = |run: &Run| run.summary.oracle_client_worst_tenth;
     let any = |of: &dyn Fn(&Run) -> Option<f64>| methods.iter().any(|method| method.estimate(of).is_some());
-    let scale = if goal == Goal::Accuracy { 100.0 } else { 1.0 };
+    let scale = if goal == ComparedMetric::Accuracy { 100.0 } else { 1.0 };
     let misplaced = |run: &Run| run.summary.weights.as_ref().map(|weights| 100.0 * weights.misplaced_share());
 
     let mut heading = vec!["method".to_owned(), "seeds".to_owned(), goal.name().to_owned()];
     heading.extend(first.map(|first| format!("less {}", first.name)));
-    heading.extend(target.map(|target| format!("rounds to {} %", crate::pictures::short(100.0 * target))));
+    heading.extend(target.map(|target| format!("rounds to {} %", crate::plots::rounded(100.0 * target))));
     heading.extend(any(&worst).then(|| "worst tenth (oracle)".to_owned()));
     heading.extend(any(&misplaced).then(|| "misplaced %".to_owned()));
     heading.extend(["virtual hours", "MB"].map(str::to_owned));
     let mut rows = vec![heading];
     for method in methods {
-        let (known, all) = (method.figures(of).len(), method.runs.len());
+        let (known, all) = (method.values_by_seed(of).len(), method.runs.len());
         let seeds = if known == all { all.to_string() } else { format!("{known} of {all}") };
         let mut row = vec![method.name.to_owned(), seeds];
         row.push(spread(method.estimate(of), 1.0));
@@ -59,13 +59,13 @@ pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>>
 
 /// Every method less every other.
 pub fn pairs(methods: &[Method<'_>]) -> Vec<Vec<String>> {
-    let goal = Goal::of(methods);
+    let goal = ComparedMetric::of(methods);
     let mut rows = vec![vec![goal.name().to_owned()]];
     rows[0].extend(methods.iter().map(|method| format!("less {}", method.name)));
     for one in methods {
         let mut row = vec![one.name.to_owned()];
         row.extend(methods.iter().map(|other| {
-            let found = one.less(other, |run| goal.figure(run)).filter(|_| one.name != other.name);
+            let found = one.difference(other, |run| goal.value(run)).filter(|_| one.name != other.name);
             let star = if matches!(sign(found), Sign::Above | Sign::Below) { " *" } else { "" };
             found.map_or_else(String::new, |found| format!("{}{star}", signed(found)))
         }));
@@ -84,10 +84,10 @@ fn common_target(methods: &[Method<'_>]) -> Option<f64> {
 }
 
 fn rounds_to(method: &Method<'_>, target: f64) -> String {
-    let rounds = |run: &Run| run.reached(target).map(f64::from);
+    let rounds = |run: &Run| run.rounds_to_accuracy(target).map(f64::from);
     let n_runs = method.runs.len();
     let Some(found) = method.estimate(rounds) else { return "never".to_owned() };
-    let spread = found.std.map_or_else(String::new, |deviation| format!(" ± {deviation:.1}"));
+    let spread = found.std.map_or_else(String::new, |std| format!(" ± {std:.1}"));
     let some = match found.n_values == n_runs {
         true => String::new(),
         false => format!(" ({} of {n_runs})", found.n_values),
@@ -102,16 +102,16 @@ fn mean(found: Option<Estimate>) -> String {
 /// Mean and standard deviation; nothing where there is nothing.
 pub fn spread(found: Option<Estimate>, scale: f64) -> String {
     found.map_or_else(String::new, |found| match found.std {
-        Some(deviation) => pair(scale * found.mean, scale * deviation),
+        Some(std) => value_and_error(scale * found.mean, scale * std),
         None => digits(scale * found.mean),
     })
 }
 
-fn difference(method: &Method<'_>, first: &Method<'_>, goal: Goal) -> String {
+fn difference(method: &Method<'_>, first: &Method<'_>, goal: ComparedMetric) -> String {
     if method.name == first.name {
         return String::new();
     }
-    paired(method.less(first, |run| goal.figure(run)))
+    paired(method.difference(first, |run| goal.value(run)))
 }
 
 /// A difference over pairs with half of its interval; said to be tied where the interval holds zero.
@@ -123,23 +123,23 @@ pub fn paired(found: Option<Estimate>) -> String {
 fn signed(found: Estimate) -> String {
     let sign = if found.mean >= 0.0 { "+" } else { "" };
     match found.half_width {
-        Some(half) => format!("{sign}{}", pair(found.mean, half)),
+        Some(half) => format!("{sign}{}", value_and_error(found.mean, half)),
         None => format!("{sign}{}", digits(found.mean)),
     }
 }
 
 /// A figure and how far it may be off, to the same digit.
-fn pair(value: f64, off: f64) -> String {
-    let size = value.abs().max(off.abs());
-    format!("{} ± {}", as_large_as(size, value), as_large_as(size, off))
+fn value_and_error(value: f64, error: f64) -> String {
+    let size = value.abs().max(error.abs());
+    format!("{} ± {}", with_digits_of(size, value), with_digits_of(size, error))
 }
 
 fn digits(value: f64) -> String {
-    as_large_as(value.abs(), value)
+    with_digits_of(value.abs(), value)
 }
 
 /// Four digits or so of what is so large: two behind the point, three below ten, four below a tenth.
-fn as_large_as(size: f64, value: f64) -> String {
+fn with_digits_of(size: f64, value: f64) -> String {
     match size {
         _ if !value.is_finite() => "-".to_owned(),
         size if !size.is_finite() => digits(value),
@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_and_how_far_it_may_be_off_have_the_same_digits() {
-        let check = |value, off, expected: &str| assert_eq!(pair(value, off), expected);
+    fn a_value_and_its_error_have_the_same_digits() {
+        let check = |value, off, expected: &str| assert_eq!(value_and_error(value, off), expected);
         check(-0.7, 0.0878, "-0.700 ± 0.088");
         check(0.02, 0.204, "0.020 ± 0.204");
         check(82.314, 0.52, "82.31 ± 0.52");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_counted_to_what_all_reach_or_to_what_was_asked() {
+    fn rounds_are_counted_to_what_all_reach_or_to_the_given_target() {
         let runs = [run("a", 1, 0.83), run("b", 1, 0.97)];
         let worlds = worlds(&runs);
         let column = |target| {

@@ -2,7 +2,7 @@
 
 use ebb_record::Header;
 
-use crate::gather::{Judged, Presence, Run, Source};
+use crate::load::{Evaluation, Presence, Run, Source};
 
 /// A finished run of one round that ended with an accuracy.
 pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
@@ -11,8 +11,13 @@ pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
         "bytes_down": 1_000_000, "bytes_up": 1_000_000, "never_heard": 0,
         "answers": { "whole": 1, "partial": 0, "late": 0, "absent": 0, "refused": 0 },
     });
-    let judged =
-        Judged { round: 0, hours: 1.0, megabytes: 2.0, accuracy: Some(accuracy), loss: Some(1.0 - accuracy) };
+    let evaluation = Evaluation {
+        round: 0,
+        hours: 1.0,
+        megabytes: 2.0,
+        accuracy: Some(accuracy),
+        loss: Some(1.0 - accuracy),
+    };
     Run {
         source: Source { folder: "run".into(), method: method.to_owned(), world: String::new() },
         header: Header {
@@ -25,11 +30,11 @@ pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
         summary: serde_json::from_value(summary).unwrap(),
         finished: true,
         settings: format!("[run]\nseed = {seed}\n[local]\nrate = 0.1\nkind = \"{method}\"\n"),
-        judged: vec![judged],
-        asked: vec![1],
-        answered: vec![1],
+        evaluations: vec![evaluation],
+        selections: vec![1],
+        responses: vec![1],
         presence: Presence::default(),
         snapshots: Vec::new(),
-        friends: None,
+        similarities: None,
     }
 }

@@ -29,7 +29,7 @@ fn half() -> Probability {
 }
 
 /// Beyond it the law of newcomers is no longer drawn exactly.
-const MOST_ARRIVALS: f64 = 1e6;
+const MAX_ARRIVALS: f64 = 1e6;
 
 impl Churn {
     /// Reads the table, if it is there.
@@ -41,14 +41,14 @@ impl Churn {
         if table.lifetime.is_some_and(|lifetime| lifetime.get() < 1.0) {
             return Err(settings.error("lifetime", "less than a round; give at least 1"));
         }
-        if table.arrivals.get() > MOST_ARRIVALS {
-            return Err(settings.error("arrivals", format!("give at most {MOST_ARRIVALS}")));
+        if table.arrivals.get() > MAX_ARRIVALS {
+            return Err(settings.error("arrivals", format!("give at most {MAX_ARRIVALS}")));
         }
         Ok(Some(Churn { seed: settings.context().seed, table }))
     }
 
     /// Whether a client is in from the start.
-    fn starts_with(&self, client: ClientId, n_clients: usize) -> bool {
+    fn is_in_at_start(&self, client: ClientId, n_clients: usize) -> bool {
         (client.idx() as f64) < (self.table.from_start.get() * n_clients as f64).round()
     }
 
@@ -56,14 +56,14 @@ impl Churn {
     pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         if number == 0 {
             let all = (0..task.n_clients()).map(ClientId::new);
-            for client in all.filter(|client| self.starts_with(*client, task.n_clients())) {
+            for client in all.filter(|client| self.is_in_at_start(*client, task.n_clients())) {
                 census.enrol(client, task.samples(client), 0);
             }
             return;
         }
         if let Some(lifetime) = self.table.lifetime {
             let mut stream = Stream::of_round(self.seed, "departures", number);
-            let leaving = drawn(census.n_enrolled(), 1.0 / lifetime.get(), &mut stream);
+            let leaving = bernoulli_idxs(census.n_enrolled(), 1.0 / lifetime.get(), &mut stream);
             for idx in census.enrolled().at_ranks(&leaving) {
                 census.leave(ClientId::new(idx), number);
             }
@@ -80,11 +80,11 @@ impl Churn {
 }
 
 /// Each of the numbers below `count` with this chance, ascending: by the gaps between them.
-fn drawn(count: usize, chance: f64, stream: &mut Stream) -> Vec<usize> {
-    if chance >= 1.0 {
+fn bernoulli_idxs(count: usize, probability: f64, stream: &mut Stream) -> Vec<usize> {
+    if probability >= 1.0 {
         return (0..count).collect();
     }
-    let per_gap = libm::log1p(-chance);
+    let per_gap = libm::log1p(-probability);
     let (mut chosen, mut at) = (Vec::new(), 0.0);
     loop {
         at += (libm::log(1.0 - stream.uniform()) / per_gap).floor();
@@ -113,12 +113,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn poisson_numbers_have_mean_and_variance_alike() {
+    fn poisson_numbers_have_equal_mean_and_variance() {
         let mut stream = Stream::of_run(1, "t");
         for mean in [0.3, 4.0, 60.0] {
-            let drawn: Vec<f64> = (0..20_000).map(|_| poisson(mean, &mut stream) as f64).collect();
-            let average = drawn.iter().sum::<f64>() / 20_000.0;
-            let variance = drawn.iter().map(|one| (one - average).powi(2)).sum::<f64>() / 20_000.0;
+            let counts: Vec<f64> = (0..20_000).map(|_| poisson(mean, &mut stream) as f64).collect();
+            let average = counts.iter().sum::<f64>() / 20_000.0;
+            let variance = counts.iter().map(|one| (one - average).powi(2)).sum::<f64>() / 20_000.0;
             // Four standard errors of the mean, and of the variance, whose own variance is about 2 mean^2 + mean.
             assert!((average - mean).abs() < 4.0 * (mean / 20_000.0).sqrt(), "{average} for {mean}");
             let error = ((2.0 * mean * mean + mean) / 20_000.0).sqrt();
@@ -132,13 +132,13 @@ mod tests {
         let mut stream = Stream::of_run(2, "t");
         let mut counts = [0_u32; 10];
         for _ in 0..20_000 {
-            let chosen = drawn(10, 0.3, &mut stream);
+            let chosen = bernoulli_idxs(10, 0.3, &mut stream);
             assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]));
             chosen.into_iter().for_each(|at| counts[at] += 1);
         }
         // 6000 expected, standard deviation 65.
         assert!(counts.iter().all(|&count| count.abs_diff(6000) < 4 * 65), "{counts:?}");
-        assert_eq!(drawn(3, 1.0, &mut stream), [0, 1, 2]);
-        assert!(drawn(0, 0.5, &mut stream).is_empty());
+        assert_eq!(bernoulli_idxs(3, 1.0, &mut stream), [0, 1, 2]);
+        assert!(bernoulli_idxs(0, 0.5, &mut stream).is_empty());
     }
 }

@@ -20,22 +20,22 @@ pub(crate) struct Event {
 
 impl Event {
     /// One client, at the beginning of a round.
-    pub(crate) fn one(round: RoundNo, client: u32) -> Event {
+    pub(crate) fn single(round: RoundNo, client: u32) -> Event {
         Event { round, clients: vec![client], every: None }
     }
 
     /// Who, and in which round.
-    fn each(&self) -> impl Iterator<Item = (u32, RoundNo)> + '_ {
-        let apart = self.every.map_or(0, NonZeroU32::get);
-        let round = move |at: usize| self.round.saturating_add(apart.saturating_mul(at as u32));
+    fn per_client(&self) -> impl Iterator<Item = (u32, RoundNo)> + '_ {
+        let rounds_apart = self.every.map_or(0, NonZeroU32::get);
+        let round = move |at: usize| self.round.saturating_add(rounds_apart.saturating_mul(at as u32));
         self.clients.iter().enumerate().map(move |(at, &client)| (client, round(at)))
     }
 
     /// Whether this event, the one at a place of its list, can be by itself.
-    fn check(&self, way: Way, at: usize, settings: &Settings<'_>) -> Result<(), SettingsError> {
+    fn check(&self, change: Change, at: usize, settings: &Settings<'_>) -> Result<(), SettingsError> {
         let BuildContext { n_clients, n_rounds, .. } = settings.context();
-        let (list, verb) = (way.list(), way.verb());
-        let wrong = |message: String| Err(settings.error(&format!("{list}[{at}].clients"), message));
+        let (setting_key, verb) = (change.setting_key(), change.verb());
+        let wrong = |message: String| Err(settings.error(&format!("{setting_key}[{at}].clients"), message));
         if self.clients.is_empty() {
             return wrong("this names nobody; name clients, or leave it out".to_owned());
         }
@@ -49,34 +49,34 @@ impl Event {
         }
         // Nobody may know how long the run is.
         let Some(last) = n_rounds.checked_sub(1) else { return Ok(()) };
-        self.each().find(|&(_, round)| round > last).map_or(Ok(()), |(client, round)| {
+        self.per_client().find(|&(_, round)| round > last).map_or(Ok(()), |(client, round)| {
             let message = format!("client {client} {verb} in round {round}, but the last is round {last}");
             let remedy = "so it never happens; give an earlier round, or more to run.rounds";
-            Err(settings.error(&format!("{list}[{at}].round"), format!("{message}, {remedy}")))
+            Err(settings.error(&format!("{setting_key}[{at}].round"), format!("{message}, {remedy}")))
         })
     }
 }
 
 /// Which way a client goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
-    In,
-    Out,
+enum Change {
+    Arrival,
+    Departure,
 }
 
-impl Way {
+impl Change {
     /// The list that says so.
-    fn list(self) -> &'static str {
+    fn setting_key(self) -> &'static str {
         match self {
-            Way::In => "arrivals",
-            Way::Out => "departures",
+            Change::Arrival => "arrivals",
+            Change::Departure => "departures",
         }
     }
 
     fn verb(self) -> &'static str {
         match self {
-            Way::In => "arrives",
-            Way::Out => "leaves",
+            Change::Arrival => "arrives",
+            Change::Departure => "leaves",
         }
     }
 }
@@ -96,23 +96,23 @@ impl Membership {
         departures: Vec<Event>,
         settings: &Settings<'_>,
     ) -> Result<Membership, SettingsError> {
-        for (way, events) in [(Way::In, &arrivals), (Way::Out, &departures)] {
+        for (change, events) in [(Change::Arrival, &arrivals), (Change::Departure, &departures)] {
             for (at, event) in events.iter().enumerate() {
-                event.check(way, at, settings)?;
+                event.check(change, at, settings)?;
             }
         }
-        check_turns(&arrivals, &departures, settings)?;
+        check_alternation(&arrivals, &departures, settings)?;
         let newcomers = newcomers(&arrivals, &departures);
         Ok(Membership { arrivals, departures, newcomers })
     }
 
     /// What was recorded of all clients: nobody is in unless a record says so.
-    pub(crate) fn recorded(arrivals: Vec<Event>, departures: Vec<Event>, n_clients: usize) -> Membership {
+    pub(crate) fn from_record(arrivals: Vec<Event>, departures: Vec<Event>, n_clients: usize) -> Membership {
         Membership { arrivals, departures, newcomers: (0..n_clients as u32).collect() }
     }
 
     /// Whether everybody is in from beginning to end.
-    pub(crate) fn is_everybody(&self) -> bool {
+    pub(crate) fn is_static(&self) -> bool {
         self.arrivals.is_empty() && self.departures.is_empty() && self.newcomers.is_empty()
     }
 
@@ -134,41 +134,41 @@ impl Membership {
 }
 
 /// Whether every client comes and goes by turns, and not both in one round.
-fn check_turns(
+fn check_alternation(
     arrivals: &[Event],
     departures: &[Event],
     settings: &Settings<'_>,
 ) -> Result<(), SettingsError> {
-    let mut moves = Vec::new();
-    for (way, events) in [(Way::In, arrivals), (Way::Out, departures)] {
+    let mut changes = Vec::new();
+    for (change, events) in [(Change::Arrival, arrivals), (Change::Departure, departures)] {
         for (at, event) in events.iter().enumerate() {
-            moves.extend(event.each().map(|(client, round)| (client, round, way, at)));
+            changes.extend(event.per_client().map(|(client, round)| (client, round, change, at)));
         }
     }
-    moves.sort_unstable();
-    for pair in moves.windows(2) {
-        let [(before, since, from, by), (client, round, way, at)] = *pair else { continue };
-        if before != client || from != way && since != round {
+    changes.sort_unstable();
+    for pair in changes.windows(2) {
+        let [(before, since, from, by), (client, round, change, at)] = *pair else { continue };
+        if before != client || from != change && since != round {
             continue;
         }
-        let (by, verb) = (format!("{}[{by}]", from.list()), way.verb());
-        let why = match way {
-            _ if from != way => {
+        let (by, verb) = (format!("{}[{by}]", from.setting_key()), change.verb());
+        let reason = match change {
+            _ if from != change => {
                 format!("in which it {} by {by}; give another round to one of them", from.verb())
             }
-            Way::In => {
+            Change::Arrival => {
                 format!(
                     "but it is in since round {since} by {by}; let it leave between, or leave out one of them"
                 )
             }
-            Way::Out => {
+            Change::Departure => {
                 format!(
                     "but it is out since round {since} by {by}; let it arrive between, or leave out one of them"
                 )
             }
         };
-        let message = format!("client {client} {verb} in round {round}, {why}");
-        return Err(settings.error(&format!("{}[{at}].clients", way.list()), message));
+        let message = format!("client {client} {verb} in round {round}, {reason}");
+        return Err(settings.error(&format!("{}[{at}].clients", change.setting_key()), message));
     }
     Ok(())
 }
@@ -176,7 +176,7 @@ fn check_turns(
 fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
     let firsts = |events: &[Event]| {
         let mut first: BTreeMap<u32, RoundNo> = BTreeMap::new();
-        for (client, at) in events.iter().flat_map(Event::each) {
+        for (client, at) in events.iter().flat_map(Event::per_client) {
             let round = first.entry(client).or_insert(at);
             *round = at.min(*round);
         }
@@ -193,7 +193,7 @@ fn newcomers(arrivals: &[Event], departures: &[Event]) -> BTreeSet<u32> {
 }
 
 fn clients(events: &[Event], number: RoundNo) -> impl Iterator<Item = ClientId> + '_ {
-    let now = events.iter().flat_map(Event::each).filter(move |(_, round)| *round == number);
+    let now = events.iter().flat_map(Event::per_client).filter(move |(_, round)| *round == number);
     now.map(|(client, _)| ClientId::new(client as usize))
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn is_away(outages: &[Outage], number: RoundNo, client: ClientId) -> 
 }
 
 /// Takes out whoever is away in this round.
-pub(crate) fn take_out(outages: &[Outage], number: RoundNo, up: &mut Bits) {
+pub(crate) fn apply(outages: &[Outage], number: RoundNo, up: &mut Bits) {
     for outage in outages.iter().filter(|outage| (outage.from..outage.until).contains(&number)) {
         let n_known = up.len();
         let idxs = outage.clients.iter().map(|&client| client as usize);
@@ -60,7 +60,7 @@ mod tests {
         let away = |number| {
             let mut up = Bits::new(4);
             up.fill_words(|_| u64::MAX);
-            take_out(&outages, number, &mut up);
+            apply(&outages, number, &mut up);
             (0..4).filter(|&idx| !up.get(idx)).collect::<Vec<_>>()
         };
         let found: Vec<_> = (1..6).map(away).collect();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_outages_are_answered_with_the_remedy() {
+    fn wrong_outages_are_reported_with_the_remedy() {
         for (outage, expected) in [
             (
                 Outage { from: 3, until: 3, clients: vec![0] },
@@ -80,8 +80,8 @@ mod tests {
             ),
         ] {
             let tree = Tree::parse("[world]", "a.toml").unwrap();
-            let facts = BuildContext { seed: 1, n_clients: 5, n_rounds: 9 };
-            let error = check(&[outage], &tree.table("world", facts)).unwrap_err().to_string();
+            let context = BuildContext { seed: 1, n_clients: 5, n_rounds: 9 };
+            let error = check(&[outage], &tree.table("world", context)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

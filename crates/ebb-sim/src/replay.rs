@@ -21,7 +21,7 @@ struct Table {
     /// The folder of a run, or a file of its rounds, relative to the file in which this is written.
     record: String,
     #[serde(default)]
-    impute: Impute,
+    impute: ImputationRule,
     /// The checksum of the rounds, if it matters that they are still the same.
     crc32: Option<String>,
 }
@@ -29,7 +29,7 @@ struct Table {
 /// What is taken to come of asking a client that was up and was not asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Impute {
+enum ImputationRule {
     /// It answers as often as it did when it was asked, and its answers are like those.
     #[default]
     OwnRate,
@@ -39,12 +39,12 @@ enum Impute {
     Silent,
 }
 
-impl Impute {
+impl ImputationRule {
     fn name(self) -> &'static str {
         match self {
-            Impute::OwnRate => "own-rate",
-            Impute::Answers => "answers",
-            Impute::Silent => "silent",
+            ImputationRule::OwnRate => "own-rate",
+            ImputationRule::Answers => "answers",
+            ImputationRule::Silent => "silent",
         }
     }
 }
@@ -52,32 +52,32 @@ impl Impute {
 /// A run that is replayed.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    rounds: Vec<Played>,
-    impute: Impute,
+    rounds: Vec<RecordedRound>,
+    imputation: ImputationRule,
     seed: u64,
     /// What is known of each client, and of all together.
-    clients: Vec<History>,
-    fleet: History,
+    client_histories: Vec<RecordedResponses>,
+    fleet_history: RecordedResponses,
     bytes: Vec<u8>,
-    notes: Vec<String>,
+    remarks: Vec<String>,
 }
 
 /// What is known of a round.
 #[derive(Debug)]
-struct Played {
+struct RecordedRound {
     up: Bits,
     busy: Bits,
     /// Of everybody who was asked, unless it is a guess itself.
-    told: BTreeMap<ClientId, Told>,
-    n_asked: usize,
+    outcomes: BTreeMap<ClientId, RecordedOutcome>,
+    n_selected: usize,
     elapsed_s: f64,
 }
 
 /// What comes of asking a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Told {
+pub(crate) enum RecordedOutcome {
     /// It answers on time.
-    Answered(Answered),
+    OnTime(OnTimeUpdate),
     /// Its answer arrives in a later round.
     Late(RoundNo),
     /// Nothing that could be used.
@@ -86,7 +86,7 @@ pub(crate) enum Told {
 
 /// An answer on time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Answered {
+pub(crate) struct OnTimeUpdate {
     /// Steps, if not all that were asked for.
     pub(crate) steps: Option<NonZeroU32>,
     pub(crate) took_s: f64,
@@ -94,20 +94,20 @@ pub(crate) struct Answered {
 
 /// What came of asking a client that was up and free.
 #[derive(Clone, Debug, Default)]
-struct History {
-    n_asked: u32,
-    answers: Vec<Answered>,
+struct RecordedResponses {
+    n_selected: u32,
+    on_time_updates: Vec<OnTimeUpdate>,
 }
 
 /// A client's own rate counts as if it had been asked so many times more, with the outcomes of the whole fleet.
-const LIKE_THE_FLEET: f64 = 1.0;
+const FLEET_PSEUDO_OBSERVATIONS: f64 = 1.0;
 
 impl Replay {
     /// Reads what `[world.replay]` names, for a run of so many clients.
     pub(crate) fn read(world: &Settings<'_>) -> Result<(Replay, Membership), SettingsError> {
         let settings = world.inner("replay");
         let table: Table = settings.parse()?;
-        let path = find(&settings, &table.record);
+        let path = record_path(&settings, &table.record);
         let remedy = "give the folder of a run, or a file of its rounds";
         let recorded = RecordedRounds::read(&path)
             .map_err(|error| settings.error("record", format!("{error}; {remedy}")))?;
@@ -120,7 +120,7 @@ impl Replay {
             return Err(settings.error("crc32", message));
         }
         let n_clients = settings.context().n_clients;
-        check(&recorded.rows, n_clients)
+        check_rows(&recorded.rows, n_clients)
             .map_err(|message| settings.error("record", format!("{}: {message}", path.display())))?;
         // The record of the replay carries its own copy, so that it can be repeated from itself alone.
         settings.resolve("record", REPLAYED);
@@ -128,12 +128,12 @@ impl Replay {
         let data = settings.at_path("data").text("kind").map(str::to_owned);
         let membership = membership(&recorded.rows, n_clients);
         let mut replay = Replay::new(recorded, table.impute, settings.context().seed, n_clients);
-        if table.impute == Impute::OwnRate && replay.fleet.n_asked == 0 {
+        if table.impute == ImputationRule::OwnRate && replay.fleet_history.n_selected == 0 {
             let message = "nobody in this record was asked while it was up, so nobody has a rate; take \"answers\" or \"silent\"";
             return Err(settings.error("impute", message));
         }
         let n_rounds = replay.rounds.len();
-        replay.notes = vec![format!(
+        replay.remarks = vec![format!(
             "replays the participation of {n_rounds} recorded rounds; outcomes of clients that were up and not asked are guesses \
                  (impute = \"{}\"), clients that were down are taken to be silent",
             table.impute.name()
@@ -141,92 +141,114 @@ impl Replay {
         let proxy = |kind| {
             format!("proxy data: [data] kind = \"{kind}\" stands in for what the recorded clients held")
         };
-        replay.notes.extend(data.map(proxy));
+        replay.remarks.extend(data.map(proxy));
         Ok((replay, membership))
     }
 
-    fn new(recorded: RecordedRounds, impute: Impute, seed: u64, n_clients: usize) -> Replay {
-        let mut rounds: Vec<_> = recorded.rows.iter().map(|row| Played::of(row, n_clients)).collect();
+    fn new(recorded: RecordedRounds, imputation: ImputationRule, seed: u64, n_clients: usize) -> Replay {
+        let mut rounds: Vec<_> =
+            recorded.rows.iter().map(|row| RecordedRound::from_row(row, n_clients)).collect();
         for (row, number) in recorded.rows.iter().zip(0..) {
             for (&client, &base) in row.late.iter().zip(&row.late_base) {
-                let told = rounds.get_mut(base as usize).map(|round| &mut round.told);
+                let outcomes = rounds.get_mut(base as usize).map(|round| &mut round.outcomes);
                 // Where the answer to an earlier round was a guess, so is this.
-                if let Some(told) = told.and_then(|told| told.get_mut(&ClientId::new(client as usize))) {
-                    *told = Told::Late(number);
+                if let Some(outcome) =
+                    outcomes.and_then(|outcomes| outcomes.get_mut(&ClientId::new(client as usize)))
+                {
+                    *outcome = RecordedOutcome::Late(number);
                 }
             }
         }
-        let (mut clients, mut fleet) = (vec![History::default(); n_clients], History::default());
+        let (mut clients, mut fleet) =
+            (vec![RecordedResponses::default(); n_clients], RecordedResponses::default());
         for round in &rounds {
-            let free = |client: ClientId| round.up.get(client.idx()) && !round.busy.get(client.idx());
-            for (&client, told) in round.told.iter().filter(|(client, _)| free(**client)) {
+            let is_free = |client: ClientId| round.up.get(client.idx()) && !round.busy.get(client.idx());
+            for (&client, outcome) in round.outcomes.iter().filter(|(client, _)| is_free(**client)) {
                 for history in [&mut clients[client.idx()], &mut fleet] {
-                    history.n_asked += 1;
-                    if let Told::Answered(answer) = told {
-                        history.answers.push(*answer);
+                    history.n_selected += 1;
+                    if let RecordedOutcome::OnTime(update) = outcome {
+                        history.on_time_updates.push(*update);
                     }
                 }
             }
         }
-        Replay { rounds, impute, seed, clients, fleet, bytes: recorded.bytes, notes: Vec::new() }
+        Replay {
+            rounds,
+            imputation,
+            seed,
+            client_histories: clients,
+            fleet_history: fleet,
+            bytes: recorded.bytes,
+            remarks: Vec::new(),
+        }
     }
 
     /// What comes of asking a client that is busy or not, and whether that is a guess.
-    pub(crate) fn outcome(&self, number: RoundNo, client: ClientId, busy: bool) -> (Told, bool) {
+    pub(crate) fn outcome(
+        &self,
+        number: RoundNo,
+        client: ClientId,
+        is_busy: bool,
+    ) -> (RecordedOutcome, bool) {
         let idx = client.idx();
-        let Some(round) = self.rounds.get(number as usize) else { return (Told::Silent, false) };
-        let told = round.told.get(&client).copied();
-        match (told, busy, round.busy.get(idx)) {
+        let Some(round) = self.rounds.get(number as usize) else { return (RecordedOutcome::Silent, false) };
+        let recorded = round.outcomes.get(&client).copied();
+        match (recorded, is_busy, round.busy.get(idx)) {
             // At work for another round by the replay's own course.
-            (_, true, false) | (None, true, true) => (Told::Silent, false),
+            (_, true, false) | (None, true, true) => (RecordedOutcome::Silent, false),
             // That it was sent nothing says nothing of a client that is free.
-            (Some(Told::Silent), false, true) => self.unknown(number, client),
-            (Some(told), ..) => (told, false),
-            (None, false, _) => self.unknown(number, client),
+            (Some(RecordedOutcome::Silent), false, true) => self.unselected_outcome(number, client),
+            (Some(recorded), ..) => (recorded, false),
+            (None, false, _) => self.unselected_outcome(number, client),
         }
     }
 
     /// What comes of asking a client that was not asked.
-    fn unknown(&self, number: RoundNo, client: ClientId) -> (Told, bool) {
+    fn unselected_outcome(&self, number: RoundNo, client: ClientId) -> (RecordedOutcome, bool) {
         let up = self.rounds[number as usize].up.get(client.idx());
-        if up { (self.guess(number, client), true) } else { (Told::Silent, false) }
+        if up { (self.impute(number, client), true) } else { (RecordedOutcome::Silent, false) }
     }
 
-    fn guess(&self, number: RoundNo, client: ClientId) -> Told {
+    fn impute(&self, number: RoundNo, client: ClientId) -> RecordedOutcome {
         let mut stream = Stream::of_client_round(self.seed, "impute", number, client);
-        let answers = match self.impute {
-            Impute::OwnRate => stream.bernoulli(self.rate(client)),
-            Impute::Answers => true,
-            Impute::Silent => false,
+        let responds = match self.imputation {
+            ImputationRule::OwnRate => stream.bernoulli(self.response_rate(client)),
+            ImputationRule::Answers => true,
+            ImputationRule::Silent => false,
         };
-        if !answers {
-            return Told::Silent;
+        if !responds {
+            return RecordedOutcome::Silent;
         }
-        let own = &self.clients[client.idx()].answers;
-        let among = if own.is_empty() { &self.fleet.answers } else { own };
+        let own = &self.client_histories[client.idx()].on_time_updates;
+        let pool = if own.is_empty() { &self.fleet_history.on_time_updates } else { own };
         // Where nobody ever answered it takes as long as the round was open.
-        let whole = Answered { steps: None, took_s: self.rounds[number as usize].elapsed_s };
-        let like = if among.is_empty() { whole } else { among[stream.below(among.len())] };
-        match self.impute {
-            Impute::OwnRate => Told::Answered(like),
-            Impute::Answers | Impute::Silent => Told::Answered(Answered { steps: None, ..like }),
+        let whole = OnTimeUpdate { steps: None, took_s: self.rounds[number as usize].elapsed_s };
+        let sampled = if pool.is_empty() { whole } else { pool[stream.below(pool.len())] };
+        match self.imputation {
+            ImputationRule::OwnRate => RecordedOutcome::OnTime(sampled),
+            ImputationRule::Answers | ImputationRule::Silent => {
+                RecordedOutcome::OnTime(OnTimeUpdate { steps: None, ..sampled })
+            }
         }
     }
 
     /// How often a client that is up and free answers on time, as far as the record knows.
-    fn rate(&self, client: ClientId) -> f64 {
-        let share = |history: &History| history.answers.len() as f64 / f64::from(history.n_asked);
-        let own = &self.clients[client.idx()];
-        let n_answered = own.answers.len() as f64 + LIKE_THE_FLEET * share(&self.fleet);
-        n_answered / (f64::from(own.n_asked) + LIKE_THE_FLEET)
+    fn response_rate(&self, client: ClientId) -> f64 {
+        let share = |history: &RecordedResponses| {
+            history.on_time_updates.len() as f64 / f64::from(history.n_selected)
+        };
+        let own = &self.client_histories[client.idx()];
+        let n_on_time =
+            own.on_time_updates.len() as f64 + FLEET_PSEUDO_OBSERVATIONS * share(&self.fleet_history);
+        n_on_time / (f64::from(own.n_selected) + FLEET_PSEUDO_OBSERVATIONS)
     }
 
     /// How long a client takes, as far as the record knows.
-    pub(crate) fn usual_s(&self, client: ClientId) -> f64 {
-        let own = &self.clients[client.idx()].answers;
-        let among = if own.is_empty() { &self.fleet.answers } else { own };
-        let sum_s: f64 = among.iter().map(|answer| answer.took_s).sum();
-        if among.is_empty() { 0.0 } else { sum_s / among.len() as f64 }
+    pub(crate) fn mean_response_time_s(&self, client: ClientId) -> f64 {
+        let own = &self.client_histories[client.idx()].on_time_updates;
+        let pool = if own.is_empty() { &self.fleet_history.on_time_updates } else { own };
+        let sum_s: f64 = pool.iter().map(|update| update.took_s).sum();
+        if pool.is_empty() { 0.0 } else { sum_s / pool.len() as f64 }
     }
 
     /// Whether a client was busy when a round began.
@@ -235,15 +257,16 @@ impl Replay {
     }
 
     /// How long a round took in which just these were asked, if that is so.
-    pub(crate) fn elapsed_s(&self, number: RoundNo, orders: &[Assignment]) -> Option<f64> {
+    pub(crate) fn elapsed_s(&self, number: RoundNo, assignments: &[Assignment]) -> Option<f64> {
         let round = self.rounds.get(number as usize)?;
-        let same = orders.len() == round.n_asked && orders.len() == round.told.len();
-        (same && orders.iter().all(|order| round.told.contains_key(&order.client))).then_some(round.elapsed_s)
+        let same_number = assignments.len() == round.n_selected && assignments.len() == round.outcomes.len();
+        (same_number && assignments.iter().all(|assignment| round.outcomes.contains_key(&assignment.client)))
+            .then_some(round.elapsed_s)
     }
 
     /// The rule for what nobody saw.
-    pub(crate) fn rule(&self) -> &'static str {
-        self.impute.name()
+    pub(crate) fn imputation_rule(&self) -> &'static str {
+        self.imputation.name()
     }
 
     /// How many rounds were recorded.
@@ -257,8 +280,8 @@ impl Replay {
     }
 }
 
-impl Played {
-    fn of(row: &Row, n_clients: usize) -> Played {
+impl RecordedRound {
+    fn from_row(row: &Row, n_clients: usize) -> RecordedRound {
         let bits = |clients: Vec<u32>| {
             let mut bits = Bits::new(n_clients);
             clients.into_iter().for_each(|client| bits.set(client as usize, true));
@@ -266,25 +289,26 @@ impl Played {
         };
         let elapsed_s = if row.elapsed_s.is_finite() { row.elapsed_s } else { 0.0 };
         let id = |client: u32| ClientId::new(client as usize);
-        let asked = row.selected();
-        let n_asked = asked.len();
-        let mut told: BTreeMap<_, _> = asked.into_iter().map(|client| (id(client), Told::Silent)).collect();
+        let selected = row.selected();
+        let n_selected = selected.len();
+        let mut outcomes: BTreeMap<_, _> =
+            selected.into_iter().map(|client| (id(client), RecordedOutcome::Silent)).collect();
         let steps: BTreeMap<_, _> = row.partial().into_iter().zip(&row.partial_steps).collect();
         for (client, took_s) in row.on_time() {
             let steps = steps.get(&client).and_then(|&&steps| NonZeroU32::new(steps));
-            let answer = Answered { steps, took_s: took_s.unwrap_or(elapsed_s) };
-            told.insert(id(client), Told::Answered(answer));
+            let update = OnTimeUpdate { steps, took_s: took_s.unwrap_or(elapsed_s) };
+            outcomes.insert(id(client), RecordedOutcome::OnTime(update));
         }
         // Guesses of an earlier replay are not known any better now.
         row.imputed.iter().for_each(|&client| {
-            told.remove(&id(client));
+            outcomes.remove(&id(client));
         });
-        Played { up: bits(row.up()), busy: bits(row.busy()), told, n_asked, elapsed_s }
+        RecordedRound { up: bits(row.up()), busy: bits(row.busy()), outcomes, n_selected, elapsed_s }
     }
 }
 
 /// Where a record is: relative to the file in which that is written, and to the current folder where it is typed.
-fn find(settings: &Settings<'_>, record: &str) -> PathBuf {
+fn record_path(settings: &Settings<'_>, record: &str) -> PathBuf {
     match settings.error("record", "").origin {
         Some(Origin::File { file, .. }) => {
             Path::new(&file).parent().map_or_else(PathBuf::new, Path::to_path_buf).join(record)
@@ -294,7 +318,7 @@ fn find(settings: &Settings<'_>, record: &str) -> PathBuf {
 }
 
 /// Whether a run of so many clients can be told by these rows.
-fn check(rows: &[Row], n_clients: usize) -> Result<(), String> {
+fn check_rows(rows: &[Row], n_clients: usize) -> Result<(), String> {
     if rows.is_empty() {
         return Err("no round is recorded yet; give a run that has some".to_owned());
     }
@@ -320,20 +344,20 @@ fn check(rows: &[Row], n_clients: usize) -> Result<(), String> {
 fn membership(rows: &[Row], n_clients: usize) -> Membership {
     let events = |of: fn(&Row) -> &Vec<[u32; 2]>| {
         let each = |row: &Row| {
-            let (number, stretches) = (row.round, of(row).clone());
-            let clients = stretches.into_iter().flat_map(|[first, last]| first..=last);
-            clients.map(move |client| Event::one(number, client)).collect::<Vec<_>>()
+            let (number, id_ranges) = (row.round, of(row).clone());
+            let clients = id_ranges.into_iter().flat_map(|[first, last]| first..=last);
+            clients.map(move |client| Event::single(number, client)).collect::<Vec<_>>()
         };
         rows.iter().flat_map(each).collect()
     };
-    Membership::recorded(events(|row| &row.joined), events(|row| &row.left), n_clients)
+    Membership::from_record(events(|row| &row.joined), events(|row| &row.left), n_clients)
 }
 
 /// Who was up, by the record.
-pub(crate) struct WasUp(pub(crate) Arc<Replay>);
+pub(crate) struct RecordedAvailability(pub(crate) Arc<Replay>);
 
-impl Availability for WasUp {
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+impl Availability for RecordedAvailability {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         up.clear();
         if let Some(round) = self.0.rounds.get(number as usize) {
             let known = round.up.iter().filter(|&idx| idx < up.len());
@@ -341,12 +365,12 @@ impl Availability for WasUp {
         }
     }
 
-    fn notes(&self) -> &[String] {
-        &self.0.notes
+    fn remarks(&self) -> &[String] {
+        &self.0.remarks
     }
 }
 
-stateless!(WasUp);
+stateless!(RecordedAvailability);
 
 #[cfg(test)]
 mod tests {
@@ -388,9 +412,10 @@ mod tests {
         let file = folder.path().join("world.toml").display().to_string();
         let text = format!("[world.replay]\nrecord = \"a.jsonl\"\n{settings}");
         let tree = Tree::parse(&text, &file).unwrap();
-        let facts = BuildContext { seed, n_clients, n_rounds: 0 };
-        let told = |error: SettingsError| error.to_string().replace(folder.path().to_str().unwrap(), "at");
-        Replay::read(&tree.table("world", facts)).map(|(replay, _)| replay).map_err(told)
+        let context = BuildContext { seed, n_clients, n_rounds: 0 };
+        let without_folder =
+            |error: SettingsError| error.to_string().replace(folder.path().to_str().unwrap(), "at");
+        Replay::read(&tree.table("world", context)).map(|(replay, _)| replay).map_err(without_folder)
     }
 
     fn replay(rounds: &[&str], settings: &str) -> Replay {
@@ -401,8 +426,8 @@ mod tests {
         ClientId::new(idx)
     }
 
-    fn answered(steps: u32, took_s: f64) -> Told {
-        Told::Answered(Answered { steps: NonZeroU32::new(steps), took_s })
+    fn on_time(steps: u32, took_s: f64) -> RecordedOutcome {
+        RecordedOutcome::OnTime(OnTimeUpdate { steps: NonZeroU32::new(steps), took_s })
     }
 
     #[test]
@@ -413,59 +438,59 @@ mod tests {
             "up=0,1,2,3 late=2 late_base=1 asked=0 whole=0",
         ];
         let replay = replay(&rounds, "impute = \"silent\"");
-        let check = |number, idx, busy, told, imputed| {
-            assert_eq!(replay.outcome(number, client(idx), busy), (told, imputed), "{idx} in {number}");
+        let check = |number, idx, busy, outcome, imputed| {
+            assert_eq!(replay.outcome(number, client(idx), busy), (outcome, imputed), "{idx} in {number}");
         };
-        check(0, 0, false, answered(0, 1.5), false);
-        check(0, 1, false, answered(4, 2.5), false);
-        check(0, 2, false, Told::Silent, true);
+        check(0, 0, false, on_time(0, 1.5), false);
+        check(0, 1, false, on_time(4, 2.5), false);
+        check(0, 2, false, RecordedOutcome::Silent, true);
         // Down, and asked all the same.
-        check(0, 3, false, Told::Silent, false);
+        check(0, 3, false, RecordedOutcome::Silent, false);
         // Down, and not asked: taken to be silent, which is no guess of the rule's.
         let down = super::tests::replay(&["up=0 asked=0 whole=0"], "impute = \"answers\"");
-        assert_eq!(down.outcome(0, client(1), false), (Told::Silent, false));
-        check(1, 2, false, Told::Late(2), false);
+        assert_eq!(down.outcome(0, client(1), false), (RecordedOutcome::Silent, false));
+        check(1, 2, false, RecordedOutcome::Late(2), false);
         // It was busy then and was sent nothing. Now it may be free, or busy as it was then, or by another job.
-        check(1, 3, false, Told::Silent, true);
-        check(1, 3, true, Told::Silent, false);
-        check(1, 2, true, Told::Silent, false);
+        check(1, 3, false, RecordedOutcome::Silent, true);
+        check(1, 3, true, RecordedOutcome::Silent, false);
+        check(1, 2, true, RecordedOutcome::Silent, false);
         // Nobody knows when it answered, but it was before the round was over.
-        check(2, 0, false, answered(0, 9.0), false);
+        check(2, 0, false, on_time(0, 9.0), false);
         // There was no such round.
-        check(3, 0, false, Told::Silent, false);
+        check(3, 0, false, RecordedOutcome::Silent, false);
     }
 
     #[test]
-    fn guesses_of_an_earlier_replay_are_not_known() {
+    fn imputed_outcomes_of_an_earlier_replay_are_not_known() {
         let known = "up=0,1 asked=0,1 whole=0,1 took_s=1,2";
         let replay = replay(&[known], "impute = \"silent\"");
-        assert_eq!(replay.outcome(0, client(1), false), (answered(0, 2.0), false));
+        assert_eq!(replay.outcome(0, client(1), false), (on_time(0, 2.0), false));
         let line =
             line(0, known).replace("\"refused\"", "\"imputed_by\":\"answers\",\"imputed\":[1],\"refused\"");
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.jsonl"), line).unwrap();
         let recorded = RecordedRounds::read(&folder.path().join("a.jsonl")).unwrap();
-        let replay = Replay::new(recorded, Impute::Silent, 1, 4);
-        assert_eq!(replay.outcome(0, client(1), false), (Told::Silent, true));
-        assert_eq!(replay.outcome(0, client(0), false), (answered(0, 1.0), false));
+        let replay = Replay::new(recorded, ImputationRule::Silent, 1, 4);
+        assert_eq!(replay.outcome(0, client(1), false), (RecordedOutcome::Silent, true));
+        assert_eq!(replay.outcome(0, client(0), false), (on_time(0, 1.0), false));
     }
 
     #[test]
-    fn a_client_has_its_own_rate_and_a_little_of_the_fleets() {
+    fn a_client_has_its_own_response_rate_and_a_little_of_the_fleets() {
         let rounds = ["up=0,1,2,3 asked=0,1 whole=0 absent=1", "up=0,1,2,3 asked=0,1 whole=0 absent=1"];
         let replay = replay(&rounds, "");
-        let rates: Vec<_> = (0..4).map(|idx| replay.rate(client(idx))).collect();
+        let rates: Vec<_> = (0..4).map(|idx| replay.response_rate(client(idx))).collect();
         // 2 of 2, 0 of 2, and 2 of 4 of all, which counts once.
         assert_eq!(rates, [2.5 / 3.0, 0.5 / 3.0, 0.5, 0.5]);
         // Who was down, or busy, says nothing of those that are up and free.
         let rounds = ["up=1,2,3 busy=1 asked=0,1,2 whole=2 absent=0,1"];
         let replay = super::tests::replay(&rounds, "");
-        assert_eq!(replay.rate(client(2)), 1.0);
-        assert_eq!((replay.rate(client(0)), replay.rate(client(1))), (1.0, 1.0));
+        assert_eq!(replay.response_rate(client(2)), 1.0);
+        assert_eq!((replay.response_rate(client(0)), replay.response_rate(client(1))), (1.0, 1.0));
     }
 
     #[test]
-    fn guesses_come_as_often_as_the_rate_and_are_like_the_clients_own() {
+    fn imputed_updates_come_as_often_as_the_response_rate_and_are_like_the_clients_own() {
         let first = ["up=0,1,2,3 asked=0,1 whole=0 partial=1 partial_steps=3 took_s=1,2"; 3];
         let second = ["up=0,1,2,3 asked=0,1 whole=0 absent=1 took_s=1"; 1];
         let third = ["up=0,1,2,3 asked=2 absent=2"; 2000];
@@ -473,21 +498,21 @@ mod tests {
         let play = |seed, impute: &str| {
             let replay = read(&rounds, &format!("impute = \"{impute}\""), seed, 4).unwrap();
             let outcome = |number| {
-                let (told, imputed) = replay.outcome(number, client(1), false);
+                let (outcome, imputed) = replay.outcome(number, client(1), false);
                 assert!(imputed);
-                told
+                outcome
             };
             (4..2004).map(outcome).collect::<Vec<_>>()
         };
         let own = play(1, "own-rate");
-        assert!(own.iter().all(|told| *told == Told::Silent || *told == answered(3, 2.0)));
-        let n_answered = own.iter().filter(|told| **told != Told::Silent).count() as f64;
+        assert!(own.iter().all(|outcome| *outcome == RecordedOutcome::Silent || *outcome == on_time(3, 2.0)));
+        let n_on_time = own.iter().filter(|outcome| **outcome != RecordedOutcome::Silent).count() as f64;
         // 3 of 4, and 7 of 2008 of all, which counts once: 0.6 within three deviations of 2000 draws.
         let rate = (3.0 + 7.0 / 2008.0) / 5.0;
-        assert!((n_answered / 2000.0 - rate).abs() < 3.0 * (rate * (1.0 - rate) / 2000.0_f64).sqrt());
+        assert!((n_on_time / 2000.0 - rate).abs() < 3.0 * (rate * (1.0 - rate) / 2000.0_f64).sqrt());
         assert!(own == play(1, "own-rate") && own != play(2, "own-rate"));
-        assert!(play(1, "answers").iter().all(|told| *told == answered(0, 2.0)));
-        assert!(play(1, "silent").iter().all(|told| *told == Told::Silent));
+        assert!(play(1, "answers").iter().all(|outcome| *outcome == on_time(0, 2.0)));
+        assert!(play(1, "silent").iter().all(|outcome| *outcome == RecordedOutcome::Silent));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::availability::Availability;
 
 /// One client's answer in a scripted round: `3`, or `{ client = 3, steps = 1, late = 2, sends = "nan" }`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Reply {
+pub struct ScriptedUpdate {
     client: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<NonZeroU32>,
@@ -36,10 +36,10 @@ pub enum Sends {
     Short,
 }
 
-impl Reply {
+impl ScriptedUpdate {
     /// A whole, honest answer in time.
-    pub(crate) fn whole(client: ClientId) -> Reply {
-        Reply { client: client.number(), steps: None, late: 0, sends: Sends::Update }
+    pub(crate) fn whole(client: ClientId) -> ScriptedUpdate {
+        ScriptedUpdate { client: client.number(), steps: None, late: 0, sends: Sends::Update }
     }
 
     /// How many steps the client does, if fewer than asked.
@@ -48,12 +48,12 @@ impl Reply {
     }
 
     /// How many rounds later the answer arrives.
-    pub(crate) fn late(&self) -> u32 {
+    pub(crate) fn rounds_late(&self) -> u32 {
         self.late
     }
 
     /// Does to the update what the script says.
-    pub(crate) fn garble(&self, update: &mut Update) {
+    pub(crate) fn corrupt(&self, update: &mut Update) {
         let model = &mut update.delta.model;
         match (self.sends, model.last_mut()) {
             (Sends::Nan, Some(last)) => *last = f32::NAN,
@@ -66,7 +66,7 @@ impl Reply {
     }
 }
 
-impl<'de> Deserialize<'de> for Reply {
+impl<'de> Deserialize<'de> for ScriptedUpdate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -80,19 +80,19 @@ impl<'de> Deserialize<'de> for Reply {
         }
         struct NumberOrTable;
         impl<'de> Visitor<'de> for NumberOrTable {
-            type Value = Reply;
+            type Value = ScriptedUpdate;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a client's number, or a table such as { client = 3, steps = 1 }")
             }
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Reply, E> {
+            fn visit_i64<E: Error>(self, number: i64) -> Result<ScriptedUpdate, E> {
                 let client =
                     u32::try_from(number).map_err(|_| E::custom("a client's number is not negative"))?;
-                Ok(Reply { client, steps: None, late: 0, sends: Sends::Update })
+                Ok(ScriptedUpdate { client, steps: None, late: 0, sends: Sends::Update })
             }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Reply, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ScriptedUpdate, A::Error> {
                 let Table { client, steps, late, sends } =
                     Table::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Reply { client, steps, late, sends })
+                Ok(ScriptedUpdate { client, steps, late, sends })
             }
         }
         deserializer.deserialize_any(NumberOrTable)
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Reply {
 /// What happens after the last scripted round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum After {
+pub(crate) enum AfterScript {
     /// Everybody answers.
     #[default]
     Everyone,
@@ -115,48 +115,48 @@ pub(crate) enum After {
 /// The whole script.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    rounds: Vec<Vec<Reply>>,
-    after: After,
+    rounds: Vec<Vec<ScriptedUpdate>>,
+    after_end: AfterScript,
 }
 
 impl Script {
     pub(crate) fn new(
-        rounds: Vec<Vec<Reply>>,
-        after: After,
+        rounds: Vec<Vec<ScriptedUpdate>>,
+        after_end: AfterScript,
         settings: &Settings<'_>,
     ) -> Result<Script, SettingsError> {
         let n_clients = settings.context().n_clients;
-        for (number, replies) in rounds.iter().enumerate() {
-            for (at, reply) in replies.iter().enumerate() {
+        for (number, updates) in rounds.iter().enumerate() {
+            for (at, update) in updates.iter().enumerate() {
                 let wrong =
                     |message: String| Err(settings.error(&format!("script[{number}][{at}]"), message));
-                if reply.client as usize >= n_clients {
+                if update.client as usize >= n_clients {
                     let last = n_clients.saturating_sub(1);
-                    return wrong(format!("there is no client {}; they are 0 to {last}", reply.client));
+                    return wrong(format!("there is no client {}; they are 0 to {last}", update.client));
                 }
-                if reply.late > MAX_STALENESS_ROUNDS {
+                if update.late > MAX_STALENESS_ROUNDS {
                     return wrong(format!("an answer can be at most {MAX_STALENESS_ROUNDS} rounds late"));
                 }
-                if replies[..at].iter().any(|earlier| earlier.client == reply.client) {
-                    return wrong(format!("client {} answers twice in round {number}", reply.client));
+                if updates[..at].iter().any(|other| other.client == update.client) {
+                    return wrong(format!("client {} answers twice in round {number}", update.client));
                 }
             }
         }
-        Ok(Script { rounds, after })
+        Ok(Script { rounds, after_end })
     }
 
     /// What a client answers in a round; `None`: nothing.
-    pub(crate) fn reply(&self, number: RoundNo, client: ClientId) -> Option<Reply> {
+    pub(crate) fn response(&self, number: RoundNo, client: ClientId) -> Option<ScriptedUpdate> {
         match self.round(number) {
-            Some(replies) => replies.iter().find(|reply| reply.client == client.number()).cloned(),
-            None => (self.after == After::Everyone).then(|| Reply::whole(client)),
+            Some(updates) => updates.iter().find(|update| update.client == client.number()).cloned(),
+            None => (self.after_end == AfterScript::Everyone).then(|| ScriptedUpdate::whole(client)),
         }
     }
 
-    fn round(&self, number: RoundNo) -> Option<&[Reply]> {
+    fn round(&self, number: RoundNo) -> Option<&[ScriptedUpdate]> {
         let number = number as usize;
-        let number = match self.after {
-            After::Repeat if !self.rounds.is_empty() => number % self.rounds.len(),
+        let number = match self.after_end {
+            AfterScript::Repeat if !self.rounds.is_empty() => number % self.rounds.len(),
             _ => number,
         };
         self.rounds.get(number).map(Vec::as_slice)
@@ -164,14 +164,14 @@ impl Script {
 }
 
 impl Availability for Script {
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         match self.round(number) {
-            None if self.after == After::Everyone => up.fill_words(|_| u64::MAX),
+            None if self.after_end == AfterScript::Everyone => up.fill_words(|_| u64::MAX),
             None => up.clear(),
-            Some(replies) => {
+            Some(updates) => {
                 up.clear();
                 // A client that has not joined yet has no bit and is not up.
-                let known = replies.iter().map(|reply| reply.client as usize).filter(|&idx| idx < up.len());
+                let known = updates.iter().map(|update| update.client as usize).filter(|&idx| idx < up.len());
                 known.collect::<Vec<_>>().into_iter().for_each(|idx| up.set(idx, true));
             }
         }

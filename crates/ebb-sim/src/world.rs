@@ -11,17 +11,17 @@ use crate::availability::{self, Availability};
 use crate::churn::Churn;
 use crate::link::constant::Constant;
 use crate::link::{self, Link};
-use crate::members;
 use crate::membership::{Event, Membership};
+use crate::membership_file;
 use crate::outage::{self, Outage};
-use crate::replay::{Replay, WasUp};
-use crate::script::{After, Reply, Script};
+use crate::replay::{RecordedAvailability, Replay};
+use crate::script::{AfterScript, Script, ScriptedUpdate};
 use crate::speed::Speed;
 use crate::work::complete::Complete;
-use crate::work::{self, WorkLaw};
+use crate::work::{self, CompletionModel};
 
 /// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
-pub const PARTS: [(&str, &str, &str); 7] = [
+pub const COMPONENTS: [(&str, &str, &str); 7] = [
     (
         "script",
         "a table of who answers what in which round, with how many steps: for pencil and paper",
@@ -67,7 +67,7 @@ pub struct World {
     pub(crate) membership: Membership,
     pub(crate) churn: Option<Churn>,
     pub(crate) outages: Vec<Outage>,
-    pub(crate) work: Box<dyn WorkLaw>,
+    pub(crate) work: Box<dyn CompletionModel>,
     pub(crate) link: Box<dyn Link>,
     pub(crate) speed: Speed,
     pub(crate) deadline_s: f64,
@@ -76,13 +76,13 @@ pub struct World {
     pub(crate) after_deadline: AfterDeadline,
 }
 
-const AN_HOUR_S: f64 = 3600.0;
+const HOUR_S: f64 = 3600.0;
 
 /// Thirty years; beyond it virtual time would lose its seconds.
-pub(crate) const MOST_S: f64 = 1e9;
+pub(crate) const MAX_TIME_S: f64 = 1e9;
 
 /// One client in a thousand is then e^31 times slower than ordinary.
-const MOST_SPREAD: f64 = 10.0;
+const MAX_LOG_STD: f64 = 10.0;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,8 +109,8 @@ struct Table {
     outages: Vec<Outage>,
     /// A file of who was in from when until when, instead.
     members: Option<String>,
-    script: Option<Vec<Vec<Reply>>>,
-    after_script: Option<After>,
+    script: Option<Vec<Vec<ScriptedUpdate>>>,
+    after_script: Option<AfterScript>,
 }
 
 /// The same where a record says who was there and what came of it.
@@ -161,21 +161,21 @@ fn patience_s(
     patience_s: Option<Positive>,
 ) -> Result<f64, SettingsError> {
     for (key, value_s) in [("deadline_s", deadline_s), ("patience_s", patience_s)] {
-        value_s.map_or(Ok(()), |value_s| check_seconds(settings, key, value_s.get()))?;
+        value_s.map_or(Ok(()), |value_s| check_duration(settings, key, value_s.get()))?;
     }
     match (deadline_s.map(Positive::get), patience_s.map(Positive::get)) {
         (Some(deadline_s), Some(patience_s)) if patience_s < deadline_s => {
             Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"))
         }
         (_, Some(patience_s)) => Ok(patience_s),
-        (deadline_s, None) => Ok(deadline_s.map_or(AN_HOUR_S, |deadline_s| deadline_s.max(AN_HOUR_S))),
+        (deadline_s, None) => Ok(deadline_s.map_or(HOUR_S, |deadline_s| deadline_s.max(HOUR_S))),
     }
 }
 
 /// Whether so many seconds, which stand under this key, can be.
-pub(crate) fn check_seconds(settings: &Settings<'_>, key: &str, value_s: f64) -> Result<(), SettingsError> {
-    if value_s > MOST_S {
-        return Err(settings.error(key, format!("more than {MOST_S} seconds; give less")));
+pub(crate) fn check_duration(settings: &Settings<'_>, key: &str, value_s: f64) -> Result<(), SettingsError> {
+    if value_s > MAX_TIME_S {
+        return Err(settings.error(key, format!("more than {MAX_TIME_S} seconds; give less")));
     }
     Ok(())
 }
@@ -184,10 +184,10 @@ impl World {
     /// Reads the `[world]` table, for the clients of this data.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<World, SettingsError> {
         if settings.inner("replay").is_written() {
-            return World::of_record(settings);
+            return World::from_record(settings);
         }
         let table: Table = settings.parse_without(&["availability", "work", "churn", "link"])?;
-        let inner = settings.inner("availability");
+        let subtable = settings.inner("availability");
         let script = match &table.script {
             None => {
                 if table.after_script.is_some() {
@@ -195,7 +195,7 @@ impl World {
                 }
                 None
             }
-            Some(_) if inner.is_written() => {
+            Some(_) if subtable.is_written() => {
                 return Err(
                     settings.error("script", "a script says who is up; leave out [world.availability]")
                 );
@@ -206,12 +206,12 @@ impl World {
         };
         let mut availability: Box<dyn Availability> = match &script {
             Some(script) => Box::new(script.clone()),
-            None => build(availability::ALL, &inner, Some("always"))?,
+            None => build(availability::ALL, &subtable, Some("always"))?,
         };
-        availability.meet(task)?;
+        availability.prepare(task)?;
         let churn = Churn::build(&settings.inner("churn"))?;
-        let scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
-        if churn.is_some() && scheduled {
+        let is_scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
+        if churn.is_some() && is_scheduled {
             return Err(
                 settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
             );
@@ -219,29 +219,29 @@ impl World {
         if churn.is_some() && table.members.is_some() {
             return Err(settings.error("members", "[world.churn] says who is in; leave out one of them"));
         }
-        if scheduled && table.members.is_some() {
+        if is_scheduled && table.members.is_some() {
             return Err(
                 settings.error("members", "arrivals and departures are scheduled; leave out one of them")
             );
         }
         outage::check(&table.outages, settings)?;
         let work = build(work::ALL, &settings.inner("work"), Some("complete"))?;
-        let inner = settings.inner("link");
+        let subtable = settings.inner("link");
         let link: Box<dyn Link> = match table.upload_s {
-            Some(_) if inner.is_written() => {
+            Some(_) if subtable.is_written() => {
                 let message = "[world.link] says how long sending takes; leave out one of them";
                 return Err(settings.error("upload_s", message));
             }
             Some(upload_s) => Box::new(Constant::new(settings, upload_s)?),
-            None if inner.is_written() => build(link::ALL, &inner, Some("constant"))?,
+            None if subtable.is_written() => build(link::ALL, &subtable, Some("constant"))?,
             None => {
                 settings.resolve("upload_s", 1.0);
                 Box::new(Constant { upload_s: 1.0 })
             }
         };
-        check_seconds(settings, "step_s", table.step_s.get())?;
-        if table.speed_spread.get() > MOST_SPREAD {
-            return Err(settings.error("speed_spread", format!("give at most {MOST_SPREAD}")));
+        check_duration(settings, "step_s", table.step_s.get())?;
+        if table.speed_spread.get() > MAX_LOG_STD {
+            return Err(settings.error("speed_spread", format!("give at most {MAX_LOG_STD}")));
         }
         let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
         // What even an empty answer takes.
@@ -267,7 +267,7 @@ impl World {
             script,
             replay: None,
             membership: match &table.members {
-                Some(file) => members::read(settings, "members", file)?,
+                Some(file) => membership_file::read(settings, "members", file)?,
                 None => Membership::new(table.arrivals, table.departures, settings)?,
             },
             churn,
@@ -277,7 +277,7 @@ impl World {
             speed: Speed {
                 seed: settings.context().seed,
                 step_s: table.step_s.get(),
-                spread: table.speed_spread.get(),
+                log_std: table.speed_spread.get(),
             },
             deadline_s,
             patience_s,
@@ -287,13 +287,13 @@ impl World {
     }
 
     /// The world that a record tells of.
-    fn of_record(settings: &Settings<'_>) -> Result<World, SettingsError> {
+    fn from_record(settings: &Settings<'_>) -> Result<World, SettingsError> {
         let table: ReplayTable = settings.parse_without(&["replay"])?;
         let patience_s = patience_s(settings, table.deadline_s, table.patience_s)?;
         let (replay, membership) = Replay::read(settings)?;
         let replay = Arc::new(replay);
         Ok(World {
-            availability: Box::new(WasUp(Arc::clone(&replay))),
+            availability: Box::new(RecordedAvailability(Arc::clone(&replay))),
             script: None,
             replay: Some(replay),
             membership,
@@ -301,7 +301,7 @@ impl World {
             outages: Vec::new(),
             work: Box::new(Complete {}),
             link: Box::new(Constant { upload_s: 0.0 }),
-            speed: Speed { seed: settings.context().seed, step_s: 0.0, spread: 0.0 },
+            speed: Speed { seed: settings.context().seed, step_s: 0.0, log_std: 0.0 },
             deadline_s: table.deadline_s.map_or(f64::INFINITY, Positive::get),
             patience_s,
             when_waited_for: WhenWaitedFor::Never,
@@ -310,7 +310,7 @@ impl World {
     }
 
     /// The rounds of the run that is replayed, one JSON object a line, if this is a replay.
-    pub fn replayed(&self) -> Option<&[u8]> {
+    pub fn replayed_rounds(&self) -> Option<&[u8]> {
         self.replay.as_ref().map(|replay| replay.bytes())
     }
 
@@ -320,14 +320,14 @@ impl World {
     }
 
     /// Takes the roll of a round: who joined, who left, who is up.
-    pub(crate) fn take_roll(&mut self, number: RoundNo, task: &dyn Task, census: &mut Census) {
+    pub(crate) fn roll_call(&mut self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         match &self.churn {
             None => self.membership.apply(number, task, census),
             Some(churn) => churn.apply(number, task, census),
         }
         census.set_up(|enrolled, up| {
-            self.availability.write(number, enrolled, up);
-            outage::take_out(&self.outages, number, up);
+            self.availability.mark_up(number, enrolled, up);
+            outage::apply(&self.outages, number, up);
         });
     }
 
@@ -338,19 +338,23 @@ impl World {
 
     /// The true chance of each of so many clients to be there when it is asked; empty where there is none that is always the
     /// same. Only an oracle knows.
-    pub fn oracle_chances(&self, n_clients: usize) -> Vec<f64> {
-        let chance = |idx| {
+    pub fn oracle_probabilities(&self, n_clients: usize) -> Vec<f64> {
+        let probability = |idx| {
             let client = ClientId::new(idx);
-            Some(self.availability.oracle_chance(client)? * self.work.oracle_success(client)?)
+            Some(
+                self.availability.oracle_probability(client)?
+                    * self.work.oracle_success_probability(client)?,
+            )
         };
-        let everybody = self.churn.is_none() && self.membership.is_everybody();
-        let always = self.outages.is_empty() && (everybody || !self.availability.goes_by_enrolled());
-        if always { (0..n_clients).map_while(chance).collect() } else { Vec::new() }
+        let is_everybody = self.churn.is_none() && self.membership.is_static();
+        let is_constant =
+            self.outages.is_empty() && (is_everybody || !self.availability.depends_on_enrolled());
+        if is_constant { (0..n_clients).map_while(probability).collect() } else { Vec::new() }
     }
 
     /// What the user should know of it, a line each: say, what of a recording was not taken as it is.
-    pub fn notes(&self) -> &[String] {
-        self.availability.notes()
+    pub fn remarks(&self) -> &[String] {
+        self.availability.remarks()
     }
 
     /// When a round closes, in seconds; infinite if there is no deadline.

@@ -13,29 +13,29 @@ use ebb_train::backend::Threads;
 use ebb_train::data;
 
 /// Ten steps, fewer by one for each time the client remembers having trained.
-struct Counting;
+struct CountingRule;
 
-impl LocalRule for Counting {
+impl LocalRule for CountingRule {
     fn plan(&self, _tick: u32) -> (f32, Work) {
         (0.1, Work { amount: Amount::Steps(NonZeroU32::new(10).unwrap()), batch: None })
     }
     fn run(&self, _job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let count = memory.side_vectors.get("count").map_or(0.0, |count| count[0]);
+        let n_trained = memory.side_vectors.get("count").map_or(0.0, |count| count[0]);
         run.steps(
-            run.steps_requested() - count as u32,
+            run.steps_requested() - n_trained as u32,
             &StepRule { learning_rate: 0.1, ..StepRule::default() },
         );
         let mut parcel = Parcel::default();
-        parcel.side_vectors.insert("count".into(), vec![count + 1.0]);
+        parcel.side_vectors.insert("count".into(), vec![n_trained + 1.0]);
         Some(parcel)
     }
 }
 
 /// Keeps what it is offered.
 #[derive(Default)]
-struct Basket(Vec<(usize, Update)>);
+struct CollectedUpdates(Vec<(usize, Update)>);
 
-impl UpdateSink for Basket {
+impl UpdateSink for CollectedUpdates {
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError> {
         self.0.push((client.idx(), update));
         Ok(())
@@ -43,37 +43,38 @@ impl UpdateSink for Basket {
 }
 
 /// A fleet and the census it reports to.
-struct Trial {
+struct TestFleet {
     fleet: SimFleet,
     census: Census,
 }
 
-fn fleet(world: &str) -> Trial {
+fn fleet(world: &str) -> TestFleet {
     try_fleet(world).unwrap()
 }
 
-fn try_fleet(world: &str) -> Result<Trial, SettingsError> {
-    built(&format!("step_s = 1.0\nupload_s = 2.0\n{world}"))
+fn try_fleet(world: &str) -> Result<TestFleet, SettingsError> {
+    build_fleet(&format!("step_s = 1.0\nupload_s = 2.0\n{world}"))
 }
 
-fn built(world: &str) -> Result<Trial, SettingsError> {
-    built_of("", world)
+fn build_fleet(world: &str) -> Result<TestFleet, SettingsError> {
+    build_fleet_of("", world)
 }
 
-fn built_of(data: &str, world: &str) -> Result<Trial, SettingsError> {
+fn build_fleet_of(data: &str, world: &str) -> Result<TestFleet, SettingsError> {
     let text =
         format!("[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]{data}\n[world]\n{world}");
     let tree = Tree::parse(&text, "test").unwrap();
-    let mut facts = BuildContext { seed: 1, ..BuildContext::default() };
-    let task = data::build(&tree.table("data", facts)).unwrap();
-    facts.n_clients = task.n_clients();
-    let world = World::build(&tree.table("world", facts), task.as_ref())?;
-    let fleet = SimFleet::new(world, task, Arc::new(Counting), Box::new(Threads::new(NonZeroUsize::MIN)), 1);
-    Ok(Trial { fleet, census: Census::new() })
+    let mut context = BuildContext { seed: 1, ..BuildContext::default() };
+    let task = data::build(&tree.table("data", context)).unwrap();
+    context.n_clients = task.n_clients();
+    let world = World::build(&tree.table("world", context), task.as_ref())?;
+    let fleet =
+        SimFleet::new(world, task, Arc::new(CountingRule), Box::new(Threads::new(NonZeroUsize::MIN)), 1);
+    Ok(TestFleet { fleet, census: Census::new() })
 }
 
 /// A fleet that takes up where another was saved.
-fn resumed(saved: &Trial, world: &str) -> Trial {
+fn resumed(saved: &TestFleet, world: &str) -> TestFleet {
     let mut state = Saver::new();
     saved.fleet.save(&mut state);
     let mut again = fleet(world);
@@ -83,71 +84,71 @@ fn resumed(saved: &Trial, world: &str) -> Trial {
 }
 
 fn job(number: RoundNo) -> Arc<Job> {
-    let (rate, work) = Counting.plan(1);
-    Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work })
+    let (learning_rate, work) = CountingRule.plan(1);
+    Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), learning_rate, work })
 }
 
 /// Plays a round in which everybody is asked; `heard` is what the clients are told.
 fn play(
-    trial: &mut Trial,
+    trial: &mut TestFleet,
     number: RoundNo,
     wait: Wait,
-    heard: Option<RoundNo>,
+    acknowledged: Option<RoundNo>,
 ) -> (Vec<(usize, Update)>, Cost) {
-    let Trial { fleet, census } = trial;
+    let TestFleet { fleet, census } = trial;
     fleet.roll_call(number, census).unwrap();
     let job = job(number);
-    let orders: Vec<_> = (0..3)
-        .map(|idx| Assignment { client: ClientId::new(idx), job: Arc::clone(&job), acknowledged: heard })
+    let assignments: Vec<_> = (0..3)
+        .map(|idx| Assignment { client: ClientId::new(idx), job: Arc::clone(&job), acknowledged })
         .collect();
-    let mut basket = Basket::default();
-    let spent = fleet.train(&orders, wait, &mut basket).unwrap();
-    (basket.0, spent)
+    let mut updates = CollectedUpdates::default();
+    let cost = fleet.train(&assignments, wait, &mut updates).unwrap();
+    (updates.0, cost)
 }
 
 /// Who answered, with how many steps, and how long the round took.
-fn check(world: &str, wait: Wait, answers: &[(usize, u32)], elapsed_s: f64) {
-    let (basket, spent) = play(&mut fleet(world), 0, wait, None);
-    let found: Vec<_> = basket.iter().map(|(client, update)| (*client, update.steps.get())).collect();
-    assert_eq!(found, answers, "{world}");
-    assert_eq!(spent.elapsed_s, elapsed_s, "{world}");
+fn check(world: &str, wait: Wait, expected: &[(usize, u32)], elapsed_s: f64) {
+    let (updates, cost) = play(&mut fleet(world), 0, wait, None);
+    let found: Vec<_> = updates.iter().map(|(client, update)| (*client, update.steps.get())).collect();
+    assert_eq!(found, expected, "{world}");
+    assert_eq!(cost.elapsed_s, elapsed_s, "{world}");
 }
 
 /// Those that are up and not foretold to be silent are those that answer when all are asked.
-fn check_foretold(world: &str) {
+fn check_oracle_absent(world: &str) {
     let mut trial = fleet(world);
     let mut n_silent = 0;
     for number in 0..20 {
         let mut before = resumed(&trial, world);
         before.fleet.roll_call(number, &mut before.census).unwrap();
         let silent = before.fleet.oracle_silent(&job(number), Wait::Deadline).unwrap();
-        let mut foretold: Vec<_> = before.census.up().iter().collect();
-        foretold.retain(|idx| !silent.contains(&ClientId::new(*idx)));
+        let mut expected: Vec<_> = before.census.up().iter().collect();
+        expected.retain(|idx| !silent.contains(&ClientId::new(*idx)));
         n_silent += silent.len();
-        let (answers, _) = play(&mut trial, number, Wait::Deadline, None);
-        let on_time = answers.iter().filter(|(_, update)| update.base_round == number);
-        assert_eq!(on_time.map(|(client, _)| *client).collect::<Vec<_>>(), foretold, "{world}, {number}");
+        let (updates, _) = play(&mut trial, number, Wait::Deadline, None);
+        let on_time = updates.iter().filter(|(_, update)| update.base_round == number);
+        assert_eq!(on_time.map(|(client, _)| *client).collect::<Vec<_>>(), expected, "{world}, {number}");
     }
     assert!((1..60).contains(&n_silent), "{world}: {n_silent} silent");
 }
 
 #[test]
-fn who_would_be_silent_is_foretold() {
-    check_foretold("[world.work]\nkind = \"failure\"\nsuccess = 0.5");
-    check_foretold(
+fn who_would_be_absent_is_known_to_the_oracle() {
+    check_oracle_absent("[world.work]\nkind = \"failure\"\nsuccess = 0.5");
+    check_oracle_absent(
         "[world.availability]\nkind = \"bernoulli\"\nchance = 0.7\n[world.work]\nkind = \"failure\"\nsuccess = 0.5",
     );
-    check_foretold("deadline_s = 12.0\nspeed_spread = 1.0\nafter_deadline = \"late\"");
-    check_foretold("deadline_s = 3.5\nspeed_spread = 1.0");
-    check_foretold("script = [[0, { client = 1, late = 2 }], [0, 1, 2]]\nafter_script = \"everyone\"");
+    check_oracle_absent("deadline_s = 12.0\nspeed_spread = 1.0\nafter_deadline = \"late\"");
+    check_oracle_absent("deadline_s = 3.5\nspeed_spread = 1.0");
+    check_oracle_absent("script = [[0, { client = 1, late = 2 }], [0, 1, 2]]\nafter_script = \"everyone\"");
     // Whoever is waited for comes though it is down: that is not foretold, unless nobody does.
-    let foretold = |world| {
-        let Trial { mut fleet, mut census } = fleet(world);
+    let check_oracle = |world| {
+        let TestFleet { mut fleet, mut census } = fleet(world);
         fleet.roll_call(0, &mut census).unwrap();
         fleet.oracle_silent(&job(0), Wait::Everyone)
     };
-    assert_eq!(foretold("script = [[0]]"), None);
-    assert_eq!(foretold("script = [[0]]\nwhen_waited_for = \"never\""), Some(Vec::new()));
+    assert_eq!(check_oracle("script = [[0]]"), None);
+    assert_eq!(check_oracle("script = [[0]]\nwhen_waited_for = \"never\""), Some(Vec::new()));
 }
 
 /// Two passes over ten samples one by one: a trace that is taken of steps cuts passes short.
@@ -155,15 +156,15 @@ fn who_would_be_silent_is_foretold() {
 fn parts_of_the_work_may_be_taken_of_steps() {
     let steps = |of: &str| {
         let world = format!("[world.work]\nkind = \"flex\"\ntraces = [\"T50\"]\n{of}");
-        let mut trial = built_of("\nsamples = [10, 10, 10]", &world).unwrap();
+        let mut trial = build_fleet_of("\nsamples = [10, 10, 10]", &world).unwrap();
         let plan = Work { amount: Amount::Epochs(NonZeroU32::new(2).unwrap()), batch: NonZeroU32::new(1) };
         let mut found = Vec::new();
         for number in 0..40 {
             trial.fleet.roll_call(number, &mut trial.census).unwrap();
             let job = Arc::new(Job { work: plan, ..job(number).as_ref().clone() });
-            let order = Assignment { client: ClientId::new(0), job, acknowledged: None };
-            let mut basket = Basket::default();
-            trial.fleet.train(&[order], Wait::Deadline, &mut basket).unwrap();
+            let assignment = Assignment { client: ClientId::new(0), job, acknowledged: None };
+            let mut basket = CollectedUpdates::default();
+            trial.fleet.train(&[assignment], Wait::Deadline, &mut basket).unwrap();
             found.extend(
                 basket.0.iter().map(|(_, update)| (update.steps.get(), update.steps_requested.get())),
             );
@@ -174,9 +175,9 @@ fn parts_of_the_work_may_be_taken_of_steps() {
     let done: Vec<_> = steps("of = \"steps\"").into_iter().map(|(done, _)| f64::from(done)).collect();
     // 67.2 % in the mean with a deviation of 11.3: of 20 steps 13.44 and 2.26.
     let mean = done.iter().sum::<f64>() / 40.0;
-    let deviation = (done.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 40.0).sqrt();
+    let std = (done.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 40.0).sqrt();
     assert!((mean - 13.44).abs() < 4.0 * 2.26 / 40.0_f64.sqrt(), "{mean}");
-    assert!((1.2..3.4).contains(&deviation), "{deviation}");
+    assert!((1.2..3.4).contains(&std), "{std}");
 }
 
 #[test]
@@ -210,29 +211,29 @@ fn those_waited_for_come_at_the_price_of_patience() {
 }
 
 #[test]
-fn enough_answers_close_the_round_and_the_rest_come_late() {
+fn enough_updates_close_the_round_and_the_rest_come_late() {
     let mut fleet =
         fleet("deadline_s = 60.0\nscript = [[{ client = 0, steps = 9 }, { client = 1, steps = 3 }, 2], []]");
-    let (basket, spent) = play(&mut fleet, 0, Wait::FirstByDeadline(1), None);
+    let (basket, cost) = play(&mut fleet, 0, Wait::FirstByDeadline(1), None);
     assert_eq!(basket.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [1]);
-    assert_eq!(spent.elapsed_s, 5.0);
+    assert_eq!(cost.elapsed_s, 5.0);
     let (basket, _) = play(&mut fleet, 1, Wait::Deadline, None);
     let late: Vec<_> = basket.iter().map(|(client, update)| (*client, update.base_round)).collect();
     assert_eq!(late, [(0, 0), (2, 0)]);
 }
 
 #[test]
-fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
+fn the_first_n_are_waited_for_with_patience_and_the_rest_come_late() {
     // Client 0 is there; 1 and 2 are down, come because they are waited for, and take all the patience.
     let world = "deadline_s = 60.0\npatience_s = 500.0\nscript = [[0], []]";
     let first = |wanted| play(&mut fleet(world), 0, Wait::FirstByPatience(wanted), None);
     let clients = |basket: &[(usize, Update)]| basket.iter().map(|(client, _)| *client).collect::<Vec<_>>();
-    let (basket, spent) = first(1);
-    assert_eq!((clients(&basket), spent.elapsed_s), (vec![0], 12.0));
+    let (basket, cost) = first(1);
+    assert_eq!((clients(&basket), cost.elapsed_s), (vec![0], 12.0));
     // The two that come last do so at the same time, and one of them counts; the other is late.
     let mut trial = fleet(world);
-    let (basket, spent) = play(&mut trial, 0, Wait::FirstByPatience(2), None);
-    assert_eq!((basket.len(), basket[0].0, spent.elapsed_s), (2, 0, 500.0));
+    let (basket, cost) = play(&mut trial, 0, Wait::FirstByPatience(2), None);
+    assert_eq!((basket.len(), basket[0].0, cost.elapsed_s), (2, 0, 500.0));
     let (late, _) = play(&mut trial, 1, Wait::Deadline, None);
     let late: Vec<_> = late.iter().map(|(client, update)| (*client, update.base_round)).collect();
     assert_eq!(late, [(3 - basket[1].0, 0)]);
@@ -242,8 +243,8 @@ fn the_first_so_many_are_waited_for_with_patience_and_the_rest_come_late() {
 }
 
 #[test]
-fn whoever_answered_rests() {
-    let answers = |fleet: &mut Trial, number, wait| -> Vec<_> {
+fn whoever_took_part_rests() {
+    let updates = |fleet: &mut TestFleet, number, wait| -> Vec<_> {
         play(fleet, number, wait, None)
             .0
             .iter()
@@ -251,10 +252,10 @@ fn whoever_answered_rests() {
             .collect()
     };
     let mut fleet = fleet("deadline_s = 60.0\navailability = { kind = \"min-separation\", rounds = 2 }");
-    assert_eq!(answers(&mut fleet, 0, Wait::Deadline), [(0, 0), (1, 0), (2, 0)]);
-    assert_eq!(answers(&mut fleet, 1, Wait::Deadline), []);
-    assert_eq!(answers(&mut fleet, 2, Wait::Deadline), []);
-    assert_eq!(answers(&mut fleet, 3, Wait::Deadline), [(0, 3), (1, 3), (2, 3)]);
+    assert_eq!(updates(&mut fleet, 0, Wait::Deadline), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(updates(&mut fleet, 1, Wait::Deadline), []);
+    assert_eq!(updates(&mut fleet, 2, Wait::Deadline), []);
+    assert_eq!(updates(&mut fleet, 3, Wait::Deadline), [(0, 3), (1, 3), (2, 3)]);
 }
 
 #[test]
@@ -264,8 +265,8 @@ fn a_saved_fleet_knows_who_rests() {
     play(&mut whole, 0, Wait::Deadline, None);
     let mut again = resumed(&whole, world);
     for number in 1..5 {
-        let answers = play(&mut again, number, Wait::Deadline, None).0.len();
-        assert_eq!(answers, if number == 3 { 3 } else { 0 }, "round {number}");
+        let updates = play(&mut again, number, Wait::Deadline, None).0.len();
+        assert_eq!(updates, if number == 3 { 3 } else { 0 }, "round {number}");
     }
 }
 
@@ -281,19 +282,20 @@ fn a_world_that_needs_labels_refuses_data_without() {
 
 #[test]
 fn bytes_are_charged_to_those_that_were_reached() {
-    let (_, spent) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
+    let (_, cost) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
     // One number each way and, upwards, one number of memory; the late answer is charged when it comes.
-    assert_eq!((spent.bytes_down, spent.bytes_up), (8, 8));
+    assert_eq!((cost.bytes_down, cost.bytes_up), (8, 8));
     let mut fleet = fleet("script = [[0, { client = 1, late = 1 }], []]");
     play(&mut fleet, 0, Wait::Deadline, None);
-    let (_, spent) = play(&mut fleet, 1, Wait::Deadline, None);
-    assert_eq!((spent.bytes_down, spent.bytes_up), (0, 8));
+    let (_, cost) = play(&mut fleet, 1, Wait::Deadline, None);
+    assert_eq!((cost.bytes_down, cost.bytes_up), (0, 8));
 }
 
 #[test]
-fn a_client_remembers_only_what_was_heard() {
+fn a_client_remembers_only_what_was_acknowledged() {
     let mut fleet = fleet("");
-    let mut steps = |number, heard| play(&mut fleet, number, Wait::Deadline, heard).0[0].1.steps.get();
+    let mut steps =
+        |number, acknowledged| play(&mut fleet, number, Wait::Deadline, acknowledged).0[0].1.steps.get();
     assert_eq!(steps(0, None), 10);
     assert_eq!(steps(1, None), 10, "round 0 was not heard, so it is as if it had not been");
     assert_eq!(steps(2, Some(1)), 9);
@@ -302,7 +304,7 @@ fn a_client_remembers_only_what_was_heard() {
 }
 
 #[test]
-fn a_saved_fleet_goes_on_with_what_was_under_way() {
+fn a_saved_fleet_goes_on_with_what_was_in_flight() {
     let world = "script = [[{ client = 0, late = 2 }], [1], [2]]";
     let mut whole = fleet(world);
     play(&mut whole, 0, Wait::Deadline, None);
@@ -317,19 +319,19 @@ fn a_saved_fleet_goes_on_with_what_was_under_way() {
 
 #[test]
 fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
-    let Trial { mut fleet, mut census } = fleet("script = [[0, 2]]");
+    let TestFleet { mut fleet, mut census } = fleet("script = [[0, 2]]");
     fleet.roll_call(0, &mut census).unwrap();
     let job = job(0);
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = fleet.probe(&all, None, &job).unwrap();
+    let (probes, cost) = fleet.probe(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [0, 2]);
     let last = probes[&ClientId::new(2)];
     // Its loss is (0 - 3)^2 / 2.
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
-    assert_eq!(spent, Cost { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
+    assert_eq!(cost, Cost { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
     assert_eq!(fleet.probe(&[], None, &job).unwrap().1, Cost::default());
     // That somebody is silent is only known when the deadline has passed.
-    let Trial { mut fleet, mut census } = crate::fleet("script = [[0, 2]]\ndeadline_s = 30.0");
+    let TestFleet { mut fleet, mut census } = crate::fleet("script = [[0, 2]]\ndeadline_s = 30.0");
     fleet.roll_call(0, &mut census).unwrap();
     assert_eq!(fleet.probe(&all, None, &job).unwrap().1.elapsed_s, 30.0);
     assert_eq!(fleet.probe(&[all[0], all[2]], None, &job).unwrap().1.elapsed_s, 2.0);
@@ -338,17 +340,17 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
 #[test]
 fn probes_over_a_few_samples_are_drawn_anew_every_round() {
     let tree = Tree::parse("[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 40", "test").unwrap();
-    let facts = BuildContext { seed: 1, ..BuildContext::default() };
-    let task = data::build(&tree.table("data", facts)).unwrap();
-    let facts = BuildContext { n_clients: 3, ..facts };
+    let context = BuildContext { seed: 1, ..BuildContext::default() };
+    let task = data::build(&tree.table("data", context)).unwrap();
+    let context = BuildContext { n_clients: 3, ..context };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
     let losses = |samples, number| {
-        let world = World::build(&tree.table("world", facts), task.as_ref()).unwrap();
+        let world = World::build(&tree.table("world", context), task.as_ref()).unwrap();
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
-        let mut fleet = SimFleet::new(world, Arc::clone(&task), Arc::new(Counting), backend, 1);
+        let mut fleet = SimFleet::new(world, Arc::clone(&task), Arc::new(CountingRule), backend, 1);
         let mut census = Census::new();
         (0..=number).for_each(|number| fleet.roll_call(number, &mut census).unwrap());
-        let (rate, work) = Counting.plan(1);
+        let (rate, work) = CountingRule.plan(1);
         let job =
             Job { round: number, global: Arc::new(Parcel::of(task.initial())), learning_rate: rate, work };
         let (probes, _) = fleet.probe(&all, NonZeroU32::new(samples), &job).unwrap();
@@ -366,25 +368,25 @@ fn probes_do_not_reach_the_busy() {
     let mut trial = fleet("script = [[{ client = 0, late = 2 }], [0, 2]]");
     play(&mut trial, 0, Wait::Deadline, None);
     trial.fleet.roll_call(1, &mut trial.census).unwrap();
-    let (rate, work) = Counting.plan(1);
+    let (rate, work) = CountingRule.plan(1);
     let job = Job { round: 1, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
-    let (probes, spent) = trial.fleet.probe(&all, None, &job).unwrap();
+    let (probes, cost) = trial.fleet.probe(&all, None, &job).unwrap();
     assert_eq!(probes.keys().map(|client| client.idx()).collect::<Vec<_>>(), [2]);
-    assert_eq!(spent, Cost { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
+    assert_eq!(cost, Cost { elapsed_s: 2.0, bytes_down: 4, bytes_up: 4 });
 }
 
 #[test]
 fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
-    let (rate, work) = Counting.plan(1);
+    let (rate, work) = CountingRule.plan(1);
     let job = Job { round: 0, global: Arc::new(Parcel::of(vec![0.0])), learning_rate: rate, work };
     let all: Vec<_> = (0..3).map(ClientId::new).collect();
     let measure = |deadline: &str| {
         let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 1.0";
-        let Trial { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
+        let TestFleet { mut fleet, mut census } = link_fleet(&format!("{deadline}\n{link}")).unwrap();
         fleet.roll_call(0, &mut census).unwrap();
-        let (probes, spent) = fleet.probe(&all, None, &job).unwrap();
-        (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), spent)
+        let (probes, cost) = fleet.probe(&all, None, &job).unwrap();
+        (probes.into_iter().map(|(client, one)| (client, one.upload_s)).collect::<Vec<_>>(), cost)
     };
     let (mut times, without) = measure("");
     times.sort_by(|one, other| one.1.total_cmp(&other.1));
@@ -392,21 +394,21 @@ fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
     assert_eq!(without.elapsed_s, slowest.1);
     // Between the second and the third.
     let deadline_s = 0.5 * (middle.1 + slowest.1);
-    let (found, spent) = measure(&format!("deadline_s = {deadline_s:?}"));
+    let (found, cost) = measure(&format!("deadline_s = {deadline_s:?}"));
     let mut expected = vec![fastest, middle];
     expected.sort_by_key(|&(client, _)| client);
     assert_eq!(found, expected);
     // The model went down to all three; two numbers came back.
-    assert_eq!(spent, Cost { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
+    assert_eq!(cost, Cost { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
 }
 
 #[test]
-fn work_comes_back_as_its_law_says() {
+fn work_comes_back_as_its_completion_model_says() {
     // Everybody fails: all were asked, nobody is heard, and the server waited for them until the deadline.
     let mut all_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.0");
-    let (heard, spent) = play(&mut all_fail, 0, Wait::Deadline, None);
-    assert!(heard.is_empty());
-    assert_eq!((spent.elapsed_s, spent.bytes_down), (60.0, 12));
+    let (received, cost) = play(&mut all_fail, 0, Wait::Deadline, None);
+    assert!(received.is_empty());
+    assert_eq!((cost.elapsed_s, cost.bytes_down), (60.0, 12));
     let mut none_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 1.0");
     assert_eq!(play(&mut none_fail, 0, Wait::Deadline, None).0.len(), 3);
 }
@@ -426,15 +428,15 @@ fn arrivals_can_come_one_after_another() {
 fn whoever_is_waited_for_may_come_when_it_is_next_up() {
     let world = "when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]";
     let mut trial = fleet(world);
-    let (heard, spent) = play(&mut trial, 0, Wait::Everyone, None);
+    let (received, cost) = play(&mut trial, 0, Wait::Everyone, None);
     // Client 0 is up and holds nobody up; the others will be heard when they are up.
-    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0]);
-    assert!(spent.elapsed_s < 100.0, "{spent:?}");
+    assert_eq!(received.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0]);
+    assert!(cost.elapsed_s < 100.0, "{cost:?}");
     let mut again = resumed(&trial, world);
     for (number, late) in [(1, vec![]), (2, vec![2]), (3, vec![1])] {
-        let bases = |trial: &mut Trial| {
-            let (heard, _) = play(trial, number, Wait::Deadline, None);
-            heard
+        let bases = |trial: &mut TestFleet| {
+            let (received, _) = play(trial, number, Wait::Deadline, None);
+            received
                 .iter()
                 .filter(|(_, update)| update.base_round == 0)
                 .map(|(client, _)| *client)
@@ -445,12 +447,12 @@ fn whoever_is_waited_for_may_come_when_it_is_next_up() {
 }
 
 #[test]
-fn answers_take_as_long_as_their_bytes() {
+fn updates_take_as_long_as_their_bytes() {
     // A model of one number is 4 bytes; at 32 bits a second that is a second, for everybody.
     let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 0.0";
     let mut trial = link_fleet(link).unwrap();
-    let (heard, spent) = play(&mut trial, 0, Wait::Deadline, None);
-    assert_eq!((heard.len(), spent.elapsed_s), (3, 1.0 + 2.0 * f64::from(heard[0].1.steps.get())));
+    let (received, cost) = play(&mut trial, 0, Wait::Deadline, None);
+    assert_eq!((received.len(), cost.elapsed_s), (3, 1.0 + 2.0 * f64::from(received[0].1.steps.get())));
     let Err(error) = link_fleet(&format!("upload_s = 1.0\n{link}")) else { panic!("it was taken") };
     assert!(
         error.to_string().contains("world.upload_s = 1.0: [world.link] says how long sending takes"),
@@ -459,7 +461,7 @@ fn answers_take_as_long_as_their_bytes() {
 }
 
 #[test]
-fn what_takes_too_long_to_send_is_told_where_it_was_written() {
+fn what_takes_too_long_to_send_is_reported_where_it_was_written() {
     let check = |world: &str, expected: &str| {
         let Err(error) = link_fleet(world) else { panic!("it was taken") };
         assert_eq!(error.to_string(), format!("{expected}: more than 1000000000 seconds; give less"));
@@ -469,8 +471,8 @@ fn what_takes_too_long_to_send_is_told_where_it_was_written() {
 }
 
 /// A world with nothing but steps of 2 seconds, and what is given.
-fn link_fleet(world: &str) -> Result<Trial, SettingsError> {
-    built(&format!("step_s = 2.0\n{world}"))
+fn link_fleet(world: &str) -> Result<TestFleet, SettingsError> {
+    build_fleet(&format!("step_s = 2.0\n{world}"))
 }
 
 #[test]
@@ -482,17 +484,17 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
     let deadline_s = (f64::from(steps) + 2.0) / 2.5;
     let mut trial =
         fleet(&format!("deadline_s = {deadline_s}\nafter_deadline = \"late\"\nscript = [[0], [], [], []]"));
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for number in 0..4 {
-        let (answers, spent) = play(&mut trial, number, Wait::Deadline, None);
-        assert!((spent.elapsed_s - deadline_s).abs() < 1e-9);
-        heard.extend(
-            answers
+        let (updates, cost) = play(&mut trial, number, Wait::Deadline, None);
+        assert!((cost.elapsed_s - deadline_s).abs() < 1e-9);
+        received.extend(
+            updates
                 .into_iter()
                 .map(|(client, update)| (number, client, update.base_round, update.steps.get())),
         );
     }
-    assert_eq!(heard, [(2, 0, 0, steps)]);
+    assert_eq!(received, [(2, 0, 0, steps)]);
 }
 
 #[test]
@@ -503,23 +505,23 @@ fn what_was_cut_to_fit_is_on_time() {
     {
         let text = format!("step_s = {step_s}\nupload_s = {upload_s}\ndeadline_s = {deadline_s}");
         assert!(f64::from(steps) * step_s + upload_s > deadline_s, "{text}");
-        let (heard, spent) = play(&mut built(&text).unwrap(), 0, Wait::Deadline, None);
-        let found: Vec<_> = heard.iter().map(|(client, update)| (*client, update.steps.get())).collect();
+        let (received, cost) = play(&mut build_fleet(&text).unwrap(), 0, Wait::Deadline, None);
+        let found: Vec<_> = received.iter().map(|(client, update)| (*client, update.steps.get())).collect();
         assert_eq!(found, [(0, steps), (1, steps), (2, steps)], "{text}");
-        assert_eq!(spent.elapsed_s, deadline_s, "{text}");
+        assert_eq!(cost.elapsed_s, deadline_s, "{text}");
     }
 }
 
 /// Eleven tenths of a second are two rounds: the sums of the clock say sometimes a little more, sometimes a
 /// little less.
 #[test]
-fn a_late_answer_that_takes_just_so_many_rounds_arrives_in_the_last_of_them_however_long_the_run() {
+fn a_late_update_at_the_maximum_staleness_still_arrives_however_long_the_run() {
     let mut late =
-        built("step_s = 0.1\nupload_s = 0.1\ndeadline_s = 0.55\nafter_deadline = \"late\"").unwrap();
+        build_fleet("step_s = 0.1\nupload_s = 0.1\ndeadline_s = 0.55\nafter_deadline = \"late\"").unwrap();
     for number in 0..6000 {
-        let (heard, spent) = play(&mut late, number, Wait::Deadline, None);
-        assert_eq!(heard.len(), if number % 2 == 1 { 3 } else { 0 }, "round {number}");
-        assert_eq!(spent.bytes_down, if number % 2 == 1 { 0 } else { 12 }, "round {number}");
+        let (received, cost) = play(&mut late, number, Wait::Deadline, None);
+        assert_eq!(received.len(), if number % 2 == 1 { 3 } else { 0 }, "round {number}");
+        assert_eq!(cost.bytes_down, if number % 2 == 1 { 0 } else { 12 }, "round {number}");
     }
 }
 
@@ -527,9 +529,9 @@ fn a_late_answer_that_takes_just_so_many_rounds_arrives_in_the_last_of_them_howe
 #[test]
 fn what_just_fits_is_not_late() {
     let text = "step_s = 0.14\nupload_s = 0.1\ndeadline_s = 1.5\nafter_deadline = \"late\"";
-    let (heard, spent) = play(&mut built(text).unwrap(), 0, Wait::Deadline, None);
-    let found: Vec<_> = heard.iter().map(|(client, update)| (*client, update.steps.get())).collect();
-    assert_eq!((found, spent.elapsed_s), (vec![(0, 10), (1, 10), (2, 10)], 1.5));
+    let (received, cost) = play(&mut build_fleet(text).unwrap(), 0, Wait::Deadline, None);
+    let found: Vec<_> = received.iter().map(|(client, update)| (*client, update.steps.get())).collect();
+    assert_eq!((found, cost.elapsed_s), (vec![(0, 10), (1, 10), (2, 10)], 1.5));
 }
 
 #[test]
@@ -544,39 +546,39 @@ fn whoever_trained_in_vain_rests_too() {
 }
 
 /// Who was heard in a round and with the work of which round, and what was sent to all.
-fn heard_and_sent(trial: &mut Trial, number: RoundNo, wait: Wait) -> (Vec<(usize, RoundNo)>, u64) {
-    let (heard, spent) = play(trial, number, wait, None);
-    (heard.iter().map(|(client, update)| (*client, update.base_round)).collect(), spent.bytes_down)
+fn received_and_sent(trial: &mut TestFleet, number: RoundNo, wait: Wait) -> (Vec<(usize, RoundNo)>, u64) {
+    let (received, cost) = play(trial, number, wait, None);
+    (received.iter().map(|(client, update)| (*client, update.base_round)).collect(), cost.bytes_down)
 }
 
 #[test]
-fn whose_answer_is_under_way_takes_no_second_job() {
+fn whose_update_is_in_flight_takes_no_second_job() {
     // Twelve seconds of work in rounds of 4.8: the answer comes in the next round but one, and leaves the client free for
     // the one after.
     let mut late = fleet("deadline_s = 4.8\nafter_deadline = \"late\"");
     let all = |base| vec![(0, base), (1, base), (2, base)];
-    for (number, heard, sent) in
+    for (number, received, sent) in
         [(0, vec![], 12), (1, vec![], 0), (2, all(0), 0), (3, vec![], 12), (4, vec![], 0), (5, all(3), 0)]
     {
-        assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
+        assert_eq!(received_and_sent(&mut late, number, Wait::Deadline), (received, sent), "round {number}");
         assert_eq!(late.census.up().count(), 3, "being up does not depend on what was asked");
     }
     // Late by script; client 0 would have answered in round 1.
     let mut late = fleet("script = [[{ client = 0, late = 2 }], [0, 1], [0], [0]]");
-    for (number, heard, sent) in
+    for (number, received, sent) in
         [(0, vec![], 4), (1, vec![(1, 1)], 4), (2, vec![(0, 0), (0, 2)], 4), (3, vec![(0, 3)], 4)]
     {
-        assert_eq!(heard_and_sent(&mut late, number, Wait::Deadline), (heard, sent), "round {number}");
+        assert_eq!(received_and_sent(&mut late, number, Wait::Deadline), (received, sent), "round {number}");
     }
     // Late until it is up, and busy with that job then. Waited for again, it still has the first job.
     let mut late = fleet("when_waited_for = \"next-up\"\nscript = [[], [], [0], [0, 1]]");
-    for (number, heard, sent) in
+    for (number, received, sent) in
         [(0, vec![], 12), (1, vec![], 0), (2, vec![(0, 0)], 0), (3, vec![(0, 3), (1, 0)], 4)]
     {
         // The orders in which they are heard: late ones first.
-        let (mut found, found_sent) = heard_and_sent(&mut late, number, Wait::Everyone);
+        let (mut found, found_sent) = received_and_sent(&mut late, number, Wait::Everyone);
         found.sort_unstable();
-        assert_eq!((found, found_sent), (heard, sent), "round {number}");
+        assert_eq!((found, found_sent), (received, sent), "round {number}");
     }
 }
 
@@ -600,7 +602,7 @@ fn whoever_is_busy_does_no_work_in_vain() {
     let world = "step_s = 6.0\nupload_s = 0.1\ndeadline_s = 3.0\nafter_deadline = \"late\"\n\
                  availability = { kind = \"min-separation\", rounds = 2 }\n\
                  work = { kind = \"failure\", success = 0.5 }";
-    let mut trial = built(world).unwrap();
+    let mut trial = build_fleet(world).unwrap();
     let mut idle = [false; 3];
     let mut n_idle = 0;
     for number in 0..60 {
@@ -620,7 +622,7 @@ fn what_nobody_remembers_keeps_nobody_busy() {
     // Client 0 is asked in round 0 and never up; after 32 rounds it is asked again.
     let mut trial = fleet("when_waited_for = \"next-up\"\nscript = [[]]\nafter_script = \"nobody\"");
     for number in 0..40 {
-        let (_, sent) = heard_and_sent(&mut trial, number, Wait::Everyone);
+        let (_, sent) = received_and_sent(&mut trial, number, Wait::Everyone);
         assert_eq!(sent, if number == 0 || number == 33 { 12 } else { 0 }, "round {number}");
         assert_eq!(
             trial.census.busy().count(),
@@ -643,7 +645,7 @@ fn a_saved_fleet_knows_who_is_busy() {
 }
 
 #[test]
-fn a_late_answer_arrives_when_it_is_done_however_short_the_rounds_are() {
+fn a_late_update_arrives_when_it_is_done_however_short_the_rounds_are() {
     // Client 0 takes 12 seconds, the others 4: rounds last 5 with it and 4 while it is busy.
     let quick = "{ client = 1, steps = 2 }, { client = 2, steps = 2 }";
     let script = vec![format!("[0, {quick}]"); 8].join(", ");
@@ -657,10 +659,10 @@ fn a_late_answer_arrives_when_it_is_done_however_short_the_rounds_are() {
         (4, 22.0, false),
         (5, 26.0, true),
     ] {
-        let (heard, spent) = play(&mut trial, number, Wait::Deadline, None);
-        closed_s += spent.elapsed_s;
+        let (received, cost) = play(&mut trial, number, Wait::Deadline, None);
+        closed_s += cost.elapsed_s;
         assert_eq!(closed_s, closes_s, "round {number}");
-        assert_eq!(heard.iter().any(|(client, _)| *client == 0), late, "round {number}");
+        assert_eq!(received.iter().any(|(client, _)| *client == 0), late, "round {number}");
     }
 }
 
@@ -668,17 +670,18 @@ fn a_late_answer_arrives_when_it_is_done_however_short_the_rounds_are() {
 fn whoever_leaves_takes_its_work_along() {
     let world = "deadline_s = 4.8\nafter_deadline = \"late\"\ndepartures = [{ round = 1, clients = [1] }]";
     let mut trial = fleet(world);
-    let heard: Vec<_> = (0..3).flat_map(|number| play(&mut trial, number, Wait::Deadline, None).0).collect();
-    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
+    let received: Vec<_> =
+        (0..3).flat_map(|number| play(&mut trial, number, Wait::Deadline, None).0).collect();
+    assert_eq!(received.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
 }
 
 #[test]
 fn whoever_is_away_does_not_come_even_if_it_is_waited_for() {
     let world = "patience_s = 500.0\noutages = [{ from = 0, until = 1, clients = [1] }]";
     let mut trial = fleet(world);
-    let (heard, spent) = play(&mut trial, 0, Wait::Everyone, None);
-    assert_eq!(heard.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
-    assert_eq!((spent.elapsed_s, spent.bytes_down), (500.0, 8));
+    let (received, cost) = play(&mut trial, 0, Wait::Everyone, None);
+    assert_eq!(received.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!((cost.elapsed_s, cost.bytes_down), (500.0, 8));
     assert_eq!(play(&mut trial, 1, Wait::Everyone, None).0.len(), 3);
 }
 
@@ -693,8 +696,8 @@ fn rounds_begin_when_a_recording_has_them_begin() {
     };
     let mut trial = fleet(&availability("deadline_s = 30.0\n"));
     for (number, n_heard) in [(0, 3), (1, 3), (2, 2)] {
-        let (heard, spent) = play(&mut trial, number, Wait::Deadline, None);
-        assert_eq!((heard.len(), spent.elapsed_s), (n_heard, 60.0), "round {number}");
+        let (received, cost) = play(&mut trial, number, Wait::Deadline, None);
+        assert_eq!((received.len(), cost.elapsed_s), (n_heard, 60.0), "round {number}");
     }
     let error = try_fleet(&availability("deadline_s = 90.0\n")).err().unwrap().to_string();
     assert!(
@@ -729,12 +732,12 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
     let lines: String = rounds.iter().zip(0..).map(|(lists, number)| recorded(number, lists)).collect();
     std::fs::write(&file, lines).unwrap();
     let world = format!("deadline_s = 20.0\n[world.replay]\nrecord = {file:?}\nimpute = \"answers\"");
-    let mut trial = built(&world).unwrap();
-    let heard = |answers: &[(usize, Update)]| {
-        answers.iter().map(|(client, update)| (*client, update.base_round)).collect::<Vec<_>>()
+    let mut trial = build_fleet(&world).unwrap();
+    let received = |updates: &[(usize, Update)]| {
+        updates.iter().map(|(client, update)| (*client, update.base_round)).collect::<Vec<_>>()
     };
-    let (answers, spent) = play(&mut trial, 0, Wait::Deadline, None);
-    assert_eq!((heard(&answers), spent.elapsed_s), (vec![(0, 0)], 9.0));
+    let (answers, cost) = play(&mut trial, 0, Wait::Deadline, None);
+    assert_eq!((received(&answers), cost.elapsed_s), (vec![(0, 0)], 9.0));
     assert_eq!(trial.fleet.response_info().response_times_s, [(ClientId::new(0), 4.5)]);
     // Everybody is asked in every round, which the record does not know: the free are guessed to answer.
     let expected = [
@@ -745,16 +748,16 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
     for (number, (busy, answered, imputed)) in (1..).zip(expected) {
         let mut state = Saver::new();
         trial.fleet.save(&mut state);
-        let mut again = built(&world).unwrap();
+        let mut again = build_fleet(&world).unwrap();
         again.fleet.load(&mut Loader::new(&state.finish())).unwrap();
         again.census = trial.census.clone();
         for trial in [&mut again, &mut trial] {
             let (answers, _) = play(trial, number, Wait::Deadline, None);
             assert_eq!(trial.census.busy().iter().collect::<Vec<_>>(), busy, "round {number}");
-            assert_eq!(heard(&answers), answered, "round {number}");
-            let guessed = trial.fleet.response_info().imputed.unwrap();
-            let clients: Vec<_> = guessed.clients.iter().map(|client| client.idx()).collect();
-            assert_eq!((guessed.rule, clients), ("answers", imputed.clone()), "round {number}");
+            assert_eq!(received(&answers), answered, "round {number}");
+            let imputed_by_rule = trial.fleet.response_info().imputed.unwrap();
+            let clients: Vec<_> = imputed_by_rule.clients.iter().map(|client| client.idx()).collect();
+            assert_eq!((imputed_by_rule.rule, clients), ("answers", imputed.clone()), "round {number}");
         }
     }
     assert!(trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(), "a guess is no oracle");
@@ -762,16 +765,16 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
 
 /// Who is up of whom by FAST's law depends on who else is enrolled; by a coin of one's own it does not. Nobody's outages are known.
 #[test]
-fn true_chances_are_known_where_they_are_always_the_same() {
+fn true_probabilities_are_known_where_they_are_constant() {
     let known = |text: &str| {
         let tree = Tree::parse(
             &format!("[data]\nkind = \"quadratic\"\nclients = 10\ndimension = 1\n[world]\n{text}"),
             "a.toml",
         )
         .unwrap();
-        let facts = BuildContext { n_clients: 10, n_rounds: 20, ..BuildContext::default() };
-        let task = data::build(&tree.table("data", facts)).unwrap();
-        World::build(&tree.table("world", facts), task.as_ref()).unwrap().oracle_chances(10).len()
+        let context = BuildContext { n_clients: 10, n_rounds: 20, ..BuildContext::default() };
+        let task = data::build(&tree.table("data", context)).unwrap();
+        World::build(&tree.table("world", context), task.as_ref()).unwrap().oracle_probabilities(10).len()
     };
     let (beta, coin) = (
         "availability = { kind = \"index\", law = \"beta\", share = 0.3 }",

@@ -7,13 +7,16 @@ use std::{env, fs, io};
 use ebb_round::{Bits, ClientId, Stream};
 use ebb_settings::{BuildContext, DATA_VARIABLE, Tree};
 use ebb_sim::Availability;
-use ebb_sim::trace::{After, Beyond, ENTRY, Numbering, Playback, Reading, Recorder, Repairs, Rules, Trace};
+use ebb_sim::trace::{
+    BeyondClients, BeyondEnd, ENTRY, Numbering, Playback, PlaybackOptions, ReadOptions, Recorder, Repairs,
+    Trace,
+};
 use ebb_train::read::data_folder;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-const REFUSE: Reading = Reading { repair: false, check_units: true, numbering: Numbering::InOrder };
-const REPAIR: Reading = Reading { repair: true, ..REFUSE };
+const REFUSE: ReadOptions = ReadOptions { repair: false, check_units: true, numbering: Numbering::InOrder };
+const REPAIR: ReadOptions = ReadOptions { repair: true, ..REFUSE };
 
 /// Writes a file for one test.
 fn file(name: &str, content: &[u8]) -> PathBuf {
@@ -22,7 +25,7 @@ fn file(name: &str, content: &[u8]) -> PathBuf {
     path
 }
 
-fn read(name: &str, content: &str, reading: &Reading) -> Result<Trace, String> {
+fn read(name: &str, content: &str, reading: &ReadOptions) -> Result<Trace, String> {
     let path = file(name, content.as_bytes());
     Trace::read(&path, reading).map_err(|error| error.to_string().replace(path.to_str().unwrap(), "at"))
 }
@@ -36,21 +39,21 @@ fn clients_are_numbered_as_they_occur_and_rows_may_stand_in_any_order() {
     let text = "to, from ,note,client\n60,40,x,b\n5.5,0,y,a\n20,10,z,b\n\n,,,never\n";
     let trace = read("order.csv", text, &REFUSE).unwrap();
     assert_eq!(all(&trace), [vec![(10.0, 20.0), (40.0, 60.0)], vec![(0.0, 5.5)], vec![]]);
-    assert_eq!(trace.seen(2), (0.0, 60.0));
+    assert_eq!(trace.observed(2), (0.0, 60.0));
     assert_eq!(trace.repairs(), Repairs { n_read: 3, ..Repairs::default() });
 }
 
 #[test]
-fn a_trace_begins_at_midnight_unless_it_says_when_clients_were_watched() {
+fn a_trace_starts_at_midnight_unless_it_gives_the_observation_period() {
     let trace = read("midnight.csv", "client,from,to\n0,190000,190010\n1,180000,250000\n", &REFUSE).unwrap();
     assert_eq!(
-        (trace.seen(0), trace.begins_s(), trace.ends_s()),
+        (trace.observed(0), trace.starts_s(), trace.ends_s()),
         ((172_800.0, 250_000.0), 172_800.0, 250_000.0)
     );
     let text = "client,from,to,seen_from,seen_to\n0,5,6,2,10\n1,,,4,20\n";
     let trace = read("watched.csv", text, &REFUSE).unwrap();
-    assert_eq!((trace.seen(0), trace.seen(1)), ((2.0, 10.0), (4.0, 20.0)));
-    assert_eq!((trace.begins_s(), trace.ends_s(), trace.shares()), (2.0, 20.0, vec![0.125, 0.0]));
+    assert_eq!((trace.observed(0), trace.observed(1)), ((2.0, 10.0), (4.0, 20.0)));
+    assert_eq!((trace.starts_s(), trace.ends_s(), trace.up_shares()), (2.0, 20.0, vec![0.125, 0.0]));
 }
 
 /// A file with this below its line of names, and why it is refused.
@@ -90,7 +93,7 @@ fn what_is_no_trace_is_refused() {
 }
 
 #[test]
-fn wrong_rows_are_told_with_their_line() {
+fn wrong_rows_are_reported_with_their_line() {
     let drop = "correct it, or drop such intervals with repair = true";
     check(
         "number.csv",
@@ -156,7 +159,7 @@ fn lines_are_the_true_ones_however_a_file_is_written() {
         let mut stream = Stream::of_run(seed, "lines");
         let ends = [&["\n"][..], &["\r\n"], &["\r"], &["\n", "\r\n"]][stream.below(4)];
         let wrong = [stream.below(8), 8 + stream.below(8)];
-        let (mut text, mut n_lines, mut told) = (String::new(), 0, Vec::new());
+        let (mut text, mut n_lines, mut line_numbers) = (String::new(), 0, Vec::new());
         let mut add = |text: &mut String, line: &str, stream: &mut Stream| {
             for line in std::iter::repeat_n("", stream.below(3).saturating_sub(1)).chain([line]) {
                 *text += line;
@@ -171,12 +174,14 @@ fn lines_are_the_true_ones_however_a_file_is_written() {
             let right = format!("{quoted},{},{}", 1000 * row, 1000 * row + 10);
             match wrong.iter().position(|&at| at == row) {
                 None => drop(add(&mut text, &right, &mut stream)),
-                Some(at) => told.push(add(&mut text, &format!("w,{},20000", 18_000 + at), &mut stream)),
+                Some(at) => {
+                    line_numbers.push(add(&mut text, &format!("w,{},20000", 18_000 + at), &mut stream))
+                }
             }
         }
         let expected = format!(
             "line {}: client \"w\": starts at 18001 s, before the one in line {} ends at 20000 s; ",
-            told[1], told[0]
+            line_numbers[1], line_numbers[0]
         );
         for content in [text.clone().into_bytes(), gzip(text.as_bytes())] {
             let path = file("true-lines", &content);
@@ -187,7 +192,7 @@ fn lines_are_the_true_ones_however_a_file_is_written() {
 }
 
 #[test]
-fn times_out_of_those_watched_are_refused() {
+fn times_outside_the_observation_are_refused() {
     let check = |name, rows: &str, expected: &str| {
         check_whole(name, &format!("client,from,to,seen_from,seen_to\n{rows}"), expected);
     };
@@ -216,7 +221,7 @@ fn times_out_of_those_watched_are_refused() {
 }
 
 #[test]
-fn milliseconds_beside_seconds_are_refused() {
+fn milliseconds_mixed_with_seconds_are_refused() {
     let hours = |client: &str, unit: u32| -> String {
         (0..24)
             .map(|hour| format!("{client},{},{}\n", hour * 3600 * unit, (hour * 3600 + 1200) * unit))
@@ -229,7 +234,7 @@ fn milliseconds_beside_seconds_are_refused() {
         "line 50: client \"c\": its times seem to be in another unit: 1 of 3 clients, this one among them, have times \
          about 1000 times as large as the others; give seconds throughout, or check_units = false if they are",
     );
-    let meant = Reading { check_units: false, ..REFUSE };
+    let meant = ReadOptions { check_units: false, ..REFUSE };
     assert_eq!(read("meant.csv", &format!("client,from,to\n{mixed}"), &meant).unwrap().n_intervals(), 72);
     // Long or late alone is no other unit.
     for rows in ["a,0,10\nb,5000,6000\n", "a,0,10\nb,0,100000\n", "a,0,10\nb,900000,900020\n"] {
@@ -243,8 +248,14 @@ fn repair_drops_and_joins() {
     let trace = read("repair.csv", &format!("client,from,to\n{rows}"), &REPAIR).unwrap();
     assert_eq!(all(&trace), [vec![(10.0, 40.0), (40.0, 50.0)], vec![(0.0, 1.0)]]);
     let repairs = trace.repairs();
-    let expected =
-        Repairs { n_read: 8, before_zero: 1, backwards: 1, no_length: 1, joined: 2, ..Repairs::default() };
+    let expected = Repairs {
+        n_read: 8,
+        before_zero: 1,
+        ends_before_start: 1,
+        empty_intervals: 1,
+        joined: 2,
+        ..Repairs::default()
+    };
     assert_eq!(repairs, expected);
     assert_eq!(
         repairs.to_string(),
@@ -253,7 +264,7 @@ fn repair_drops_and_joins() {
     );
     let text = "client,from,to,seen_from,seen_to\na,5,11,0,10\na,5,6,0,10\n";
     let trace = read("repair-outside.csv", text, &REPAIR).unwrap();
-    assert_eq!((trace.repairs().outside, all(&trace)), (1, vec![vec![(5.0, 6.0)]]));
+    assert_eq!((trace.repairs().outside_observation, all(&trace)), (1, vec![vec![(5.0, 6.0)]]));
     // What is no number cannot be repaired.
     assert!(read("repair-number.csv", "client,from,to\na,x,2\n", &REPAIR).is_err());
 }
@@ -280,7 +291,7 @@ fn repaired_traces_are_up_when_a_right_interval_says_so() {
                 let expected = rows.iter().any(|(client, from, to)| {
                     client == name && *from >= 0.0 && (*from..*to).contains(&time_s)
                 });
-                assert_eq!(trace.up_at(client_idx, time_s), expected, "seed {seed}, {name} at {time_s}");
+                assert_eq!(trace.is_up_at(client_idx, time_s), expected, "seed {seed}, {name} at {time_s}");
             }
         }
     }
@@ -305,13 +316,13 @@ fn parquet_and_compressed_files_are_read() {
 
 fn availability(text: &str, n_clients: usize) -> Result<Box<dyn Availability>, String> {
     let tree = Tree::parse(&format!("[world.availability]\n{text}"), "a.toml").unwrap();
-    let facts = BuildContext { seed: 9, n_clients, n_rounds: 0 };
-    (ENTRY.build)(&tree.table("world.availability", facts)).map_err(|error| error.to_string())
+    let context = BuildContext { seed: 9, n_clients, n_rounds: 0 };
+    (ENTRY.build)(&tree.table("world.availability", context)).map_err(|error| error.to_string())
 }
 
 fn who_is_up(world: &mut dyn Availability, number: u32, n_clients: usize) -> Vec<usize> {
     let mut up = Bits::new(n_clients);
-    world.write(number, &Bits::new(n_clients), &mut up);
+    world.mark_up(number, &Bits::new(n_clients), &mut up);
     up.iter().collect()
 }
 
@@ -324,19 +335,22 @@ fn a_world_written_as_a_trace_plays_the_same_again() {
             .map(|number| {
                 let mut up = Bits::new(n_clients);
                 for client in (0..n_clients).map(ClientId::new).filter(|_| number < n_rounds - 10) {
-                    let chance = if client.idx() % 3 == 0 { 0.002 } else { 0.6 };
-                    up.set(client.idx(), Stream::of_client_round(1, "t", number, client).bernoulli(chance));
+                    let probability = if client.idx() % 3 == 0 { 0.002 } else { 0.6 };
+                    up.set(
+                        client.idx(),
+                        Stream::of_client_round(1, "t", number, client).bernoulli(probability),
+                    );
                 }
                 up
             })
             .collect();
         let mut recorder = Recorder::default();
         for (number, up) in rounds.iter().enumerate() {
-            recorder.note(number as f64 * round_s, up);
+            recorder.record(number as f64 * round_s, up);
         }
         let recorded = recorder.finish(f64::from(n_rounds) * round_s).unwrap();
         let mut text = Vec::new();
-        recorded.write(&mut text).unwrap();
+        recorded.write_csv(&mut text).unwrap();
         let path = file(&format!("world-{round_s}.csv"), &text);
         let read = Trace::read(&path, &REFUSE).unwrap();
         assert!(read == recorded && read.n_clients() == n_clients);
@@ -466,7 +480,7 @@ fn rows_in_milliseconds_are_refused_wherever_they_stand() {
         let expected = format!("at: line {line}: client ");
         assert!(error.starts_with(&expected) && error.contains("another unit"), "{name}: {error}");
         assert!(error.ends_with("give seconds throughout, or check_units = false if they are"), "{error}");
-        let meant = Reading { check_units: false, repair: true, ..REFUSE };
+        let meant = ReadOptions { check_units: false, repair: true, ..REFUSE };
         read(name, &format!("client,from,to\n{rows}"), &meant).unwrap();
         // What overlaps only because of its unit is not joined.
         assert!(read(name, &format!("client,from,to\n{rows}"), &REPAIR).is_err());
@@ -524,7 +538,8 @@ fn late_rows_and_long_rows_are_no_other_unit() {
 
 #[test]
 fn a_recording_of_days_is_repeated_after_whole_days() {
-    let seen = |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().seen(0);
+    let seen =
+        |rows: &str| read("days.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap().observed(0);
     assert_eq!(seen("a,100,200\na,90000,200000\n"), (0.0, 259_200.0));
     assert_eq!(seen("a,100,200\na,90000,172800\n"), (0.0, 172_800.0));
     assert_eq!(seen("a,100,86400\n"), (0.0, 86_400.0));
@@ -537,8 +552,8 @@ fn times_beyond_what_can_be_told_apart_are_refused() {
         let path = file("times.csv", b"client,from,to\n0,0,10\n");
         let text = format!("[world.availability]\nfile = '{}'\n{rest}", path.display());
         let tree = Tree::parse(&text, "a.toml").unwrap();
-        let facts = BuildContext { seed: 9, n_clients: 1, n_rounds };
-        let error = (ENTRY.build)(&tree.table("world.availability", facts)).err().unwrap().to_string();
+        let context = BuildContext { seed: 9, n_clients: 1, n_rounds };
+        let error = (ENTRY.build)(&tree.table("world.availability", context)).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     };
     let after = "s, more than 1e12; give less, or fewer rounds";
@@ -575,13 +590,15 @@ fn flash(name: &str) -> Option<Trace> {
 #[test]
 fn real_flash_ready() {
     let Some(trace) = flash("flash-ready-1000.csv.gz") else { return };
-    let expected = Repairs { n_read: 14_139, no_length: 844, clients_left_out: 290, ..Repairs::default() };
+    let expected =
+        Repairs { n_read: 14_139, empty_intervals: 844, clients_left_out: 290, ..Repairs::default() };
     assert_eq!(trace.repairs(), expected);
     assert_eq!((trace.n_clients(), trace.n_intervals()), (710, 13_295));
-    let mut days: Vec<_> = (0..710).map(|idx| (trace.seen(idx).1 - trace.seen(idx).0) / 86_400.0).collect();
+    let mut days: Vec<_> =
+        (0..710).map(|idx| (trace.observed(idx).1 - trace.observed(idx).0) / 86_400.0).collect();
     days.sort_by(f64::total_cmp);
     assert_eq!((days[0], days[355], days[709]), (1.0, 5.0, 10.0));
-    let mut shares = trace.shares();
+    let mut shares = trace.up_shares();
     shares.sort_by(f64::total_cmp);
     let percent = |share: f64| (share * 1000.0).round() / 10.0;
     assert_eq!(percent(shares.iter().sum::<f64>() / 710.0), 9.5);
@@ -590,11 +607,15 @@ fn real_flash_ready() {
     assert_eq!(((shares[673] + 0.55 * (shares[674] - shares[673])) * 100.0).round(), 32.0);
 
     // Played to 2,000 clients for ten days, as many are up; more of them by night than by day.
-    let playback = Playback::new(trace, Rules { start_s: Some(23.0 * 86_400.0), ..Rules::default() }, 1);
+    let playback = Playback::new(
+        trace,
+        PlaybackOptions { start_s: Some(23.0 * 86_400.0), ..PlaybackOptions::default() },
+        1,
+    );
     let mut by_hour = [0.0; 24];
     for step in 0..10 * 24 * 4 {
         let n_up = (0..2000)
-            .filter(|&client| playback.up_at(ClientId::new(client), f64::from(step) * 900.0))
+            .filter(|&client| playback.is_up_at(ClientId::new(client), f64::from(step) * 900.0))
             .count();
         by_hour[step as usize / 4 % 24] += n_up as f64 / 2000.0 / 40.0;
     }
@@ -602,12 +623,12 @@ fn real_flash_ready() {
     assert!((mean - 0.095).abs() < 0.01, "{mean}");
     assert!(by_hour[3] > 1.5 * by_hour[15], "{by_hour:?}");
     for rules in [
-        Rules { beyond_clients: Beyond::Down, ..Rules::default() },
-        Rules { beyond_end: After::Down, ..Rules::default() },
+        PlaybackOptions { beyond_clients: BeyondClients::Down, ..PlaybackOptions::default() },
+        PlaybackOptions { beyond_end: BeyondEnd::Down, ..PlaybackOptions::default() },
     ] {
         let other = Playback::new(playback.trace().clone(), rules, 1);
-        let fewer = (0..2000).filter(|&client| other.up_at(ClientId::new(client), 8e6)).count();
-        let all = (0..2000).filter(|&client| playback.up_at(ClientId::new(client), 8e6)).count();
+        let fewer = (0..2000).filter(|&client| other.is_up_at(ClientId::new(client), 8e6)).count();
+        let all = (0..2000).filter(|&client| playback.is_up_at(ClientId::new(client), 8e6)).count();
         assert!(fewer < all);
     }
 }
@@ -618,16 +639,16 @@ fn real_flash_charging() {
         let Some(trace) = flash(name) else { return };
         assert_eq!(trace.repairs(), expected);
         assert_eq!((trace.n_clients(), trace.n_intervals()), (n_clients, n_intervals));
-        assert_eq!((trace.begins_s(), trace.ends_s()), (0.0, 259_200.0));
-        let share = trace.shares().iter().sum::<f64>() / n_clients as f64;
+        assert_eq!((trace.starts_s(), trace.ends_s()), (0.0, 259_200.0));
+        let share = trace.up_shares().iter().sum::<f64>() / n_clients as f64;
         assert!((0.05..0.5).contains(&share), "{share}");
     };
     let strict = Repairs {
         n_read: 38_116,
         before_zero: 311,
-        backwards: 4,
-        no_length: 6_089, // of 6,116; 27 of them begin before 0
-        outside: 1,
+        ends_before_start: 4,
+        empty_intervals: 6_089, // of 6,116; 27 of them begin before 0
+        outside_observation: 1,
         joined: 92,
         clients_left_out: 588,
     };
@@ -635,9 +656,9 @@ fn real_flash_charging() {
     let loose = Repairs {
         n_read: 34_870,
         before_zero: 306,
-        backwards: 4,
-        no_length: 5_656,
-        outside: 1,
+        ends_before_start: 4,
+        empty_intervals: 5_656,
+        outside_observation: 1,
         joined: 66,
         clients_left_out: 584,
     };

@@ -204,7 +204,7 @@ fn every_kind_of_world_is_compared() {
     for (table, kind) in kinds {
         assert!(WORLDS.iter().any(|world| holds(world, table, kind)), "WORLDS lacks {table} {kind}; add it");
     }
-    for (part, _, _) in ebb_sim::PARTS {
+    for (part, _, _) in ebb_sim::COMPONENTS {
         let key = match part {
             "script" => "script = ",
             "speed" => "speed_spread = ",
@@ -379,7 +379,7 @@ fn listed() -> Vec<(&'static str, String)> {
     let availabilities = ebb_sim::availability::ALL.iter();
     let works = ebb_sim::work::ALL.iter().map(|entry| kind("work", entry.name, entry.example));
     let links = ebb_sim::link::ALL.iter().map(|entry| kind("link", entry.name, entry.example));
-    let parts = ebb_sim::PARTS.iter().map(|(name, _, example)| (*name, format!("[world]\n{example}")));
+    let parts = ebb_sim::COMPONENTS.iter().map(|(name, _, example)| (*name, format!("[world]\n{example}")));
     let all = availabilities.map(|entry| kind("availability", entry.name, entry.example));
     all.chain(works).chain(links).chain(parts).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ebb_settings::{BuildContext, Tree};
-use ebb_sim::{Roll, World};
+use ebb_sim::{RollCalls, World};
 use serde_json::{Value, json};
 
 use ebb_train::StubTask;
@@ -76,13 +76,13 @@ fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, B
         let tree = Tree::parse(text, "bench")?;
         let before = memory_bytes("VmRSS");
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
-        let mut roll = Roll::new(world, task);
+        let mut roll = RollCalls::new(world, task);
         // Everybody enrols in the first round, which is not counted.
-        black_box(roll.play());
+        black_box(roll.next_round());
         let mut took = Vec::with_capacity(n_rounds);
         for _ in 0..n_rounds {
             let began = Instant::now();
-            black_box(roll.play());
+            black_box(roll.next_round());
             took.push(1e3 * began.elapsed().as_secs_f64());
         }
         round_ms.push(Spread::of(took));

@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::path::Path;
 
-use ebb_papers::pages::e3cs::PLAYED;
+use ebb_papers::pages::e3cs::SELECTION_STUDIES;
 
 use crate::workspace;
 
 /// Plays them, and keeps the figures.
 pub(super) fn play(runs: &Path) -> Result<(), Box<dyn Error>> {
-    for name in PLAYED {
+    for name in SELECTION_STUDIES {
         let out = runs.join(name);
         if out.exists() {
             std::fs::remove_dir_all(&out)?;

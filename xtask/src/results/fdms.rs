@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use ebb_papers::pages::fdms::LIKENESS;
+use ebb_papers::pages::fdms::SIMILARITY_CSV;
 
 use crate::workspace;
 
@@ -35,7 +35,7 @@ pub(super) fn look_at_friends(runs: &Path) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     found.sort_by_key(|(grid, seed, _)| (*grid == "cifar", *seed));
-    let mut table = csv::Writer::from_path(workspace().join("experiments").join(LIKENESS))?;
+    let mut table = csv::Writer::from_path(workspace().join("experiments").join(SIMILARITY_CSV))?;
     table.write_record(["grid", "seed", "mean_inside", "mean_between", "told_apart", "of"])?;
     for (grid, seed, values) in found {
         table.write_record([grid.to_owned(), seed.to_string()].into_iter().chain(values))?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use ebb_record::stats;
 
 use crate::workspace;
-use ebb_papers::study::{Study, Verdict, Which, cell, difference, points};
+use ebb_papers::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
 const END: &str = "accuracy@260-300";
 const RATE: &str = "local.rate";
@@ -355,7 +355,7 @@ fn best<'t>(task: &'t Task, study: &Study, method: &str) -> Option<(&'t str, &'s
     let mut best: Option<(f64, (&str, &str))> = None;
     for rate in task.rates {
         for server in SERVER_RATES {
-            let found = study.scores_where(method, &[(RATE, rate), (SERVER_RATE, server)], END);
+            let found = study.accuracies_where(method, &[(RATE, rate), (SERVER_RATE, server)], END);
             if found.len() < n_seeds {
                 return None;
             }
@@ -433,8 +433,8 @@ settings, on the same seeds, after the rest was known: without the clip `fedawe`
 
 fn of(study: &Study, method: &str, column: &str) -> BTreeMap<u32, f64> {
     match column {
-        END => study.scores_where(method, &[], column),
-        _ => study.column(Which { method, vary: None }, column),
+        END => study.accuracies_where(method, &[], column),
+        _ => study.column(RowFilter { method, varied: None }, column),
     }
 }
 
@@ -540,7 +540,7 @@ fn write_table(
         let less = if name == "fedavg" {
             String::new()
         } else {
-            points(difference(&found, &of(study, "fedavg", END)))
+            points_difference(difference(&found, &of(study, "fedavg", END)))
         };
         let reached: Vec<_> = of(study, name, task.target).into_values().collect();
         let reached = match stats::mean(&reached) {
@@ -562,8 +562,8 @@ fn write_table(
         writeln!(
             page,
             "| {name} | {} | {place} | {less} | {reached} | {} | {heard} | {hours} | {rates} |",
-            cell(&found),
-            cell(&of(study, name, "oracle_client_worst_tenth")),
+            mean_cell(&found),
+            mean_cell(&of(study, name, "oracle_client_worst_tenth")),
         )?;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 use ebb_papers::Study;
-use ebb_papers::pages::flex::{CROSSINGS, Crossing, LEVELS};
+use ebb_papers::pages::flex::{CROSSINGS_CSV, Crossing, LEVELS};
 
 use crate::workspace;
 
@@ -15,7 +15,7 @@ pub(super) fn look_at_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
     for (level, grid, _) in LEVELS {
         let cells = runs.join(grid).join("cells");
         if !cells.exists() {
-            println!("{CROSSINGS} is left as it is: there are no runs of {grid} in {}", runs.display());
+            println!("{CROSSINGS_CSV} is left as it is: there are no runs of {grid} in {}", runs.display());
             return Ok(());
         }
         // Runs of earlier versions of the grid do not count.
@@ -45,7 +45,7 @@ pub(super) fn look_at_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    let mut table = csv::Writer::from_path(workspace().join("experiments").join(CROSSINGS))?;
+    let mut table = csv::Writer::from_path(workspace().join("experiments").join(CROSSINGS_CSV))?;
     for row in found {
         table.serialize(row)?;
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_plot::{HeatMap, PlotError, Size, Svg, Theme};
 use ebb_record::{RunFolder, SimilarityPair};
-use ebb_report::friends::matrix;
+use ebb_report::similarity::matrix;
 use ebb_round::ClientId;
 use ebb_settings::BuildContext;
 use serde::Serialize;

@@ -170,7 +170,7 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             .iter()
             .map(|entry| named("worlds", "world.work", QUESTION, entry.name, entry.about, entry.example)),
     );
-    all.extend(ebb_sim::PARTS.iter().map(|(name, about, example)| Named {
+    all.extend(ebb_sim::COMPONENTS.iter().map(|(name, about, example)| Named {
         list: "worlds",
         question: QUESTION,
         table: Some("world"),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_plot::Theme;
 use ebb_record::RunFolder;
-use ebb_report::gather::base_name;
+use ebb_report::load::base_name;
 use ebb_report::{Report, Source};
 
 use crate::CliError;

@@ -36,7 +36,7 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
         &run.header(),
         &run.resolved,
         run.start_model().map(|model| (run.layout(), model)),
-        run.fleet.world().replayed(),
+        run.fleet.world().replayed_rounds(),
     )?;
     if let Some(key) = run.draw_key() {
         key.copy_to(folder)?;
@@ -49,7 +49,7 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &How) -> Resul
     let folder = writer.folder().to_owned();
     if !how.json && !how.quiet {
         run.task.remarks().iter().for_each(|line| note(&format!("data: {line}")));
-        run.fleet.world().notes().iter().for_each(|line| note(&format!("world: {line}")));
+        run.fleet.world().remarks().iter().for_each(|line| note(&format!("world: {line}")));
         run.notes.iter().for_each(|line| note(line));
     }
     let stop = interruption();

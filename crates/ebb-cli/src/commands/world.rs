@@ -8,7 +8,7 @@ use ebb_plot::{BarSeries, Bars, Lines, PlotError, Raster, RasterRow, Series, Siz
 use ebb_round::Census;
 use ebb_settings::{BuildContext, Tree};
 use ebb_sim::trace::{HUNDRED_YEARS_S, Recorder};
-use ebb_sim::{Participation, Roll, Stays, World};
+use ebb_sim::{MembershipRecorder, Participation, RollCalls, World};
 use serde_json::json;
 
 use crate::CliError;
@@ -31,7 +31,7 @@ struct Played {
     /// For each client in the picture, its number and what it was in each round.
     drawn: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
-    stays: Stays,
+    stays: MembershipRecorder,
     /// What there is to say of the world.
     notes: Vec<String>,
 }
@@ -115,21 +115,22 @@ impl Played {
         facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
         let world = World::build(&tree.table("world", facts), task.as_ref())?;
         check_rounds(tree, &world, n_rounds)?;
-        let notes = world.notes().to_vec();
-        let mut roll = Roll::new(world, Arc::clone(&task));
-        let (mut participation, mut recorder) = (Participation::of(task.n_clients()), Recorder::default());
-        let mut stays = Stays::default();
+        let notes = world.remarks().to_vec();
+        let mut roll = RollCalls::new(world, Arc::clone(&task));
+        let (mut participation, mut recorder) =
+            (Participation::with_clients(task.n_clients()), Recorder::default());
+        let mut stays = MembershipRecorder::default();
         let n_drawn = task.n_clients().min(MOST_DRAWN);
         let mut drawn: Vec<_> = (0..n_drawn)
             .map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize)))
             .collect();
         for number in 0..n_rounds {
-            let census = roll.play();
-            participation.note(census);
-            stays.note(number, census);
+            let census = roll.next_round();
+            participation.record(census);
+            stays.record(number, census);
             let mut up = census.up().clone();
             up.grow(task.n_clients());
-            recorder.note(f64::from(number) * args.round_s, &up);
+            recorder.record(f64::from(number) * args.round_s, &up);
             drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
         }
         let (seed, n_clients) = (u64::from(seed), task.n_clients());
@@ -153,31 +154,31 @@ impl Played {
         let trace = self.recorder.clone().finish(ends_s);
         let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
         let mut text = Vec::new();
-        trace.write(&mut text).expect("memory takes it");
+        trace.write_csv(&mut text).expect("memory takes it");
         write_file(file, &text)?;
-        let members = (!self.stays.are_whole(self.n_clients)).then(|| members_beside(file));
+        let members = (!self.stays.is_static(self.n_clients)).then(|| members_beside(file));
         if let Some(members) = &members {
-            write_file(members, self.stays.csv().as_bytes())?;
+            write_file(members, self.stays.to_csv().as_bytes())?;
         }
         Ok(Exported { trace: file.to_owned(), members })
     }
 
     fn json(&self) -> serde_json::Value {
         let all = &self.participation;
-        let (up, down) = all.spells();
+        let (up, down) = all.mean_spells();
         let clients: Vec<_> = all
             .clients()
             .map(|(client, own)| {
                 json!({
-                    "client": client.number(), "enrolled": own.enrolled, "up": own.up, "spells": own.spells,
+                    "client": client.number(), "enrolled": own.rounds_enrolled, "up": own.rounds_up, "spells": own.n_spells,
                     "longest_gap": own.longest_gap,
                 })
             })
             .collect();
         json!({
             "seed": self.seed, "rounds": self.n_rounds, "share_up": all.share(),
-            "effective_clients": all.effective_clients(), "empty_rounds": all.empty_rounds(),
-            "rounds_up": up, "rounds_down": down, "lag_1": all.lag_1(), "up_by_round": all.up(), "clients": clients,
+            "effective_clients": all.effective_clients(), "empty_rounds": all.empty_round_share(),
+            "rounds_up": up, "rounds_down": down, "lag_1": all.lag_1_autocorrelation(), "up_by_round": all.n_up(), "clients": clients,
         })
     }
 
@@ -185,19 +186,19 @@ impl Played {
         let all = &self.participation;
         let (n_clients, rounds) = (all.clients().len() as u64, count(u64::from(self.n_rounds), "round"));
         say(&bold(&format!("seed {}: {}, {rounds}", self.seed, count(n_clients, "client"))))?;
-        let mean = all.up().iter().map(|&count| f64::from(count)).sum::<f64>() / all.up().len() as f64;
-        let (least, most) = (all.up().iter().min().unwrap_or(&0), all.up().iter().max().unwrap_or(&0));
+        let mean = all.n_up().iter().map(|&count| f64::from(count)).sum::<f64>() / all.n_up().len() as f64;
+        let (least, most) = (all.n_up().iter().min().unwrap_or(&0), all.n_up().iter().max().unwrap_or(&0));
         say(&format!(
             "up           {:.1} % of the time: {mean:.1} in a round, {least} to {most}",
             100.0 * all.share()
         ))?;
-        say(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_rounds()))?;
+        say(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_round_share()))?;
         say(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
         let spell =
             |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
-        let (up, down) = all.spells();
+        let (up, down) = all.mean_spells();
         say(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
-        let lag_1 = all.lag_1().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
+        let lag_1 = all.lag_1_autocorrelation().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
         say(&format!(
             "lag-1        {lag_1}  (correlation of a client's state with that of the round before)"
         ))?;
@@ -207,9 +208,9 @@ impl Played {
             table.row([
                 client.number().to_string(),
                 format!("{:.1}", 100.0 * own.share()),
-                own.up.to_string(),
-                own.enrolled.to_string(),
-                own.spells.to_string(),
+                own.rounds_up.to_string(),
+                own.rounds_enrolled.to_string(),
+                own.n_spells.to_string(),
                 own.longest_gap.to_string(),
             ]);
         }
@@ -238,8 +239,10 @@ impl Played {
         let mut text = "client,enrolled,up,share,spells,longest_gap\n".to_owned();
         for (client, own) in self.participation.clients() {
             let (number, share) = (client.number(), own.share());
-            text +=
-                &format!("{number},{},{},{share},{},{}\n", own.enrolled, own.up, own.spells, own.longest_gap);
+            text += &format!(
+                "{number},{},{},{share},{},{}\n",
+                own.rounds_enrolled, own.rounds_up, own.n_spells, own.longest_gap
+            );
         }
         text.into_bytes()
     }
@@ -268,7 +271,7 @@ impl Played {
 
     /// How many are up, round by round.
     fn rounds(&self, theme: Theme) -> Result<Svg, PlotError> {
-        let counts = self.participation.up().iter().enumerate();
+        let counts = self.participation.n_up().iter().enumerate();
         let points = counts.map(|(number, &count)| (number as f64, f64::from(count)));
         let lines = Lines {
             title: "How many are up".to_owned(),

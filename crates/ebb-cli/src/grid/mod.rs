@@ -250,7 +250,7 @@ impl Grid {
                 let run = Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
                 let data = run.task.remarks().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
                 // What is noted of a recording is so with any seed.
-                let world = run.fleet.world().notes().iter().map(|note| format!("world: {note}"));
+                let world = run.fleet.world().remarks().iter().map(|note| format!("world: {note}"));
                 let methods = run.notes.iter().map(|note| format!("{}: {note}", cell.method));
                 for note in data.chain(world).chain(methods) {
                     if !notes.contains(&note) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use ebb_record::stats::{self, Estimate};
 
-use crate::study::{Study, Verdict, Which, difference, points};
+use crate::study::{RowFilter, Study, Verdict, difference, points_difference};
 
 /// The grids of training, in the order in which they are run.
 pub const GRIDS: &[&str] = &[
@@ -35,7 +35,7 @@ struct Panel {
     rows: [[&'static str; 4]; 7],
 }
 
-const EMNIST_A: [[&str; 4]; 7] = [
+const EMNIST_FEDAVG: [[&str; 4]; 7] = [
     ["18/58", "32/94", "82/257", "88.64/86.52"],
     ["20/67", "38/107", "94/243", "90.04/87.76"],
     ["21/75", "39/117", "98/272", "90.18/87.20"],
@@ -45,7 +45,7 @@ const EMNIST_A: [[&str; 4]; 7] = [
     ["24/92", "42/148", "119/339", "89.48/85.58"],
 ];
 
-const EMNIST_P: [[&str; 4]; 7] = [
+const EMNIST_FEDPROX: [[&str; 4]; 7] = [
     ["24/69", "45/120", "112/NaN", "88.58/84.82"],
     ["27/82", "52/140", "131/375", "89.26/85.38"],
     ["30/89", "53/157", "137/387", "89.40/84.90"],
@@ -55,7 +55,7 @@ const EMNIST_P: [[&str; 4]; 7] = [
     ["34/104", "63/192", "171/NaN", "88.48/82.92"],
 ];
 
-const CIFAR_A: [[&str; 4]; 7] = [
+const CIFAR_FEDAVG: [[&str; 4]; 7] = [
     ["89/307", "164/636", "NaN/NaN", "63.80/61.00"],
     ["106/362", "198/767", "468/2252", "69.48/65.60"],
     ["123/429", "228/849", "454/2279", "70.94/65.42"],
@@ -65,33 +65,33 @@ const CIFAR_A: [[&str; 4]; 7] = [
     ["126/689", "328/1517", "742/NaN", "72.52/60.54"],
 ];
 
-const LETTERS: [(&str, &str); 3] =
+const EMNIST_THRESHOLDS: [(&str, &str); 3] =
     [("accuracy>=0.65", "@65"), ("accuracy>=0.75", "@75"), ("accuracy>=0.85", "@85")];
 
 const PANELS: [Panel; 4] = [
     Panel {
         title: "Fashion-MNIST with the EMNIST network, FedAvg, 400 rounds",
         grids: (Some("fashion-iid"), "fashion"),
-        reached: LETTERS,
+        reached: EMNIST_THRESHOLDS,
         end: ("accuracy@391-400", "391 to 400 %"),
         published: "EMNIST Letters (Table II)",
-        rows: EMNIST_A,
+        rows: EMNIST_FEDAVG,
     },
     Panel {
         title: "Fashion-MNIST with the EMNIST network, FedProx (.5), 400 rounds",
         grids: (Some("fashion-prox-iid"), "fashion-prox"),
-        reached: LETTERS,
+        reached: EMNIST_THRESHOLDS,
         end: ("accuracy@391-400", "391 to 400 %"),
         published: "EMNIST Letters (Table II)",
-        rows: EMNIST_P,
+        rows: EMNIST_FEDPROX,
     },
     Panel {
         title: "The first 10,000 images of EMNIST Letters, FedAvg, 400 rounds",
         grids: (Some("emnist-iid"), "emnist"),
-        reached: LETTERS,
+        reached: EMNIST_THRESHOLDS,
         end: ("accuracy@391-400", "391 to 400 %"),
         published: "all of EMNIST Letters (Table II)",
-        rows: EMNIST_A,
+        rows: EMNIST_FEDAVG,
     },
     Panel {
         title: "CIFAR-10, FedAvg, not iid, 240 of 2,500 rounds, one seed",
@@ -99,7 +99,7 @@ const PANELS: [Panel; 4] = [
         reached: [("accuracy>=0.45", "@45"), ("accuracy>=0.55", "@55"), ("accuracy>=0.65", "@65")],
         end: ("tail_accuracy", "last rounds %"),
         published: "2,500 rounds (Table III)",
-        rows: CIFAR_A,
+        rows: CIFAR_FEDAVG,
     },
 ];
 
@@ -113,56 +113,56 @@ which knows who fails how often: an oracle.
 ";
 
 /// The files that are played without training.
-pub const PLAYED: [&str; 2] = ["selection", "samplers"];
+pub const SELECTION_STUDIES: [&str; 2] = ["selection", "samplers"];
 
 /// What a scheme should come to, by a simulation of the paper's setting for this project: the success ratio after 100, 625, 1,250 and 2,500 rounds,
 /// and CEP with its standard deviation over seeds.
-struct Target {
+struct ExpectedScheme {
     scheme: &'static str,
     ratios: [f64; 4],
     cep: f64,
-    deviation: Option<f64>,
+    std: Option<f64>,
     /// How often a client of each class is asked.
-    asked: &'static str,
+    selections: &'static str,
 }
 
-const fn target(
+const fn expected_scheme(
     scheme: &'static str,
     ratios: [f64; 4],
     cep: f64,
-    deviation: Option<f64>,
-    asked: &'static str,
-) -> Target {
-    Target { scheme, ratios, cep, deviation, asked }
+    std: Option<f64>,
+    selections: &'static str,
+) -> ExpectedScheme {
+    ExpectedScheme { scheme, ratios, cep, std, selections }
 }
 
-const TARGETS: [Target; 8] = [
-    target("E3CS-0", [0.679, 0.804, 0.840, 0.863], 43_148.0, Some(849.0), "16/26/151/1808"),
-    target("E3CS-0.5", [0.551, 0.627, 0.640, 0.646], 32_317.0, Some(119.0), "292/295/319/1094"),
-    target("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0), "418/421/430/731"),
-    target("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0), "390/396/457/758"),
-    target("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0), "500/500/500/500"),
+const EXPECTED: [ExpectedScheme; 8] = [
+    expected_scheme("E3CS-0", [0.679, 0.804, 0.840, 0.863], 43_148.0, Some(849.0), "16/26/151/1808"),
+    expected_scheme("E3CS-0.5", [0.551, 0.627, 0.640, 0.646], 32_317.0, Some(119.0), "292/295/319/1094"),
+    expected_scheme("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0), "418/421/430/731"),
+    expected_scheme("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0), "390/396/457/758"),
+    expected_scheme("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0), "500/500/500/500"),
     // Its 50,000 tosses have a known deviation.
-    target("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0), "0/0/0/2000"),
-    target("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None, "5/43/120/1832"),
-    target("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None, "253/255/265/1227"),
+    expected_scheme("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0), "0/0/0/2000"),
+    expected_scheme("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None, "5/43/120/1832"),
+    expected_scheme("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None, "253/255/265/1227"),
 ];
 
-fn write_played(page: &mut String) -> Result<(), Box<dyn Error>> {
+fn write_selection(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
         "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected is what an independent simulation of the paper's setting
 gave, in italics (nine seeds; by dep-round three). *Within*: all five means differ by no more than three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 + 1/3); where no deviation is expected,
 of ratios and by dep-round, ours counts. Oracle: regret is against the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | asked, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
-    for name in PLAYED {
+    for name in SELECTION_STUDIES {
         let study = read(name)?;
         for scheme in study.methods() {
             let values = |column: &str| -> Vec<f64> {
-                study.column(Which { method: &scheme, vary: None }, column).into_values().collect()
+                study.column(RowFilter { method: &scheme, varied: None }, column).into_values().collect()
             };
             let mean = |column: &str| stats::mean(&values(column));
-            let say = |column: &str, digits: usize| {
+            let mean_text = |column: &str, digits: usize| {
                 mean(column).map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
             };
             let ratios = [
@@ -172,14 +172,14 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
                 "success_ratio",
             ];
             let cep = values("cep");
-            let deviation = stats::standard_deviation(&cep).unwrap_or(0.0);
+            let std = stats::standard_deviation(&cep).unwrap_or(0.0);
             let found = stats::mean(&cep).unwrap_or(f64::NAN);
-            let expected = TARGETS.iter().find(|target| target.scheme == scheme);
+            let expected = EXPECTED.iter().find(|target| target.scheme == scheme);
             let within = expected.map_or("", |target| {
                 // Three seeds of the simulation where it gave no deviation, else nine.
-                let error = |deviation: f64| match target.deviation {
-                    Some(_) => 3.0 * deviation * (2.0_f64 / 9.0).sqrt(),
-                    None => 3.0 * deviation * (1.0_f64 / 9.0 + 1.0 / 3.0).sqrt(),
+                let error = |std: f64| match target.std {
+                    Some(_) => 3.0 * std * (2.0_f64 / 9.0).sqrt(),
+                    None => 3.0 * std * (1.0_f64 / 9.0 + 1.0 / 3.0).sqrt(),
                 };
                 let near = |column: &&str, expected: &f64| {
                     let values = values(column);
@@ -190,30 +190,29 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
                 };
                 let ratios_are =
                     ratios.iter().zip(&target.ratios).all(|(column, expected)| near(column, expected));
-                let cep_is = (found - target.cep).abs() <= error(target.deviation.unwrap_or(deviation));
+                let cep_is = (found - target.cep).abs() <= error(target.std.unwrap_or(std));
                 if ratios_are && cep_is { "yes" } else { "no" }
             });
-            let asked: Vec<_> = ["0.1", "0.3", "0.6", "0.9"]
-                .map(|class| say(&format!("selections_oracle_{class}"), 0))
+            let selections: Vec<_> = ["0.1", "0.3", "0.6", "0.9"]
+                .map(|class| mean_text(&format!("selections_oracle_{class}"), 0))
                 .into();
             writeln!(
                 page,
-                "| {scheme} | {} | {found:.0} ± {deviation:.0} | {within} | {} | {} | {} | {} / {} |",
-                ratios.map(|column| say(column, 3)).join(" | "),
-                asked.join("/"),
-                say("jain", 3),
-                say("oracle_regret", 0),
-                say("regret_bound", 0),
-                say("regret_bound_least", 0),
+                "| {scheme} | {} | {found:.0} ± {std:.0} | {within} | {} | {} | {} | {} / {} |",
+                ratios.map(|column| mean_text(column, 3)).join(" | "),
+                selections.join("/"),
+                mean_text("jain", 3),
+                mean_text("oracle_regret", 0),
+                mean_text("regret_bound", 0),
+                mean_text("regret_bound_least", 0),
             )?;
             if let Some(target) = expected {
-                let deviation =
-                    target.deviation.map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
+                let std = target.std.map_or(String::new(), |std| format!(" ± {std:.0}"));
                 let ratios = target.ratios.map(|ratio| format!("*{ratio:.3}*")).join(" | ");
                 writeln!(
                     page,
-                    "| *expected* | {ratios} | *{:.0}{deviation}* | | *{}* | | | |",
-                    target.cep, target.asked
+                    "| *expected* | {ratios} | *{:.0}{std}* | | *{}* | | | |",
+                    target.cep, target.selections
                 )?;
             }
         }
@@ -224,7 +223,7 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
 /// The page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = INTRODUCTION.to_owned();
-    write_played(&mut page)?;
+    write_selection(&mut page)?;
     page.push_str(
         "\n## Training\n\nThe first round after which the accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. Where there are several seeds: the mean over\nthose that reach it, with their number if not all do. The paper's figures stand below ours in italics; where the task is another, only their order can be compared.\n",
     );
@@ -251,7 +250,7 @@ fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
         panel.end.1
     )?;
     for (method, published) in METHODS.iter().zip(panel.rows) {
-        let which = Which { method, vary: None };
+        let which = RowFilter { method, varied: None };
         let both = |cell: &dyn Fn(&Study) -> String| {
             studies
                 .iter()
@@ -262,7 +261,7 @@ fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
         let mut cells: Vec<_> = panel
             .reached
             .iter()
-            .map(|(column, _)| both(&|study| first(&study.column(which, column), n_runs(study, which))))
+            .map(|(column, _)| both(&|study| mean_round(&study.column(which, column), n_runs(study, which))))
             .collect();
         cells.push(both(&|study| percent(&study.column(which, panel.end.0))));
         writeln!(page, "| {method} | {} |", cells.join(" | "))?;
@@ -273,12 +272,12 @@ fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
 }
 
 /// How many runs there are of a method.
-fn n_runs(study: &Study, which: Which<'_>) -> usize {
+fn n_runs(study: &Study, which: RowFilter<'_>) -> usize {
     study.column(which, "rounds").len()
 }
 
 /// The mean round in which something is reached.
-fn first(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
+fn mean_round(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
     let values: Vec<_> = rounds.values().copied().collect();
     match stats::mean(&values) {
         None if n_runs == 0 => "not run".to_owned(),
@@ -330,18 +329,18 @@ fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
 *reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
     )?;
     let studies = [read("fashion-iid")?, read("fashion")?];
-    let mut row = |claim: Claim, column: &str, say: &dyn Fn(Option<Estimate>) -> String| {
+    let mut row = |claim: Claim, column: &str, format_difference: &dyn Fn(Option<Estimate>) -> String| {
         let (text, one, other, least) = claim;
         let cells: Vec<_> = studies
             .iter()
             .map(|study| {
-                let of = |method| study.judged_where(method, &[], column).0;
+                let of = |method| study.claim_values_where(method, &[], column).0;
                 let found = difference(&of(one), &of(other));
                 let verdict = match (Verdict::of(found, least), found) {
                     (Verdict::NotRun, Some(_)) => "too few seeds",
                     (verdict, _) => verdict.name(),
                 };
-                format!("{} | {verdict}", say(found))
+                format!("{} | {verdict}", format_difference(found))
             })
             .collect();
         writeln!(page, "| {text} | {} |", cells.join(" | "))
@@ -350,15 +349,15 @@ fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
         row(claim, "accuracy>=0.65", &rounds)?;
     }
     for claim in END {
-        row(claim, "accuracy@391-400", &points)?;
+        row(claim, "accuracy@391-400", &points_difference)?;
     }
-    write_why(page, &studies[1])
+    write_explanation(page, &studies[1])
 }
 
 /// Why the ends are not where the paper has them, as far as figures say.
-fn write_why(page: &mut String, study: &Study) -> Result<(), Box<dyn Error>> {
+fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Error>> {
     let mean = |study: &Study, method, column: &str| {
-        let values: Vec<_> = study.column(Which { method, vary: None }, column).into_values().collect();
+        let values: Vec<_> = study.column(RowFilter { method, varied: None }, column).into_values().collect();
         stats::mean(&values).map(|mean| 100.0 * mean)
     };
     let of = |method, column: &str| mean(study, method, column);
@@ -386,10 +385,10 @@ fn write_why(page: &mut String, study: &Study) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     // `of` has percent; whoever is never heard of a hundred clients is never asked.
-    let n_asked = 100.0 - n_never / 100.0;
+    let n_selected = 100.0 - n_never / 100.0;
     writeln!(
         page,
-        "\n**Where ends differ from the paper's, not iid.** FedCS, which asks the same {n_asked} clients in every round, should end lowest. Here it has not been overtaken by round 400, and nobody is done: from round 100 to the end Random gains \
+        "\n**Where ends differ from the paper's, not iid.** FedCS, which asks the same {n_selected} clients in every round, should end lowest. Here it has not been overtaken by round 400, and nobody is done: from round 100 to the end Random gains \
          {:.1} points and FedCS {:.1}. FedCS is answered by {fast_ratio:.0} % of those it asks, Random by {ratio:.0} %, so its model moves further in a round.",
         end - early,
         fast_end - fast_early,
@@ -399,7 +398,7 @@ fn write_why(page: &mut String, study: &Study) -> Result<(), Box<dyn Error>> {
     if long.is_empty() {
         return Ok(());
     }
-    let n_long = n_runs(&long, Which { method: "FedCS", vary: None });
+    let n_long = n_runs(&long, RowFilter { method: "FedCS", varied: None });
     let at = |method| {
         let columns = ["accuracy@391-400", "accuracy@791-800", "accuracy@1191-1200"];
         columns
@@ -422,7 +421,7 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     let Some(text) = crate::shipped::file("papers/small/e3cs-noniid.csv") else { return Ok(()) };
     let study = Study::parse(text)?;
     let end = |method| {
-        let found = study.judged_where(method, &[], "accuracy@251-300").0;
+        let found = study.claim_values_where(method, &[], "accuracy@251-300").0;
         stats::mean(&found.into_values().collect::<Vec<_>>()).map(|mean| 100.0 * mean)
     };
     let others = METHODS.iter().filter(|method| **method != "FedCS").filter_map(|method| end(method));
@@ -450,30 +449,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_the_figures_say() {
+    fn the_page_follows_from_the_results() {
         let page = crate::pages::committed("e3cs");
         assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");
     }
 
     #[test]
-    fn every_scheme_comes_to_what_is_expected() {
+    fn every_scheme_gives_the_expected_values() {
         let mut page = String::new();
-        write_played(&mut page).unwrap();
-        assert_eq!(page.matches("| yes |").count(), TARGETS.len(), "{page}");
+        write_selection(&mut page).unwrap();
+        assert_eq!(page.matches("| yes |").count(), EXPECTED.len(), "{page}");
     }
 
     #[test]
-    fn what_only_some_runs_reach_is_said() {
+    fn a_threshold_that_only_some_runs_reach_is_marked() {
         let rounds = BTreeMap::from([(1, 10.0), (3, 20.0)]);
-        assert_eq!(first(&rounds, 3), "15 (2 of 3)");
-        assert_eq!(first(&rounds, 2), "15");
-        assert_eq!(first(&BTreeMap::new(), 2), "NaN");
-        assert_eq!(first(&BTreeMap::new(), 0), "not run");
+        assert_eq!(mean_round(&rounds, 3), "15 (2 of 3)");
+        assert_eq!(mean_round(&rounds, 2), "15");
+        assert_eq!(mean_round(&BTreeMap::new(), 2), "NaN");
+        assert_eq!(mean_round(&BTreeMap::new(), 0), "not run");
     }
 
     #[test]
     fn every_grid_is_there() {
-        for grid in GRIDS.iter().chain(&PLAYED) {
+        for grid in GRIDS.iter().chain(&SELECTION_STUDIES) {
             assert!(crate::shipped::file(&format!("e3cs/{grid}.toml")).is_some(), "{grid}");
         }
     }

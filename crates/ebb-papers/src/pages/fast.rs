@@ -6,14 +6,14 @@ use std::fmt::Write;
 
 use ebb_record::stats;
 
-use crate::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
+use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
 /// The grids, in the order in which they are run.
 pub const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "bases-slow", "fashion"];
 
-const ALPHA: &str = "data.split.alpha";
-const END: &str = "accuracy@260-300";
-const RATIO: &str = "note_fast_arbitrary_share@300";
+const ALPHA_KEY: &str = "data.split.alpha";
+const END_COLUMN: &str = "accuracy@260-300";
+const ARBITRARY_SHARE_COLUMN: &str = "note_fast_arbitrary_share@300";
 
 /// A pattern, its grid, and the paper's Table 3 on Fashion-MNIST with alpha .05: q 0, .1, .3, .5, adaptive 1, adaptive 7, and the last two's share of
 /// rounds that are no snapshots; and its Table 2 with alpha .5, q 0.
@@ -88,12 +88,13 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     let mut verdicts = String::from("| | claim | found | |\n|---|---|---|---|\n");
     for (alpha, title) in [("0.05", "alpha .05"), ("0.5", "alpha .5")] {
         writeln!(page, "\n| {title} | {} | uniform |\n|---{}", METHODS.join(" | "), "|---".repeat(7) + "|")?;
-        let full = uniform.column(Which { method: "q 1", vary: Some((ALPHA, alpha)) }, END);
+        let full = uniform.column(RowFilter { method: "q 1", varied: Some((ALPHA_KEY, alpha)) }, END_COLUMN);
         for pattern in &PATTERNS {
             let study = read(pattern.grid)?;
-            let of = |method, column| study.column(Which { method, vary: Some((ALPHA, alpha)) }, column);
-            let cells = METHODS.map(|method| cell(&of(method, END)));
-            writeln!(page, "| {} | {} | {} |", pattern.name, cells.join(" | "), cell(&full))?;
+            let of =
+                |method, column| study.column(RowFilter { method, varied: Some((ALPHA_KEY, alpha)) }, column);
+            let cells = METHODS.map(|method| mean_cell(&of(method, END_COLUMN)));
+            writeln!(page, "| {} | {} | {} |", pattern.name, cells.join(" | "), mean_cell(&full))?;
             if alpha == "0.05" {
                 let published = pattern.published.map(|accuracy| format!("*{:.3}*", accuracy / 100.0));
                 writeln!(page, "| *published* | {} | *0.841* |", published.join(" | "))?;
@@ -106,45 +107,49 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
                     verdicts,
                     "| {}, {title} | {claim} | {} | {} |",
                     pattern.name,
-                    points(found),
+                    points_difference(found),
                     Verdict::of(found, least).name()
                 )
             };
-            let less = |one: &BTreeMap<u32, f64>, method| difference(one, &of(method, END));
+            let less = |one: &BTreeMap<u32, f64>, method| difference(one, &of(method, END_COLUMN));
             row("q 0 ends below uniform".into(), less(&full, "q 0"), 0.0)?;
             for method in ["q .1", "q .3", "q .5", "adaptive 1", "adaptive 7"] {
-                row(format!("{method} ends above q 0"), less(&of(method, END), "q 0"), 0.0)?;
+                row(format!("{method} ends above q 0"), less(&of(method, END_COLUMN), "q 0"), 0.0)?;
             }
             for (more, fewer) in [("q .3", "q .1"), ("q .5", "q .3"), ("q .5", "q .1")] {
-                row(format!("{more} ends above {fewer}"), less(&of(more, END), fewer), 0.0)?;
+                row(format!("{more} ends above {fewer}"), less(&of(more, END_COLUMN), fewer), 0.0)?;
             }
-            let spared = of("adaptive 1", RATIO);
+            let spared = of("adaptive 1", ARBITRARY_SHARE_COLUMN);
             let nine_tenths = spared.keys().map(|seed| (*seed, 0.9)).collect();
             let claim = "adaptive 1 needs snapshots in less than a tenth of the rounds";
             row(claim.into(), difference(&spared, &nine_tenths), 0.0)?;
             let claim = "adaptive 7 ends no more than a point below q .5";
-            row(claim.into(), less(&of("adaptive 7", END), "q .5"), -0.01)?;
+            row(claim.into(), less(&of("adaptive 7", END_COLUMN), "q .5"), -0.01)?;
         }
     }
     for pattern in &PATTERNS {
         let study = read(pattern.grid)?;
         let gap = |alpha| {
-            let which = |method| Which { method, vary: Some((ALPHA, alpha)) };
-            minus(&uniform.column(which("q 1"), END), &study.column(which("q 0"), END))
+            let which = |method| RowFilter { method, varied: Some((ALPHA_KEY, alpha)) };
+            minus(&uniform.column(which("q 1"), END_COLUMN), &study.column(which("q 0"), END_COLUMN))
         };
         let found = estimate(&minus(&gap("0.05"), &gap("0.5")));
         writeln!(
             verdicts,
             "| {} | the gap to uniform is wider with alpha .05 than with .5 | {} | {} |",
             pattern.name,
-            points(found),
+            points_difference(found),
             Verdict::of(found, 0.0).name()
         )?;
     }
     page.push_str("\nThe share of rounds that are no snapshots:\n\n| | adaptive 1, alpha .05 | *published* | adaptive 7, alpha .05 | *published* | adaptive 1, alpha .5 | adaptive 7, alpha .5 |\n|---|---|---|---|---|---|---|\n");
     for pattern in &PATTERNS {
         let study = read(pattern.grid)?;
-        let of = |method, alpha| cell(&study.column(Which { method, vary: Some((ALPHA, alpha)) }, RATIO));
+        let of = |method, alpha| {
+            mean_cell(
+                &study.column(RowFilter { method, varied: Some((ALPHA_KEY, alpha)) }, ARBITRARY_SHARE_COLUMN),
+            )
+        };
         let [one, seven] = pattern.ratios.map(|ratio| ratio / 100.0);
         writeln!(
             page,
@@ -157,7 +162,7 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
         )?;
     }
     write!(page, "\n### What the paper claims\n\n{verdicts}")?;
-    let which = Which { method: "Beta, adaptive 7", vary: None };
+    let which = RowFilter { method: "Beta, adaptive 7", varied: None };
     let plain = read("fashion")?.column(which, "note_fast_arbitrary_share@1000");
     let snapshots = 1.0 - stats::mean(&plain.into_values().collect::<Vec<_>>()).unwrap_or(1.0);
     write!(
@@ -197,7 +202,7 @@ the labels, and a model judged after their round swings by several points from o
         ("Beta, adaptive 7", ["not said", "not said", "not said", "0.809", ".603"]),
     ];
     for (method, [at_100, at_200, at_500, end, ratio]) in published {
-        let of = |column| cell(&study.column(Which { method, vary: None }, column));
+        let of = |column| mean_cell(&study.column(RowFilter { method, varied: None }, column));
         writeln!(
             page,
             "| {method} | {} | *{at_100}* | {} | *{at_200}* | {} | *{at_500}* | {} | *{end}* | {} | {} | *{ratio}* |",
@@ -241,9 +246,10 @@ fn write_base(page: &mut String, grid: &str, bases: &[&str]) -> Result<(), Box<d
 ",
     );
     for base in bases {
-        let of = |q: &str| study.column(Which { method: &format!("{base}, {q}"), vary: None }, END);
-        let cells = ["q 0", "q .5", "q 1", "adaptive 7"].map(|q| cell(&of(q)));
-        let gains = ["q .5", "adaptive 7"].map(|q| points(difference(&of(q), &of("q 0"))));
+        let of =
+            |q: &str| study.column(RowFilter { method: &format!("{base}, {q}"), varied: None }, END_COLUMN);
+        let cells = ["q 0", "q .5", "q 1", "adaptive 7"].map(|q| mean_cell(&of(q)));
+        let gains = ["q .5", "adaptive 7"].map(|q| points_difference(difference(&of(q), &of("q 0"))));
         writeln!(page, "| {base} | {} | {} |", cells.join(" | "), gains.join(" | "))?;
     }
     Ok(())
@@ -254,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_the_figures_say() {
+    fn the_page_follows_from_the_results() {
         let page = crate::pages::committed("fast");
         assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");
     }

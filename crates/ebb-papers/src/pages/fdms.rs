@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use crate::shipped;
-use crate::study::{Study, Verdict, Which, cell, difference, points};
+use crate::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
 /// The grids, in the order in which they are run.
 pub const GRIDS: &[&str] = &[
@@ -24,7 +24,7 @@ pub const GRIDS: &[&str] = &[
     "authors-split",
 ];
 
-const RATIO: &str = "world.availability.ratio";
+const RATIO_KEY: &str = "world.availability.ratio";
 
 /// What was published of a method: after given rounds, and at the end.
 type Published = (&'static str, &'static [&'static str]);
@@ -184,7 +184,7 @@ const CLAIMS: [(&str, &str, &str, f64); 4] = [
 ];
 
 /// Something that FDMS should lose at.
-struct Loss {
+struct LosingCase {
     grid: &'static str,
     /// The grid that holds its `full`.
     full: &'static str,
@@ -192,8 +192,8 @@ struct Loss {
     why: &'static str,
 }
 
-const LOSE: [Loss; 4] = [
-    Loss {
+const LOSING_CASES: [LosingCase; 4] = [
+    LosingCase {
         grid: "lose-away",
         full: "mnist-full",
         title: "A whole cluster away in rounds 20 to 79, everybody else always there",
@@ -201,20 +201,20 @@ const LOSE: [Loss; 4] = [
 under Dropout. Only what the cluster sent before can speak for it, and that is what `stale-update` repeats; it grows old, and is
 the worse for it once all are back.",
     },
-    Loss {
+    LosingCase {
         grid: "lose-labels",
         full: "mnist-full",
         title: "Who is there depends on the labels held: chances from .1 to 1",
         why: "The clients of a cluster hold the same labels, so they are rare together: in most rounds of the rarest clusters nobody of them is there to
 stand in. FDMS evens out what is left among the others.",
     },
-    Loss {
+    LosingCase {
         grid: "lose-iid",
         full: "lose-iid",
         title: "No clusters: everybody holds the same mixture; half silent",
         why: "Everybody is as good a friend as anybody. Half of the updates count for several clients and none for fewer, which only makes the mean noisier.",
     },
-    Loss {
+    LosingCase {
         grid: "lose-dirichlet",
         full: "lose-dirichlet",
         title: "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half silent",
@@ -268,14 +268,14 @@ pub fn write() -> Result<String, Box<dyn Error>> {
     page.push_str("\n## What the papers claim\n\n");
     page.push_str(&verdicts);
     write_imbalance(&mut page)?;
-    write_broken(&mut page)?;
-    write_often(&mut page)?;
+    write_diverged(&mut page)?;
+    write_frequent_evaluation(&mut page)?;
     write_shapes(&mut page)?;
     write_authors_split(&mut page)?;
-    write_likeness(&mut page)?;
+    write_similarity(&mut page)?;
     page.push_str("\n## Where it should lose\n\nMNIST, 100 rounds, ten seeds, everything else as above.\n");
-    for loss in &LOSE {
-        write_loss(loss, &mut page)?;
+    for case in &LOSING_CASES {
+        write_losing_case(case, &mut page)?;
     }
     write_races(&mut page)?;
     Ok(page)
@@ -289,14 +289,15 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
     let study = read(panel.grid)?;
     let (whole, zero) = (panel.full.map(read).transpose()?, panel.zero.map(read).transpose()?);
     let column = |method: &str, column: &str| -> BTreeMap<u32, f64> {
-        let elsewhere = match method {
+        let other_grid = match method {
             "full" => &whole,
             "zero-update" | "zero-model" => &zero,
             _ => &None,
         };
-        match elsewhere {
-            Some(elsewhere) => elsewhere.column(Which { method, vary: None }, column),
-            None => study.column(Which { method, vary: panel.ratio.map(|ratio| (RATIO, ratio)) }, column),
+        match other_grid {
+            Some(other_grid) => other_grid.column(RowFilter { method, varied: None }, column),
+            None => study
+                .column(RowFilter { method, varied: panel.ratio.map(|ratio| (RATIO_KEY, ratio)) }, column),
         }
     };
     let headings: Vec<_> = panel.columns.iter().map(|(_, heading)| *heading).collect();
@@ -308,7 +309,7 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
         "---|".repeat(headings.len())
     )?;
     for method in METHODS.into_iter().filter(|name| panel.zero.is_some() || !name.starts_with("zero")) {
-        let cells: Vec<_> = panel.columns.iter().map(|(name, _)| cell(&column(method, name))).collect();
+        let cells: Vec<_> = panel.columns.iter().map(|(name, _)| mean_cell(&column(method, name))).collect();
         writeln!(page, "| {method} | {} |", cells.join(" | "))?;
         if let Some((_, published)) = panel.published.iter().find(|(name, _)| *name == method) {
             let mut cells: Vec<_> = published.iter().map(|value| format!("*{value}*")).collect();
@@ -319,12 +320,12 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
     }
     let (end, _) = panel.columns.last().expect("every panel has columns");
     for (claim, one, other, least) in CLAIMS {
-        let judged = |name: &str| {
+        let verdict_at = |name: &str| {
             let found = difference(&column(one, name), &column(other, name));
-            (points(found), Verdict::of(found, least).name())
+            (points_difference(found), Verdict::of(found, least).name())
         };
-        let (midway, before) = judged(panel.midway.0);
-        let (last, verdict) = judged(end);
+        let (midway, before) = verdict_at(panel.midway.0);
+        let (last, verdict) = verdict_at(end);
         let round = panel.midway.1;
         writeln!(
             verdicts,
@@ -337,7 +338,8 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
 
 /// Why so little is lost without substitution when most are silent: how unevenly the clusters are heard.
 fn write_imbalance(page: &mut String) -> Result<(), Box<dyn Error>> {
-    let unevenness: Vec<_> = [14, 10, 6].map(|heard| format!("{:.3}", unevenness(heard))).into();
+    let unevenness: Vec<_> =
+        [14, 10, 6].map(|n_responding| format!("{:.3}", unevenness(n_responding))).into();
     writeln!(
         page,
         "\nAt 7 in 10 silent Dropout has little to lose: with six of twenty heard and nobody's cluster missing, one cluster is heard twice and
@@ -351,19 +353,21 @@ FDMS's gain over Dropout at the end on MNIST.",
 
 /// The expected squared distance of the shares of five clusters of four from even ones, when `heard` clients answer, at least one of each
 /// cluster, and every such set of counts is as likely.
-fn unevenness(heard: u32) -> f64 {
+fn unevenness(n_responding: u32) -> f64 {
     let counts = |code: u32| [0, 1, 2, 3, 4].map(|cluster| 1 + code / 4_u32.pow(cluster) % 4);
-    let allowed: Vec<_> = (0..4_u32.pow(5)).map(counts).filter(|n| n.iter().sum::<u32>() == heard).collect();
-    let off = |n: &u32| (f64::from(*n) / f64::from(heard) - 0.2).powi(2);
+    let allowed: Vec<_> =
+        (0..4_u32.pow(5)).map(counts).filter(|n| n.iter().sum::<u32>() == n_responding).collect();
+    let off = |n: &u32| (f64::from(*n) / f64::from(n_responding) - 0.2).powi(2);
     allowed.iter().flatten().map(off).sum::<f64>() / allowed.len() as f64
 }
 
 /// The runs whose model was lost, and what the claim about true friends comes to without them.
-fn write_broken(page: &mut String) -> Result<(), Box<dyn Error>> {
+fn write_diverged(page: &mut String) -> Result<(), Box<dyn Error>> {
     for panel in PANELS {
         let (study, (end, _)) = (read(panel.grid)?, panel.columns.last().expect("every panel has columns"));
-        let of =
-            |method: &str, name| study.column(Which { method, vary: panel.ratio.map(|r| (RATIO, r)) }, name);
+        let of = |method: &str, name| {
+            study.column(RowFilter { method, varied: panel.ratio.map(|r| (RATIO_KEY, r)) }, name)
+        };
         for method in study.methods() {
             let method = method.as_str();
             let losses = of(method, "final_loss");
@@ -380,7 +384,11 @@ but made of numbers, so that it is not refused. No other run of these tables bro
             }
             if !lost.is_empty() {
                 let found = difference(&of("fl-fdms", end), &rest);
-                writeln!(page, "Without that seed FDMS less `{method}` at the end is {}.", points(found))?;
+                writeln!(
+                    page,
+                    "Without that seed FDMS less `{method}` at the end is {}.",
+                    points_difference(found)
+                )?;
             }
         }
     }
@@ -388,7 +396,7 @@ but made of numbers, so that it is not refused. No other run of these tables bro
 }
 
 /// Fashion-MNIST's runs again, judged more often: what is left of the claims when judging is less noisy.
-fn write_often(page: &mut String) -> Result<(), Box<dyn Error>> {
+fn write_frequent_evaluation(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("fashion-often")?;
     let stretches = [("1-100", "rounds 1 to 100"), ("1-300", "1 to 300"), ("271-300", "271 to 300")];
     let headings = stretches.map(|(_, heading)| heading);
@@ -406,11 +414,13 @@ models are the same to the bit. The mean over a stretch of rounds, in points.\n
         [("0.3", ["+0.3", "+1.8"]), ("0.5", ["+1.1", "+4.0"]), ("0.7", ["+0.7", "+8.0"])]
     {
         for ((claim, one, other, least), published) in CLAIMS.into_iter().zip(published) {
-            let of = |method, name: &str| study.column(Which { method, vary: Some((RATIO, ratio)) }, name);
+            let of = |method, name: &str| {
+                study.column(RowFilter { method, varied: Some((RATIO_KEY, ratio)) }, name)
+            };
             let cells = stretches.map(|(stretch, _)| {
                 let name = format!("accuracy@{stretch}");
                 let found = difference(&of(one, &name), &of(other, &name));
-                format!("{} | {}", points(found), Verdict::of(found, least).name())
+                format!("{} | {}", points_difference(found), Verdict::of(found, least).name())
             });
             writeln!(page, "| {ratio} | {claim} | {published} | {} |", cells.join(" | "))?;
         }
@@ -424,9 +434,14 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
         (read("mnist")?, read("mnist-full")?, read("fashion")?, read("cifar")?);
     page.push_str("\n### The shapes of the curves\n\n| | claim | found | |\n|---|---|---|---|\n");
     let mut row = |data: &str, claim: &str, found, least| {
-        writeln!(page, "| {data} | {claim} | {} | {} |", points(found), Verdict::of(found, least).name())
+        writeln!(
+            page,
+            "| {data} | {claim} | {} | {} |",
+            points_difference(found),
+            Verdict::of(found, least).name()
+        )
     };
-    let all = |method| Which { method, vary: None };
+    let all = |method| RowFilter { method, varied: None };
     for (round, column, published) in [(100, "accuracy@100", "9.4"), (200, "accuracy@200", "8.5")] {
         let found = difference(&cifar.column(all("full"), column), &cifar.column(all("dropout"), column));
         row(
@@ -438,7 +453,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     }
     let steps = "change(accuracy)@81-100";
     for ratio in ["0.3", "0.5", "0.7"] {
-        let of = |method| mnist.column(Which { method, vary: Some((RATIO, ratio)) }, steps);
+        let of = |method| mnist.column(RowFilter { method, varied: Some((RATIO_KEY, ratio)) }, steps);
         let data = format!("MNIST, {ratio} silent");
         row(
             &data,
@@ -458,7 +473,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     for (data, study, column) in
         [("MNIST", &mnist, "accuracy@97-100"), ("Fashion-MNIST", &fashion, "accuracy@271-300")]
     {
-        let of = |method, ratio| study.column(Which { method, vary: Some((RATIO, ratio)) }, column);
+        let of = |method, ratio| study.column(RowFilter { method, varied: Some((RATIO_KEY, ratio)) }, column);
         for (less, more) in [("0.3", "0.5"), ("0.5", "0.7")] {
             let found = difference(&of("stale-model", less), &of("stale-model", more));
             row(data, &format!("Stale (the last model) is worse at {more} than at {less}"), found, 0.0)?;
@@ -475,7 +490,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
 fn write_authors_split(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("authors-split")?;
     let of = |method, from, name: &str| {
-        study.column(Which { method, vary: Some(("data.split.taken_from", from)) }, name)
+        study.column(RowFilter { method, varied: Some(("data.split.taken_from", from)) }, name)
     };
     let headings: Vec<_> = MNIST.iter().map(|(_, heading)| *heading).collect();
     writeln!(
@@ -488,10 +503,10 @@ MNIST, half silent, seeds 1 to 5 of the tables above; with what is held out at r
     )?;
     for method in ["full", "dropout", "fl-fdms"] {
         for (from, words) in [("all-classes", "at random"), ("last-class", "from one class")] {
-            let cells: Vec<_> = MNIST.iter().map(|(name, _)| cell(&of(method, from, name))).collect();
+            let cells: Vec<_> = MNIST.iter().map(|(name, _)| mean_cell(&of(method, from, name))).collect();
             let more = ["accuracy@50", "accuracy@97-100"].map(|name| {
                 let found = difference(&of(method, from, name), &of(method, "all-classes", name));
-                if from == "all-classes" { String::new() } else { points(found) }
+                if from == "all-classes" { String::new() } else { points_difference(found) }
             });
             writeln!(page, "| {method} | {words} | {} | {} |", cells.join(" | "), more.join(" | "))?;
         }
@@ -499,21 +514,21 @@ MNIST, half silent, seeds 1 to 5 of the tables above; with what is held out at r
     for (claim, one, other, least) in
         CLAIMS.into_iter().filter(|(_, _, other, _)| ["dropout", "full"].contains(other))
     {
-        let judged = ["accuracy@50", "accuracy@97-100"].map(|name| {
+        let verdicts = ["accuracy@50", "accuracy@97-100"].map(|name| {
             let found = difference(&of(one, "last-class", name), &of(other, "last-class", name));
-            format!("{} ({})", points(found), Verdict::of(found, least).name())
+            format!("{} ({})", points_difference(found), Verdict::of(found, least).name())
         });
         writeln!(
             page,
             "\nHeld out from one class, {claim}: {} at round 50, {} at the end.",
-            judged[0], judged[1]
+            verdicts[0], verdicts[1]
         )?;
     }
     Ok(())
 }
 
 /// Whether clients of a cluster are more alike than others.
-fn write_likeness(page: &mut String) -> Result<(), Box<dyn Error>> {
+fn write_similarity(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
         "\n### Who is alike at the end\n
@@ -521,7 +536,7 @@ Half silent, after the last round of every run of `fl-fdms`: mean similarity of 
 many of the 20 clients even the least alike of their own cluster is more alike than the most alike of all others.\n
 | | seed | inside | between | gap | clients told apart |\n|---|---|---|---|---|---|"
     )?;
-    let Some(text) = shipped::file(LIKENESS) else {
+    let Some(text) = shipped::file(SIMILARITY_CSV) else {
         writeln!(page, "| | not run | | | | |")?;
         return Ok(());
     };
@@ -534,33 +549,34 @@ many of the 20 clients even the least alike of their own cluster is more alike t
 }
 
 /// Where the similarities at the end are kept.
-pub const LIKENESS: &str = "fdms/likeness.csv";
+pub const SIMILARITY_CSV: &str = "fdms/likeness.csv";
 
-fn write_loss(loss: &Loss, page: &mut String) -> Result<(), Box<dyn Error>> {
-    let (study, whole) = (read(loss.grid)?, read(loss.full)?);
+fn write_losing_case(case: &LosingCase, page: &mut String) -> Result<(), Box<dyn Error>> {
+    let (study, whole) = (read(case.grid)?, read(case.full)?);
     let column = |method: &str, name: &str| {
         let study = if method == "full" { &whole } else { &study };
-        study.column(Which { method, vary: None }, name)
+        study.column(RowFilter { method, varied: None }, name)
     };
     let headings: Vec<_> = MNIST.iter().map(|(_, heading)| *heading).collect();
     writeln!(
         page,
         "\n### {}\n\n{}\n\n| method | {} | less dropout, round 50 | at the end |\n|---|{}",
-        loss.title,
-        loss.why,
+        case.title,
+        case.why,
         headings.join(" | "),
         "---|".repeat(headings.len() + 2)
     )?;
     for method in ["full", "dropout", "stale-update", "fl-fdms"] {
-        let cells: Vec<_> = MNIST.iter().map(|(name, _)| cell(&column(method, name))).collect();
+        let cells: Vec<_> = MNIST.iter().map(|(name, _)| mean_cell(&column(method, name))).collect();
         let over = |name: &str| {
             let found = difference(&column(method, name), &column("dropout", name));
-            if method == "dropout" { String::new() } else { points(found) }
+            if method == "dropout" { String::new() } else { points_difference(found) }
         };
         let (middle, end) = (over("accuracy@50"), over("accuracy@97-100"));
         writeln!(page, "| {method} | {} | {middle} | {end} |", cells.join(" | "))?;
     }
-    let over = |name: &str| points(difference(&column("fl-fdms", name), &column("stale-update", name)));
+    let over =
+        |name: &str| points_difference(difference(&column("fl-fdms", name), &column("stale-update", name)));
     let (middle, end) = (over("accuracy@50"), over("accuracy@97-100"));
     writeln!(page, "\nFDMS less stale-update: {middle} at round 50, {end} at the end.")?;
     Ok(())
@@ -582,26 +598,26 @@ dropped while the threshold is above 1.\n"
         "---|".repeat(stretches.len() + 4)
     )?;
     for (method, until) in RACES {
-        let which = Which { method, vary: None };
+        let which = RowFilter { method, varied: None };
         let pairs = |stretch: &&str| {
             let found = study.column(which, &format!("note_pairs_scored@{stretch}"));
             let values: Vec<_> = found.values().copied().collect();
             ebb_record::stats::mean(&values).map_or("not run".to_owned(), |mean| format!("{mean:.1}"))
         };
         let cells: Vec<_> = stretches.iter().map(pairs).collect();
-        let end = |method| study.column(Which { method, vary: None }, "accuracy@481-500");
+        let end = |method| study.column(RowFilter { method, varied: None }, "accuracy@481-500");
         let found = difference(&end(method), &end("fl-fdms"));
         let (over, same) = match Verdict::of(found, 0.0) {
             _ if method == "fl-fdms" => (String::new(), ""),
-            Verdict::NotRun => (points(found), "not run"),
-            Verdict::Tied => (points(found), "yes"),
-            Verdict::Held | Verdict::Reversed => (points(found), "no"),
+            Verdict::NotRun => (points_difference(found), "not run"),
+            Verdict::Tied => (points_difference(found), "yes"),
+            Verdict::Held | Verdict::Reversed => (points_difference(found), "no"),
         };
         writeln!(
             page,
             "| {method} | {until} | {} | {} | {over} | {same} |",
             cells.join(" | "),
-            cell(&end(method))
+            mean_cell(&end(method))
         )?;
     }
     writeln!(
@@ -619,13 +635,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_the_figures_say() {
+    fn the_page_follows_from_the_results() {
         let page = crate::pages::committed("fdms");
         assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");
     }
 
     #[test]
-    fn clusters_are_heard_most_evenly_when_each_is_heard_once_but_one() {
+    fn clusters_respond_most_evenly_when_all_but_one_respond_once() {
         let only = (1.0_f64 / 3.0 - 0.2).powi(2) + 4.0 * (1.0_f64 / 6.0 - 0.2).powi(2);
         assert!((unevenness(6) - only).abs() < 1e-12);
         assert!((unevenness(10) - 5.0 / 101.0).abs() < 1e-12);

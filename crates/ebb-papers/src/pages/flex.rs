@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use ebb_record::stats::{self, Estimate};
 
 use crate::shipped;
-use crate::study::{Study, Verdict, Which, cell, difference, estimate, minus, points};
+use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
 /// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
 pub const GRIDS: &[&str] = &[
@@ -25,21 +25,21 @@ pub const GRIDS: &[&str] = &[
 ];
 
 /// The pages and what writes them.
-pub const PAGES: [(&str, Page); 3] =
+pub const PAGES: [(&str, WritePage); 3] =
     [("flex-schemes", schemes), ("flex-arrivals", arrivals), ("flex-departures", departures)];
 
 /// Writes a page.
-pub type Page = fn() -> Result<String, Box<dyn Error>>;
+pub type WritePage = fn() -> Result<String, Box<dyn Error>>;
 
-const FIRST: &str = "world.work.first";
-const END: &str = "accuracy@191-200";
+const TRACES_KEY: &str = "world.work.first";
+const END_COLUMN: &str = "accuracy@191-200";
 
 fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
     super::study("flex", grid)
 }
 
 /// How all pages judge.
-const HOW: &str = "Seeds are stated in the grids and were before anything was run. Differences are paired by seed, for two methods of a seed see the
+const CONVENTIONS: &str = "Seeds are stated in the grids and were before anything was run. Differences are paired by seed, for two methods of a seed see the
 same data, the same first model and the same work done; in brackets the 95 % interval of their mean, and the number of pairs. A claim is *held* or
 *reversed* when the whole interval is on one side, and *tied* when it is not; from fewer than three pairs nothing is said.";
 
@@ -111,7 +111,7 @@ fn schemes() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# Half-done work: schemes A, B and C
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/schemes-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 3 of Ruan et al. (2021), from runs of theirs whose number is not said. {HOW}
+Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/schemes-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 3 of Ruan et al. (2021), from runs of theirs whose number is not said. {CONVENTIONS}
 
 **Protocol.** 200 rounds, rate eta_0 / tau, everybody asked. Each client follows one of the first 1 to 8 traces of the paper's Table 2, drawn at random: what part of its
 work it has done when the round closes; only the last three have rounds without any. Sizes by a Pareto law of index .5. Accuracy is the mean after rounds 195 and
@@ -135,12 +135,14 @@ a law of its own. The published gains of B lie between ours there and those with
 A's N / K makes up for the others, while half-done work shortens the steps of B. That is what C mends.\n",
     );
     let iid = read("schemes-mnist-iid")?;
-    let of = |method, column| cell(&iid.column(Which { method, vary: Some((FIRST, "8")) }, column));
+    let of = |method, column| {
+        mean_cell(&iid.column(RowFilter { method, varied: Some((TRACES_KEY, "8")) }, column))
+    };
     writeln!(
         page,
         "On MNIST, iid, it is the same, and B only slower: with 8 traces B has {} in its last ten rounds, which A had after 50 ({}), at a
 rate that falls as one over the round. The paper's gains of ten points there did not come out; what made A so bad in its runs is not said.",
-        of("scheme-b", END),
+        of("scheme-b", END_COLUMN),
         of("scheme-a", "accuracy@50"),
     )?;
     write_churn(&mut page)?;
@@ -151,7 +153,7 @@ rate that falls as one over the round. The paper's gains of ten points there did
 fn write_churn(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("churn")?;
     let column = "note_oracle_set_accuracy_objective@150-200";
-    let of = |method| study.column(Which { method, vary: None }, column);
+    let of = |method| study.column(RowFilter { method, varied: None }, column);
     writeln!(
         page,
         "\n## Under churn on recorded traces
@@ -168,12 +170,12 @@ most rounds, so that the rate, which starts anew each time, stays near its first
         let found = difference(&of(method), &of("A"));
         let (over, verdict) = match method {
             "A" => (String::new(), ""),
-            _ => (points(found), Verdict::of(found, 0.0).name()),
+            _ => (points_difference(found), Verdict::of(found, 0.0).name()),
         };
         writeln!(
             page,
             "| {method} | {} | {over} | {} |",
-            cell(&of(method)),
+            mean_cell(&of(method)),
             verdict.replace("held", "above").replace("reversed", "below")
         )?;
     }
@@ -183,7 +185,7 @@ most rounds, so that the rate, which starts anew each time, stays near its first
 fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read(panel.grid)?;
     let of = |method: &str, traces: usize| {
-        study.column(Which { method, vary: Some((FIRST, &traces.to_string())) }, END)
+        study.column(RowFilter { method, varied: Some((TRACES_KEY, &traces.to_string())) }, END_COLUMN)
     };
     let less = |one: &str, other: &str, traces| minus(&of(one, traces), &of(other, traces));
     writeln!(
@@ -193,9 +195,9 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
         "---|".repeat(7)
     )?;
     for (traces, (b_less_a, c_less_b)) in (1..).zip(panel.published) {
-        let accuracies = ["scheme-a", "scheme-b", "scheme-c"].map(|method| cell(&of(method, traces)));
+        let accuracies = ["scheme-a", "scheme-b", "scheme-c"].map(|method| mean_cell(&of(method, traces)));
         let gains = [("scheme-b", "scheme-a"), ("scheme-c", "scheme-b")];
-        let [b, c] = gains.map(|(one, other)| points(estimate(&less(one, other, traces))));
+        let [b, c] = gains.map(|(one, other)| points_difference(estimate(&less(one, other, traces))));
         if !of("scheme-a", traces).is_empty() {
             writeln!(
                 page,
@@ -227,7 +229,7 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
             verdicts,
             "| {} | {claim} | {} | {} |",
             panel.title,
-            points(found),
+            points_difference(found),
             Verdict::of(found, least).name()
         )
     };
@@ -249,7 +251,7 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
     Ok(())
 }
 
-const ARRIVALS: &str = "world.arrivals[0].round";
+const ARRIVAL_ROUND_KEY: &str = "world.arrivals[0].round";
 const N_ROUNDS: f64 = 200.0;
 
 /// Table 4.
@@ -257,7 +259,7 @@ fn arrivals() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# A newcomer: how long until the model is as good as before
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/arrivals-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 4 of Ruan et al. (2021). {HOW}
+Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/arrivals-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 4 of Ruan et al. (2021). {CONVENTIONS}
 
 **Protocol.** Scheme C, the first five traces, clients of equal size, 200 rounds, rate eta_0 / tau, starting anew when the client arrives. Rounds after the arrival until the
 accuracy on the test data of all clients, the newcomer's with it, is what it was when it came; below that, until it is what it was then on the test data of the others. *fast-reboot* counts the
@@ -276,7 +278,7 @@ the rounds that were left.
         let study = read(grid)?;
         let regained = |set: &str, method: &str, round: u32| -> BTreeMap<u32, f64> {
             let round_text = round.to_string();
-            let which = Which { method, vary: Some((ARRIVALS, &round_text)) };
+            let which = RowFilter { method, varied: Some((ARRIVAL_ROUND_KEY, &round_text)) };
             let found = study.column(which, &format!("regain(note_oracle_set_accuracy_{set})@{round}"));
             let all = study.column(which, "final_accuracy").into_keys();
             all.map(|seed| (seed, found.get(&seed).copied().unwrap_or(N_ROUNDS - f64::from(round)))).collect()
@@ -299,7 +301,7 @@ the rounds that were left.
             writeln!(
                 verdicts,
                 "| {title} | {claim} | {} | {} |",
-                plain(found),
+                rounds_difference(found),
                 Verdict::of(found, 0.0).name()
             )
         };
@@ -330,7 +332,7 @@ fn rounds(values: &BTreeMap<u32, f64>) -> String {
 }
 
 /// A difference in rounds, with its interval.
-fn plain(difference: Option<Estimate>) -> String {
+fn rounds_difference(difference: Option<Estimate>) -> String {
     let Some(found) = difference else { return "not run".to_owned() };
     match found.interval() {
         None => format!("{:+.1}", found.mean),
@@ -338,7 +340,7 @@ fn plain(difference: Option<Estimate>) -> String {
     }
 }
 
-const DEPARTURES: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 45, 50];
+const DEPARTURE_ROUNDS: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 45, 50];
 
 /// The three levels of Table 5, and what is published.
 pub const LEVELS: [(&str, &str, [u32; 9]); 3] = [
@@ -348,15 +350,15 @@ pub const LEVELS: [(&str, &str, [u32; 9]); 3] = [
 ];
 
 /// Where the rounds in which curves cross are kept.
-pub const CROSSINGS: &str = "flex/crossings.csv";
+pub const CROSSINGS_CSV: &str = "flex/crossings.csv";
 
 /// Table 5.
 fn departures() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# A leaver: when it pays to exclude it
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/{CROSSINGS}`, which are taken from the records of the grids `experiments/flex/departures-*.toml`;
-`--run` first runs whatever of them is not finished. Beside ours, in italics, Table 5 of Ruan et al. (2021). {HOW}
+Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/{CROSSINGS_CSV}`, which are taken from the records of the grids `experiments/flex/departures-*.toml`;
+`--run` first runs whatever of them is not finished. Beside ours, in italics, Table 5 of Ruan et al. (2021). {CONVENTIONS}
 
 **Protocol.** SYNTHETIC(alpha, beta), 30 clients of 200 samples, scheme C, the first five traces, ten mini-batches a round, rate 1 / tau, 200 rounds. A client leaves for good;
 *include* keeps it in the objective, *exclude* takes shares anew and starts the rate anew. Rounds after it left until the loss on the test data of those that
@@ -376,7 +378,7 @@ data counts, sizes and steps. What does not happen within the run counts with th
         LEVELS.map(|(level, _, _)| format!("{level}: first | for good | *published*")).join(" | "),
         "---|---|---|".repeat(3)
     )?;
-    for (at, round) in DEPARTURES.into_iter().enumerate() {
+    for (at, round) in DEPARTURE_ROUNDS.into_iter().enumerate() {
         let cells = LEVELS.map(|(level, _, published)| {
             format!(
                 "{} | {} | *{}*",
@@ -389,9 +391,9 @@ data counts, sizes and steps. What does not happen within the run counts with th
     }
     let mean = |level: &str, at: usize| -> BTreeMap<u32, f64> {
         let mut sums = BTreeMap::new();
-        for round in DEPARTURES {
+        for round in DEPARTURE_ROUNDS {
             for (seed, value) in of(level, round, at) {
-                *sums.entry(seed).or_insert(0.0) += value / DEPARTURES.len() as f64;
+                *sums.entry(seed).or_insert(0.0) += value / DEPARTURE_ROUNDS.len() as f64;
             }
         }
         sums
@@ -404,9 +406,9 @@ data counts, sizes and steps. What does not happen within the run counts with th
         writeln!(
             page,
             "| {claim} | {} | {} | {} | {} |",
-            plain(first),
+            rounds_difference(first),
             Verdict::of(first, 0.0).name(),
-            plain(for_good),
+            rounds_difference(for_good),
             Verdict::of(for_good, 0.0).name()
         )
     };
@@ -437,7 +439,7 @@ pub struct Crossing {
 }
 
 fn read_crossings() -> Result<Vec<Crossing>, Box<dyn Error>> {
-    let Some(text) = shipped::file(CROSSINGS) else { return Ok(Vec::new()) };
+    let Some(text) = shipped::file(CROSSINGS_CSV) else { return Ok(Vec::new()) };
     Ok(csv::Reader::from_reader(text.as_bytes()).deserialize().collect::<Result<_, _>>()?)
 }
 
@@ -446,7 +448,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pages_are_what_the_figures_say() {
+    fn the_pages_follow_from_the_results() {
         for (name, write) in PAGES {
             let page = crate::pages::committed(name);
             assert!(page == write().unwrap(), "write it again with: ebbflow reproduce --pages docs/results");

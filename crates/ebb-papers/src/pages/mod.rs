@@ -11,11 +11,11 @@ use crate::shipped;
 use crate::study::Study;
 
 /// Makes a page.
-pub type Write = fn() -> Result<String, Box<dyn Error>>;
+pub type WritePage = fn() -> Result<String, Box<dyn Error>>;
 
 /// The pages, by the names of their files.
-pub fn all() -> Vec<(&'static str, Write)> {
-    let mut all: Vec<(&'static str, Write)> =
+pub fn all() -> Vec<(&'static str, WritePage)> {
+    let mut all: Vec<(&'static str, WritePage)> =
         vec![("fdms", fdms::write), ("e3cs", e3cs::write), ("fast", fast::write)];
     all.extend(flex::PAGES);
     all

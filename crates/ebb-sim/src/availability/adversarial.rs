@@ -6,7 +6,7 @@ use ebb_settings::Entry;
 
 use super::Availability;
 use super::bernoulli::Bernoulli;
-use super::chances::{ByLabels, Smallest};
+use super::probabilities::{ByLabels, Smallest};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -21,24 +21,24 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{long_run, refused};
+    use crate::availability::tests::{check_refused, up_shares};
 
     #[test]
-    fn chances_grow_with_the_smallest_label() {
+    fn probabilities_grow_with_the_smallest_label() {
         let n_rounds = 4000;
-        let shares = long_run("adversarial", "least = 0.1", 20, n_rounds);
+        let shares = up_shares("adversarial", "least = 0.1", 20, n_rounds);
         // Client `idx` holds label `idx` of ten; from 10 on also the next, which for the last is label 0.
         for (idx, share) in shares.into_iter().enumerate() {
             let smallest = if idx == 19 { 0 } else { idx % 10 };
-            let chance = 0.1 + 0.9 * smallest as f64 / 9.0;
-            let error = (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
-            assert!((share - chance).abs() <= 5.0 * error, "client {idx}: {share} for {chance}");
+            let probability = 0.1 + 0.9 * smallest as f64 / 9.0;
+            let error = (probability * (1.0 - probability) / f64::from(n_rounds)).sqrt();
+            assert!((share - probability).abs() <= 5.0 * error, "client {idx}: {share} for {probability}");
         }
     }
 
     #[test]
-    fn a_wrong_chance_is_answered_with_the_remedy() {
-        refused(
+    fn a_wrong_probability_is_reported_with_the_remedy() {
+        check_refused(
             "adversarial",
             &[("least = 2.0", "least = 2.0: 2 is out of range; give a chance from 0 to 1")],
         );

@@ -19,11 +19,11 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
 struct Always {}
 
 impl Availability for Always {
-    fn write(&mut self, _number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, _number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         up.fill_words(|_| u64::MAX);
     }
 
-    fn oracle_chance(&self, _client: ClientId) -> Option<f64> {
+    fn oracle_probability(&self, _client: ClientId) -> Option<f64> {
         Some(1.0)
     }
 }

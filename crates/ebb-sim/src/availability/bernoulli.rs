@@ -6,8 +6,8 @@ use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
-use super::chances::{ByLabels, Chances, Class, Written};
-use super::draws::toss;
+use super::draws::fill_bernoulli;
+use super::probabilities::{ByLabels, Class, Probabilities, ProbabilitySettings};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -33,33 +33,39 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct Bernoulli {
     seed: u64,
-    chances: Chances,
+    probabilities: Probabilities,
 }
 
 impl Bernoulli {
     fn build(settings: &Settings<'_>) -> Result<Bernoulli, SettingsError> {
         let table = settings.parse::<Table>()?;
-        let written = Written { chance: table.chance, classes: table.classes.as_deref() };
-        Ok(Bernoulli { seed: settings.context().seed, chances: Chances::plain(settings, &written)? })
+        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        Ok(Bernoulli {
+            seed: settings.context().seed,
+            probabilities: Probabilities::read_plain(settings, &given)?,
+        })
     }
 
     /// Coins with chances made from labels.
     pub(super) fn by_labels(by_labels: ByLabels, settings: &Settings<'_>) -> Bernoulli {
-        Bernoulli { seed: settings.context().seed, chances: Chances::ByLabels(Box::new(by_labels)) }
+        Bernoulli {
+            seed: settings.context().seed,
+            probabilities: Probabilities::ByLabels(Box::new(by_labels)),
+        }
     }
 }
 
 impl Availability for Bernoulli {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        self.chances.meet(task)
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.probabilities.prepare(task)
     }
 
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
-        toss(&Stream::of_round(self.seed, "up", number), up, |idx| self.chances.of(idx));
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        fill_bernoulli(&Stream::of_round(self.seed, "up", number), up, |idx| self.probabilities.of(idx));
     }
 
-    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
-        Some(self.chances.of(client.idx()))
+    fn oracle_probability(&self, client: ClientId) -> Option<f64> {
+        Some(self.probabilities.of(client.idx()))
     }
 }
 
@@ -69,20 +75,20 @@ stateless!(Bernoulli);
 mod tests {
     use ebb_round::Bits;
 
-    use crate::availability::tests::{build, long_run, refused};
+    use crate::availability::tests::{build, check_refused, up_shares};
 
     #[test]
-    fn long_run_shares_are_the_chances() {
+    fn long_run_shares_are_the_probabilities() {
         let by_count = "classes = [{ clients = 25, chance = 0.1 }, { clients = 25, chance = 0.3 },
                                    { clients = 25, chance = 0.6 }, { clients = 25, chance = 1.0 }]";
         let by_share = "classes = [{ share = 0.25, chance = 0.1 }, { share = 0.25, chance = 0.3 },
                                    { share = 0.25, chance = 0.6 }, { share = 0.25, chance = 1.0 }]";
-        let shares = long_run("bernoulli", by_count, 100, 4000);
-        assert_eq!(shares, long_run("bernoulli", by_share, 100, 4000));
-        for (class, chance) in [0.1, 0.3, 0.6].into_iter().enumerate() {
+        let shares = up_shares("bernoulli", by_count, 100, 4000);
+        assert_eq!(shares, up_shares("bernoulli", by_share, 100, 4000));
+        for (class, probability) in [0.1, 0.3, 0.6].into_iter().enumerate() {
             let share = shares[class * 25..(class + 1) * 25].iter().sum::<f64>() / 25.0;
-            let error = (chance * (1.0 - chance) / 100_000.0_f64).sqrt();
-            assert!((share - chance).abs() < 5.0 * error, "{share} for {chance}");
+            let error = (probability * (1.0 - probability) / 100_000.0_f64).sqrt();
+            assert!((share - probability).abs() < 5.0 * error, "{share} for {probability}");
         }
         assert!(shares[75..].iter().all(|&share| share == 1.0));
     }
@@ -90,30 +96,30 @@ mod tests {
     #[test]
     fn a_client_is_up_whatever_the_size_of_the_fleet() {
         let (mut small, mut large) = (Bits::new(70), Bits::new(1000));
-        build("bernoulli", "chance = 0.5", 70).unwrap().write(3, &Bits::new(70), &mut small);
-        build("bernoulli", "chance = 0.5", 1000).unwrap().write(3, &Bits::new(1000), &mut large);
+        build("bernoulli", "chance = 0.5", 70).unwrap().mark_up(3, &Bits::new(70), &mut small);
+        build("bernoulli", "chance = 0.5", 1000).unwrap().mark_up(3, &Bits::new(1000), &mut large);
         assert!((0..70).all(|idx| small.get(idx) == large.get(idx)));
     }
 
     #[test]
     fn nobody_and_everybody_are_certain() {
         let mut up = Bits::new(500);
-        build("bernoulli", "chance = 0.0", 500).unwrap().write(0, &Bits::new(500), &mut up);
+        build("bernoulli", "chance = 0.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
         assert_eq!(up.count(), 0);
-        build("bernoulli", "chance = 1.0", 500).unwrap().write(0, &Bits::new(500), &mut up);
+        build("bernoulli", "chance = 1.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
         assert_eq!(up.count(), 500);
     }
 
     #[test]
     fn shares_of_an_odd_fleet_leave_nobody_out() {
         let text = "classes = [{ share = 0.5, chance = 0.0 }, { share = 0.5, chance = 1.0 }]";
-        assert_eq!(long_run("bernoulli", text, 3, 1), [0.0, 0.0, 1.0]);
-        assert_eq!(long_run("bernoulli", text, 1, 1), [0.0]);
+        assert_eq!(up_shares("bernoulli", text, 3, 1), [0.0, 0.0, 1.0]);
+        assert_eq!(up_shares("bernoulli", text, 1, 1), [0.0]);
     }
 
     #[test]
-    fn wrong_chances_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_probabilities_are_reported_with_the_remedy() {
+        check_refused(
             "bernoulli",
             &[
                 ("chance = 1.2", "chance = 1.2: 1.2 is out of range; give a chance from 0 to 1"),

@@ -3,14 +3,14 @@
 use ebb_round::Stream;
 
 /// Groups times number: beyond it the table of ways would take too much memory.
-pub(super) const MOST_WAYS: usize = 100_000;
+pub(super) const MAX_TABLE_LEN: usize = 100_000;
 
 /// How many each group gets: at least 1, at most its size, `total` together. Empty groups get nothing; a total that is
 /// out of reach becomes the nearest that is not.
-pub(super) fn share_out(sizes: &[usize], total: usize, stream: &mut Stream) -> Vec<usize> {
+pub(super) fn draw_composition(sizes: &[usize], total: usize, stream: &mut Stream) -> Vec<usize> {
     let groups = sizes.iter().filter(|&&size| size > 0).count();
     let mut left = total.clamp(groups, sizes.iter().sum());
-    let ways = ways(sizes, left);
+    let ways = composition_counts(sizes, left);
     let mut counts = Vec::with_capacity(sizes.len());
     for (at, &size) in sizes.iter().enumerate() {
         let after = &ways[at + 1];
@@ -35,7 +35,7 @@ pub(super) fn share_out(sizes: &[usize], total: usize, stream: &mut Stream) -> V
 }
 
 /// For the groups from each on: in how many ways they can share each number, up to a factor for all numbers.
-fn ways(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
+fn composition_counts(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
     let mut ways = vec![vec![1.0]];
     let mut groups_before = sizes.iter().filter(|&&size| size > 0).count();
     let mut held_before: usize = sizes.iter().sum();
@@ -46,18 +46,18 @@ fn ways(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
         // The groups before take at least one each and at most all they have: what cannot be left is left out, so that
         // the largest number of ways never dwarfs those that matter.
         let (least, most) = (total.saturating_sub(held_before), total - groups_before);
-        let mut here = vec![0.0; most + 1];
+        let mut counts_here = vec![0.0; most + 1];
         if size == 0 {
-            (least..=most).for_each(|number| here[number] = after.get(number).copied().unwrap_or(0.0));
+            (least..=most).for_each(|number| counts_here[number] = after.get(number).copied().unwrap_or(0.0));
         } else {
-            let windows = Windows::new(after, size);
-            (least..=most).for_each(|number| here[number] = windows.sum_before(number));
+            let windows = WindowSums::new(after, size);
+            (least..=most).for_each(|number| counts_here[number] = windows.sum_before(number));
         }
-        let largest = here.iter().copied().fold(0.0, f64::max);
+        let largest = counts_here.iter().copied().fold(0.0, f64::max);
         if largest > 0.0 {
-            here.iter_mut().for_each(|ways| *ways /= largest);
+            counts_here.iter_mut().for_each(|ways| *ways /= largest);
         }
-        ways.push(here);
+        ways.push(counts_here);
     }
     ways.reverse();
     ways
@@ -65,7 +65,7 @@ fn ways(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
 
 /// Sums over as many neighbours as a group has clients. Differences of running sums would do for numbers of one size, but
 /// here they would drown small ones: each sum is made of the end of one block and the start of the next.
-struct Windows {
+struct WindowSums {
     width: usize,
     len: usize,
     /// From each place to the end of its block.
@@ -74,8 +74,8 @@ struct Windows {
     starts: Vec<f64>,
 }
 
-impl Windows {
-    fn new(values: &[f64], width: usize) -> Windows {
+impl WindowSums {
+    fn new(values: &[f64], width: usize) -> WindowSums {
         let len = values.len();
         let (mut ends, mut starts) = (vec![0.0; len + 1], vec![0.0; len + 1]);
         for at in (0..len).rev() {
@@ -84,7 +84,7 @@ impl Windows {
         for at in 1..=len {
             starts[at] = if at.is_multiple_of(width) { 0.0 } else { starts[at - 1] + values[at - 1] };
         }
-        Windows { width, len, ends, starts }
+        WindowSums { width, len, ends, starts }
     }
 
     /// The sum of the `width` values before this place, or as many as there are.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_is_as_likely() {
+    fn every_composition_is_equally_likely() {
         for (sizes, total, n_ways) in [
             (vec![4; 5], 10, 101),
             (vec![4; 5], 6, 5),
@@ -122,7 +122,7 @@ mod tests {
             let mut seen = BTreeMap::new();
             let n = 200 * n_ways;
             for _ in 0..n {
-                let counts = share_out(&sizes, total, &mut stream);
+                let counts = draw_composition(&sizes, total, &mut stream);
                 assert!(
                     counts
                         .iter()
@@ -144,7 +144,7 @@ mod tests {
     fn windows_hold_the_values_before_a_place() {
         let values = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
         for width in 1..10 {
-            let windows = Windows::new(&values, width);
+            let windows = WindowSums::new(&values, width);
             for place in 0..20_usize {
                 let from = place.saturating_sub(width).min(7);
                 let expected: f64 = values[from..place.min(7)].iter().sum();
@@ -159,7 +159,7 @@ mod tests {
         for (n_groups, size, total) in
             [(300, 10, 2700), (300, 10, 301), (1000, 5, 1000), (10, 10_000, 50_000)]
         {
-            let counts = share_out(&vec![size; n_groups], total, &mut stream);
+            let counts = draw_composition(&vec![size; n_groups], total, &mut stream);
             assert_eq!(counts.iter().sum::<usize>(), total);
             assert!(counts.iter().all(|count| (1..=size).contains(count)));
         }

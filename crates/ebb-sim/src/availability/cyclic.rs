@@ -10,8 +10,8 @@ use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
-use super::chances::{Chances, Class, Written};
-use super::draws::{below, fill};
+use super::draws::{below, fill_bits};
+use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -41,31 +41,31 @@ fn hundred() -> NonZeroU32 {
 struct Cyclic {
     seed: u64,
     cycle: u32,
-    chances: Chances,
+    probabilities: Probabilities,
 }
 
 impl Cyclic {
     fn build(settings: &Settings<'_>) -> Result<Cyclic, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
-        let written = Written { chance: table.chance, classes: table.classes.as_deref() };
-        let chances = Chances::any(settings, &written)?;
-        Ok(Cyclic { seed: settings.context().seed, cycle: table.cycle.get(), chances })
+        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let probabilities = Probabilities::read(settings, &given)?;
+        Ok(Cyclic { seed: settings.context().seed, cycle: table.cycle.get(), probabilities })
     }
 }
 
 impl Availability for Cyclic {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        self.chances.meet(task)
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.probabilities.prepare(task)
     }
 
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         let cycle = u64::from(self.cycle);
         let now = u64::from(number) % cycle;
-        fill(&Stream::of_run(self.seed, "phase"), up, |idx, draw| {
+        fill_bits(&Stream::of_run(self.seed, "phase"), up, |idx, draw| {
             let ahead = now + below(draw, cycle);
             let at = if ahead < cycle { ahead } else { ahead - cycle };
             // Below the length, rounded, of the stretch; rounding itself takes longer than all else.
-            at as f64 + 0.5 <= self.chances.of(idx) * cycle as f64
+            at as f64 + 0.5 <= self.probabilities.of(idx) * cycle as f64
         });
     }
 }
@@ -74,11 +74,11 @@ stateless!(Cyclic);
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{refused, rounds};
+    use crate::availability::tests::{check_refused, up_by_round};
 
     #[test]
     fn each_client_is_up_for_one_stretch_of_every_cycle() {
-        let played = rounds("cyclic", "cycle = 20\nchance = 0.37", 300, 60);
+        let played = up_by_round("cyclic", "cycle = 20\nchance = 0.37", 300, 60);
         for idx in 0..300 {
             let up = |number: usize| played[number].get(idx);
             assert_eq!((0..20).filter(|&number| up(number)).count(), 7, "round(20 * 0.37)");
@@ -89,24 +89,25 @@ mod tests {
 
     #[test]
     fn stretches_are_rounded_to_whole_rounds() {
-        for (chance, n_up) in [(0.0, 0), (0.04, 0), (0.05, 1), (0.14, 1), (0.25, 3), (0.96, 10), (1.0, 10)] {
-            let played = rounds("cyclic", &format!("cycle = 10\nchance = {chance}"), 1, 10);
-            assert_eq!(played.iter().map(|up| up.count()).sum::<usize>(), n_up, "{chance}");
+        for (share_up, n_up) in [(0.0, 0), (0.04, 0), (0.05, 1), (0.14, 1), (0.25, 3), (0.96, 10), (1.0, 10)]
+        {
+            let played = up_by_round("cyclic", &format!("cycle = 10\nchance = {share_up}"), 1, 10);
+            assert_eq!(played.iter().map(|up| up.count()).sum::<usize>(), n_up, "{share_up}");
         }
     }
 
     #[test]
     fn stretches_begin_at_any_round_as_likely() {
         let n = 100_000;
-        for (number, up) in rounds("cyclic", "cycle = 10\nchance = 0.1", n, 10).iter().enumerate() {
+        for (number, up) in up_by_round("cyclic", "cycle = 10\nchance = 0.1", n, 10).iter().enumerate() {
             let share = up.count() as f64 / n as f64;
             assert!((share - 0.1).abs() < 5.0 * (0.09 / n as f64).sqrt(), "round {number}: {share}");
         }
     }
 
     #[test]
-    fn wrong_cycles_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_cycles_are_reported_with_the_remedy() {
+        check_refused(
             "cyclic",
             &[
                 ("cycle = 0\nchance = 0.1", "cycle = 0: expected a whole number from 1 to 4294967295"),

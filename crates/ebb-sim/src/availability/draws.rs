@@ -3,7 +3,7 @@
 use ebb_round::{Bits, Stream};
 
 /// Sets every bit to what is made of its client and 64 random bits; those past the end do not matter.
-pub(super) fn fill(stream: &Stream, bits: &mut Bits, mut on: impl FnMut(usize, u64) -> bool) {
+pub(super) fn fill_bits(stream: &Stream, bits: &mut Bits, mut on: impl FnMut(usize, u64) -> bool) {
     bits.fill_words(|at| {
         let mut word = 0;
         for pair in 0..32 {
@@ -17,8 +17,8 @@ pub(super) fn fill(stream: &Stream, bits: &mut Bits, mut on: impl FnMut(usize, u
 }
 
 /// Tosses a coin for every client, each with a chance of its own.
-pub(super) fn toss(stream: &Stream, bits: &mut Bits, mut chance: impl FnMut(usize) -> f64) {
-    fill(stream, bits, |idx, draw| unit(draw) < chance(idx));
+pub(super) fn fill_bernoulli(stream: &Stream, bits: &mut Bits, mut probability: impl FnMut(usize) -> f64) {
+    fill_bits(stream, bits, |idx, draw| unit(draw) < probability(idx));
 }
 
 /// A number in [0, 1), a multiple of 2^-53.

@@ -13,8 +13,8 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::Availability;
-use super::compositions::{MOST_WAYS, share_out};
-use super::draws::{below, fill};
+use super::compositions::{MAX_TABLE_LEN, draw_composition};
+use super::draws::{below, fill_bits};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -69,14 +69,14 @@ struct Dropout {
     clusters: Option<Vec<u32>>,
     n_clusters: usize,
     /// Set if the clusters are the data's.
-    from_data: bool,
-    complaints: Complaints,
+    clusters_from_data: bool,
+    errors: ClusterErrors,
 }
 
 /// What is said if clusters do not fit.
 #[derive(Debug)]
-struct Complaints {
-    none: SettingsError,
+struct ClusterErrors {
+    no_clusters: SettingsError,
     too_few_up: SettingsError,
     too_many_ways: SettingsError,
 }
@@ -92,9 +92,9 @@ impl Dropout {
             full_first_round: table.full_first_round,
             clusters: None,
             n_clusters: 0,
-            from_data: false,
-            complaints: Complaints {
-                none: settings.error(
+            clusters_from_data: false,
+            errors: ClusterErrors {
+                no_clusters: settings.error(
                     "clusters",
                     "the data has no clusters; give their number, or a list of their sizes",
                 ),
@@ -115,7 +115,7 @@ impl Dropout {
             }
             Some(Clusters::Blocks(count)) => {
                 let block = |idx: usize| (idx as u64 * u64::from(count.get()) / n_clients as u64) as u32;
-                dropout.learn((0..n_clients).map(block).collect());
+                dropout.set_clusters((0..n_clients).map(block).collect());
             }
             Some(Clusters::Sizes(sizes)) => {
                 let held: u64 = sizes.iter().map(|size| u64::from(size.get())).sum();
@@ -125,10 +125,10 @@ impl Dropout {
                 }
                 let cluster =
                     |(at, size): (usize, &NonZeroU32)| std::iter::repeat_n(at as u32, size.get() as usize);
-                dropout.learn(sizes.iter().enumerate().flat_map(cluster).collect());
+                dropout.set_clusters(sizes.iter().enumerate().flat_map(cluster).collect());
             }
             Some(Clusters::Data) => {
-                dropout.from_data = true;
+                dropout.clusters_from_data = true;
                 return Ok(dropout);
             }
         }
@@ -136,27 +136,27 @@ impl Dropout {
         Ok(dropout)
     }
 
-    fn learn(&mut self, clusters: Vec<u32>) {
+    fn set_clusters(&mut self, clusters: Vec<u32>) {
         self.n_clusters = clusters.iter().max().map_or(0, |&last| last as usize + 1);
         self.clusters = Some(clusters);
     }
 
     fn check(&self, n_clients: usize, n_clusters: usize) -> Result<(), SettingsError> {
         let n_up = self.n_up(n_clients);
-        let wrong = |complaint: &SettingsError, message| Err(SettingsError { message, ..complaint.clone() });
+        let wrong = |error: &SettingsError, message| Err(SettingsError { message, ..error.clone() });
         if n_up < n_clusters {
-            let most = (n_clients - n_clusters) as f64 / n_clients as f64;
+            let max_ratio = (n_clients - n_clusters) as f64 / n_clients as f64;
             let message = format!(
-                "leaves {n_up} of {n_clients} clients up, fewer than the {n_clusters} clusters; give at most {most}"
+                "leaves {n_up} of {n_clients} clients up, fewer than the {n_clusters} clusters; give at most {max_ratio}"
             );
-            return wrong(&self.complaints.too_few_up, message);
+            return wrong(&self.errors.too_few_up, message);
         }
-        if self.evenly_over == EvenlyOver::Counts && n_up * n_clusters > MOST_WAYS {
+        if self.evenly_over == EvenlyOver::Counts && n_up * n_clusters > MAX_TABLE_LEN {
             let message = format!(
-                "too much for {n_up} clients up in {n_clusters} clusters, whose product is above {MOST_WAYS}; \
+                "too much for {n_up} clients up in {n_clusters} clusters, whose product is above {MAX_TABLE_LEN}; \
                  give \"clients\""
             );
-            return wrong(&self.complaints.too_many_ways, message);
+            return wrong(&self.errors.too_many_ways, message);
         }
         Ok(())
     }
@@ -174,30 +174,30 @@ impl Dropout {
 }
 
 /// One client of each cluster that anybody enrolled belongs to.
-fn one_each(clusters: &[u32], sizes: &[usize], enrolled: &Bits, stream: &mut Stream) -> Bits {
+fn draw_one_per_cluster(clusters: &[u32], sizes: &[usize], enrolled: &Bits, stream: &mut Stream) -> Bits {
     // How many members come before the one that is kept; less than nothing once it has come.
     let draw = |&size: &usize| if size > 0 { stream.below(size) as i64 } else { -1 };
-    let mut before: Vec<_> = sizes.iter().map(draw).collect();
-    let mut kept = Bits::new(enrolled.len());
+    let mut n_before: Vec<_> = sizes.iter().map(draw).collect();
+    let mut drawn = Bits::new(enrolled.len());
     for idx in enrolled.iter() {
         let Some(&cluster) = clusters.get(idx) else { continue };
-        if before[cluster as usize] == 0 {
-            kept.set(idx, true);
+        if n_before[cluster as usize] == 0 {
+            drawn.set(idx, true);
         }
-        before[cluster as usize] -= 1;
+        n_before[cluster as usize] -= 1;
     }
-    kept
+    drawn
 }
 
 /// So many of each group are up. Going through it in order, each is with the chance (still wanted) / (still to come).
-fn draw_each(
+fn draw_by_group(
     wanted: &mut [usize],
     to_come: &mut [usize],
     stream: &Stream,
     up: &mut Bits,
     mut group: impl FnMut(usize) -> Group,
 ) {
-    fill(stream, up, |idx, draw| match group(idx) {
+    fill_bits(stream, up, |idx, draw| match group(idx) {
         Group::Up => true,
         Group::Down => false,
         Group::Of(at) => {
@@ -217,19 +217,19 @@ enum Group {
 }
 
 impl Availability for Dropout {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        if !self.from_data {
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        if !self.clusters_from_data {
             return Ok(());
         }
         let clusters = (0..task.n_clients()).map(|idx| task.oracle_cluster(ClientId::new(idx)));
-        let clusters = clusters.collect::<Option<Vec<_>>>().ok_or_else(|| self.complaints.none.clone())?;
+        let clusters = clusters.collect::<Option<Vec<_>>>().ok_or_else(|| self.errors.no_clusters.clone())?;
         let present: BTreeSet<_> = clusters.iter().collect();
         self.check(clusters.len(), present.len())?;
-        self.learn(clusters);
+        self.set_clusters(clusters);
         Ok(())
     }
 
-    fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
         if number == 0 && self.full_first_round {
             up.fill_words(|_| u64::MAX);
             return;
@@ -241,20 +241,21 @@ impl Availability for Dropout {
         let here = |idx, group| if enrolled.get(idx) { group } else { Group::Down };
         match (&self.clusters, self.evenly_over) {
             (None, _) => {
-                draw_each(&mut [n_up], &mut [n_enrolled], &stream, up, |idx| here(idx, Group::Of(0)));
+                draw_by_group(&mut [n_up], &mut [n_enrolled], &stream, up, |idx| here(idx, Group::Of(0)));
             }
             (Some(clusters), EvenlyOver::Clients) => {
-                let kept = one_each(clusters, &self.sizes(clusters, enrolled), enrolled, &mut first);
-                let n_kept = kept.count();
-                let (mut wanted, mut to_come) = ([n_up.saturating_sub(n_kept)], [n_enrolled - n_kept]);
-                draw_each(&mut wanted, &mut to_come, &stream, up, |idx| {
-                    here(idx, if kept.get(idx) { Group::Up } else { Group::Of(0) })
+                let drawn =
+                    draw_one_per_cluster(clusters, &self.sizes(clusters, enrolled), enrolled, &mut first);
+                let n_drawn = drawn.count();
+                let (mut wanted, mut to_come) = ([n_up.saturating_sub(n_drawn)], [n_enrolled - n_drawn]);
+                draw_by_group(&mut wanted, &mut to_come, &stream, up, |idx| {
+                    here(idx, if drawn.get(idx) { Group::Up } else { Group::Of(0) })
                 });
             }
             (Some(clusters), EvenlyOver::Counts) => {
                 let mut sizes = self.sizes(clusters, enrolled);
-                let mut counts = share_out(&sizes, n_up, &mut first);
-                draw_each(&mut counts, &mut sizes, &stream, up, |idx| match clusters.get(idx) {
+                let mut counts = draw_composition(&sizes, n_up, &mut first);
+                draw_by_group(&mut counts, &mut sizes, &stream, up, |idx| match clusters.get(idx) {
                     Some(&cluster) => here(idx, Group::Of(cluster as usize)),
                     None => Group::Down,
                 });
@@ -309,7 +310,7 @@ impl<'de> Deserialize<'de> for Clusters {
 mod tests {
     use ebb_round::Bits;
 
-    use crate::availability::tests::{all, build, long_run, refused, rounds};
+    use crate::availability::tests::{build, check_refused, everybody, up_by_round, up_shares};
 
     #[test]
     fn as_many_are_down_as_the_ratio_says_and_somebody_of_each_cluster_is_up() {
@@ -319,7 +320,7 @@ mod tests {
         {
             let text =
                 format!("ratio = {ratio}\nclusters = 5\nevenly_over = \"{over}\"\nfull_first_round = true");
-            for (number, up) in rounds("dropout", &text, 20, 500).into_iter().enumerate() {
+            for (number, up) in up_by_round("dropout", &text, 20, 500).into_iter().enumerate() {
                 assert_eq!(up.count(), if number == 0 { 20 } else { n_up }, "{ratio}, round {number}");
                 let present = |cluster: usize| (4 * cluster..4 * cluster + 4).any(|idx| up.get(idx));
                 assert!((0..5).all(present), "{ratio}, round {number}: {up:?}");
@@ -328,27 +329,30 @@ mod tests {
     }
 
     #[test]
-    fn every_client_and_every_pair_is_up_as_often() {
+    fn every_client_and_every_pair_is_up_equally_often() {
         let n_rounds = 20_000;
-        let error = |chance: f64| (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
+        let error = |probability: f64| (probability * (1.0 - probability) / f64::from(n_rounds)).sqrt();
         let by_counts = "ratio = 0.5\nclusters = 5\nevenly_over = \"counts\"";
         for text in ["ratio = 0.5", "ratio = 0.5\nclusters = 5", by_counts] {
-            for share in long_run("dropout", text, 20, n_rounds) {
+            for share in up_shares("dropout", text, 20, n_rounds) {
                 assert!((share - 0.5).abs() < 5.0 * error(0.5), "{text}: {share}");
             }
         }
         // 10 * 9 / (20 * 19): not a quarter, for the number is exact.
-        let chance = 90.0 / 380.0;
-        let played = rounds("dropout", "ratio = 0.5", 20, n_rounds);
+        let probability = 90.0 / 380.0;
+        let played = up_by_round("dropout", "ratio = 0.5", 20, n_rounds);
         for (one, two) in [(0, 1), (3, 17), (18, 19)] {
             let both = played.iter().filter(|up| up.get(one) && up.get(two)).count() as f64;
             let share = both / f64::from(n_rounds);
-            assert!((share - chance).abs() < 5.0 * error(chance), "{one} and {two}: {share} for {chance}");
+            assert!(
+                (share - probability).abs() < 5.0 * error(probability),
+                "{one} and {two}: {share} for {probability}"
+            );
         }
     }
 
     #[test]
-    fn clusters_have_as_many_up_as_the_law_says() {
+    fn clusters_have_as_many_up_as_the_distribution_says() {
         let n_rounds = 5000;
         // One and a hypergeometric number: 5 of 15, 3 of them in the cluster. Or, of the 101 ways to share out 10 so
         // that each of five has 1 to 4, those in which one cluster has so many.
@@ -357,14 +361,14 @@ mod tests {
         {
             let text = format!("ratio = 0.5\nclusters = 5\nevenly_over = \"{over}\"");
             let mut found = [0.0; 4];
-            for up in rounds("dropout", &text, 20, n_rounds) {
+            for up in up_by_round("dropout", &text, 20, n_rounds) {
                 let count = (8..12).filter(|&idx| up.get(idx)).count();
                 found[count - 1] += 1.0 / f64::from(n_rounds);
             }
             for (found, ways) in found.into_iter().zip(ways) {
-                let chance: f64 = ways / all;
-                let error = (chance * (1.0 - chance) / f64::from(n_rounds)).sqrt();
-                assert!((found - chance).abs() < 5.0 * error, "{over}: {found} for {chance}");
+                let probability: f64 = ways / all;
+                let error = (probability * (1.0 - probability) / f64::from(n_rounds)).sqrt();
+                assert!((found - probability).abs() < 5.0 * error, "{over}: {found} for {probability}");
             }
         }
     }
@@ -372,15 +376,15 @@ mod tests {
     #[test]
     fn clusters_are_blocks_a_list_or_those_of_the_data() {
         // Two up of five: one of each cluster, so one of the last.
-        for up in rounds("dropout", "ratio = 0.6\nclusters = [4, 1]", 5, 50) {
+        for up in up_by_round("dropout", "ratio = 0.6\nclusters = [4, 1]", 5, 50) {
             assert!(up.get(4) && up.count() == 2);
         }
         // Of three clusters of 10 clients in blocks, the last is 7 to 9.
-        for up in rounds("dropout", "ratio = 0.7\nclusters = 3", 10, 50) {
+        for up in up_by_round("dropout", "ratio = 0.7\nclusters = 3", 10, 50) {
             assert!((7..10).filter(|&idx| up.get(idx)).count() == 1 && up.count() == 3);
         }
         // The data of these tests has the clusters idx % 4.
-        for up in rounds("dropout", "ratio = 0.6\nclusters = \"data\"", 10, 50) {
+        for up in up_by_round("dropout", "ratio = 0.6\nclusters = \"data\"", 10, 50) {
             assert!((0..4).all(|cluster| up.iter().any(|idx| idx % 4 == cluster)) && up.count() == 4);
         }
     }
@@ -388,11 +392,11 @@ mod tests {
     #[test]
     fn clusters_that_everybody_left_are_not_missed() {
         let mut world = build("dropout", "ratio = 0.75\nclusters = 5", 20).unwrap();
-        let mut enrolled = all(20);
+        let mut enrolled = everybody(20);
         let mut up = Bits::new(20);
         (0..17).for_each(|idx| enrolled.set(idx, false));
         for number in 0..50 {
-            world.write(number, &enrolled, &mut up);
+            world.mark_up(number, &enrolled, &mut up);
             up.intersect(&enrolled);
             // A quarter of three is less than one, but one of the cluster stays.
             assert_eq!(up.count(), 1);
@@ -412,8 +416,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_answered_with_the_remedy() {
-        refused(
+    fn what_cannot_be_is_reported_with_the_remedy() {
+        check_refused(
             "dropout",
             &[
                 ("", "ratio: missing; it has no default"),

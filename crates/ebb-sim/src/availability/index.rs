@@ -10,8 +10,8 @@ use ebb_settings::{BuildContext, Entry, Positive, Probability, Settings, Setting
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
+use super::distribution::Distribution;
 use super::draws::unit;
-use super::law::Law;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -32,13 +32,13 @@ b = 10.0                   # earlier: 1.0
 };
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Which {
-    law: LawName,
+struct DistributionTable {
+    law: DistributionName,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum LawName {
+enum DistributionName {
     Beta,
     Gamma,
     Weibull,
@@ -98,33 +98,39 @@ struct Index {
     seed: u64,
     share: f64,
     /// How likely a draw is to be each client.
-    chances: Vec<f64>,
+    draw_probabilities: Vec<f64>,
     /// The chance of each to be up where all are enrolled; empty where they are too many to say.
-    true_chances: OnceLock<Vec<f64>>,
+    inclusion_probabilities: OnceLock<Vec<f64>>,
     /// After how many draws the last round was full. A guess for the next, which changes nothing but how long it takes.
-    last_full: f64,
+    last_full_time: f64,
 }
 
 impl Index {
     fn build(settings: &Settings<'_>) -> Result<Index, SettingsError> {
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let (share, law) = match settings.parse_without::<Which>(&["kind"])?.law {
-            LawName::Beta => {
+        let (share, distribution) = match settings.parse_without::<DistributionTable>(&["kind"])?.law {
+            DistributionName::Beta => {
                 let Beta { share, a, b } = settings.parse_without(&["kind", "law"])?;
-                (share, Law::Beta { a: a.get(), b: b.get() })
+                (share, Distribution::Beta { a: a.get(), b: b.get() })
             }
-            LawName::Gamma => {
+            DistributionName::Gamma => {
                 let Gamma { share, shape, scale } = settings.parse_without(&["kind", "law"])?;
-                (share, Law::Gamma { shape: shape.get(), scale: scale.get() })
+                (share, Distribution::Gamma { shape: shape.get(), scale: scale.get() })
             }
-            LawName::Weibull => {
+            DistributionName::Weibull => {
                 let Weibull { share, shape, scale } = settings.parse_without(&["kind", "law"])?;
-                (share, Law::Weibull { shape: shape.get(), scale: scale.get() })
+                (share, Distribution::Weibull { shape: shape.get(), scale: scale.get() })
             }
         };
-        let chances = law.parts(n_clients);
-        let true_chances = OnceLock::new();
-        Ok(Index { seed, share: share.get(), chances, true_chances, last_full: f64::INFINITY })
+        let draw_probabilities = distribution.bin_probabilities(n_clients);
+        let inclusion_probabilities = OnceLock::new();
+        Ok(Index {
+            seed,
+            share: share.get(),
+            draw_probabilities,
+            inclusion_probabilities,
+            last_full_time: f64::INFINITY,
+        })
     }
 
     /// The clients drawn by a moment, and when each was for the first time.
@@ -134,13 +140,15 @@ impl Index {
     /// smallest are those that would have been found by drawing again and again, in that order.
     fn drawn_by(&self, moment: f64, number: RoundNo, enrolled: &Bits) -> Vec<(f64, usize)> {
         let stream = Stream::of_round(self.seed, "up", number);
-        let mut drawn = Vec::with_capacity(self.chances.len() / 4);
-        for (pair, chances) in self.chances.chunks(2).enumerate() {
-            for (half, (draw, chance)) in stream.pair(pair as u64).into_iter().zip(chances).enumerate() {
+        let mut drawn = Vec::with_capacity(self.draw_probabilities.len() / 4);
+        for (pair, probabilities) in self.draw_probabilities.chunks(2).enumerate() {
+            for (half, (draw, probability)) in
+                stream.pair(pair as u64).into_iter().zip(probabilities).enumerate()
+            {
                 let unit = unit(draw);
                 // An exponential number is no smaller than the one it is made of, so that most need no logarithm.
-                if unit < moment * chance && enrolled.get(2 * pair + half) {
-                    let time = -libm::log(1.0 - unit) / chance;
+                if unit < moment * probability && enrolled.get(2 * pair + half) {
+                    let time = -libm::log(1.0 - unit) / probability;
                     if time <= moment {
                         drawn.push((time, 2 * pair + half));
                     }
@@ -152,13 +160,13 @@ impl Index {
 }
 
 /// How many are up of so many.
-fn wanted(share: f64, n_clients: usize) -> usize {
+fn n_wanted(share: f64, n_clients: usize) -> usize {
     // A share such as 0.07 is a little more in binary, and would ask for one more of 100 clients.
     (share * n_clients as f64 - 1e-9).ceil().max(0.0) as usize
 }
 
 /// After so many draws nobody else is found: some clients may be all but impossible to draw, and then fewer are up than wanted.
-fn most_draws(wanted: usize) -> f64 {
+fn max_draws(wanted: usize) -> f64 {
     20.0 * wanted as f64 + 1000.0
 }
 
@@ -166,22 +174,24 @@ fn most_draws(wanted: usize) -> f64 {
 ///
 /// It is drawn at a moment before which fewer than `wanted` others were, `integral of p exp(-p t) P(fewer others by t) dt`, in steps of
 /// the logarithm of t, in which all that is summed is smooth.
-fn inclusion(chances: &[f64], wanted: usize) -> Vec<f64> {
-    let (first, last) = (libm::log(1e-9), libm::log(most_draws(wanted)));
+fn inclusion_probabilities(draw_probabilities: &[f64], wanted: usize) -> Vec<f64> {
+    let (first, last) = (libm::log(1e-9), libm::log(max_draws(wanted)));
     let n_steps = 500;
     let step = (last - first) / f64::from(n_steps);
-    let mut included = vec![0.0; chances.len()];
+    let mut included = vec![0.0; draw_probabilities.len()];
     for at in 0..=n_steps {
         let moment = libm::exp(first + step * f64::from(at));
-        let ends = if at == 0 || at == n_steps { 0.5 } else { 1.0 };
-        let drawn: Vec<_> = chances.iter().map(|chance| -libm::expm1(-chance * moment)).collect();
-        let mut none = vec![0.0; wanted];
-        none[0] = 1.0;
+        let trapezoid_weight = if at == 0 || at == n_steps { 0.5 } else { 1.0 };
+        let drawn: Vec<_> =
+            draw_probabilities.iter().map(|probability| -libm::expm1(-probability * moment)).collect();
+        let mut n_drawn_distribution = vec![0.0; wanted];
+        n_drawn_distribution[0] = 1.0;
         fewer_others(
             &drawn,
-            &none,
+            &n_drawn_distribution,
             &mut |idx, fewer| {
-                included[idx] += ends * step * moment * chances[idx] * (1.0 - drawn[idx]) * fewer;
+                included[idx] +=
+                    trapezoid_weight * step * moment * draw_probabilities[idx] * (1.0 - drawn[idx]) * fewer;
             },
             0,
         );
@@ -191,72 +201,72 @@ fn inclusion(chances: &[f64], wanted: usize) -> Vec<f64> {
 
 /// Tells for each client the chance that fewer than `counts.len()` others are drawn, `counts` being the law of how many of those left out of
 /// `drawn` are. It halves the clients again and again, and only ever adds: taking one out of a law of many loses all digits.
-fn fewer_others(drawn: &[f64], counts: &[f64], tell: &mut dyn FnMut(usize, f64), from: usize) {
+fn fewer_others(drawn: &[f64], counts: &[f64], report: &mut dyn FnMut(usize, f64), from: usize) {
     if let [_] = drawn {
-        return tell(from, counts.iter().sum());
+        return report(from, counts.iter().sum());
     }
     let (left, right) = drawn.split_at(drawn.len() / 2);
     let with = |others: &[f64]| {
         let mut counts = counts.to_vec();
-        for chance in others {
+        for probability in others {
             for at in (0..counts.len()).rev() {
                 let one_less = if at == 0 { 0.0 } else { counts[at - 1] };
-                counts[at] = counts[at] * (1.0 - chance) + one_less * chance;
+                counts[at] = counts[at] * (1.0 - probability) + one_less * probability;
             }
         }
         counts
     };
     if !left.is_empty() {
-        fewer_others(left, &with(right), tell, from);
-        fewer_others(right, &with(left), tell, from + left.len());
+        fewer_others(left, &with(right), report, from);
+        fewer_others(right, &with(left), report, from + left.len());
     }
 }
 
 /// Beyond so many clients times how many are up, nobody waits for the true chances.
-const MOST_WORK: usize = 20_000;
+const MAX_ORACLE_WORK: usize = 20_000;
 
 impl Availability for Index {
-    fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits) {
         up.clear();
-        let wanted = wanted(self.share, enrolled.count());
-        if wanted == 0 {
+        let n_wanted = n_wanted(self.share, enrolled.count());
+        if n_wanted == 0 {
             return;
         }
-        let most_draws = most_draws(wanted);
-        let soon = most_draws.min(LONGER * self.last_full);
-        let mut drawn = self.drawn_by(soon, number, enrolled);
-        if drawn.len() < wanted && soon < most_draws {
-            drawn = self.drawn_by(most_draws, number, enrolled);
+        let max_draws = max_draws(n_wanted);
+        let likely_time = max_draws.min(TIME_MARGIN * self.last_full_time);
+        let mut drawn = self.drawn_by(likely_time, number, enrolled);
+        if drawn.len() < n_wanted && likely_time < max_draws {
+            drawn = self.drawn_by(max_draws, number, enrolled);
         }
-        if drawn.len() >= wanted {
-            let (_, &mut (full, _), _) = drawn.select_nth_unstable_by(wanted - 1, |one, other| {
+        if drawn.len() >= n_wanted {
+            let (_, &mut (full, _), _) = drawn.select_nth_unstable_by(n_wanted - 1, |one, other| {
                 one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
             });
-            drawn.truncate(wanted);
-            self.last_full = full;
+            drawn.truncate(n_wanted);
+            self.last_full_time = full;
         }
         drawn.into_iter().for_each(|(_, idx)| up.set(idx, true));
     }
 
-    fn goes_by_enrolled(&self) -> bool {
+    fn depends_on_enrolled(&self) -> bool {
         true
     }
 
-    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
-        let all = self.true_chances.get_or_init(|| {
-            let n_clients = self.chances.len();
-            match wanted(self.share, n_clients) {
+    fn oracle_probability(&self, client: ClientId) -> Option<f64> {
+        let probabilities = self.inclusion_probabilities.get_or_init(|| {
+            let n_clients = self.draw_probabilities.len();
+            match n_wanted(self.share, n_clients) {
                 0 => vec![0.0; n_clients],
-                wanted if wanted * n_clients > MOST_WORK => Vec::new(),
-                wanted => inclusion(&self.chances, wanted),
+                wanted if wanted * n_clients > MAX_ORACLE_WORK => Vec::new(),
+                wanted => inclusion_probabilities(&self.draw_probabilities, wanted),
             }
         });
-        all.get(client.idx()).copied()
+        probabilities.get(client.idx()).copied()
     }
 }
 
 /// How much longer than the last round a round is likely to take at most.
-const LONGER: f64 = 1.2;
+const TIME_MARGIN: f64 = 1.2;
 
 stateless!(Index);
 
@@ -264,21 +274,21 @@ stateless!(Index);
 mod tests {
     use ebb_round::{Bits, ClientId, Stream};
 
-    use super::{Law, inclusion};
-    use crate::availability::law::tests::draw;
-    use crate::availability::tests::{all, build, long_run, refused, rounds};
+    use super::{Distribution, inclusion_probabilities};
+    use crate::availability::distribution::tests::draw;
+    use crate::availability::tests::{build, check_refused, everybody, up_by_round, up_shares};
 
     const N_ROUNDS: u32 = 20_000;
 
     /// Inclusion chances of 100 clients, from a simulation as long as this one, and (sum p)^2 / sum p^2.
-    fn check(text: &str, chances: &[(usize, f64)], effective: f64) -> Vec<f64> {
-        let found = long_run("index", text, 100, N_ROUNDS);
-        for &(idx, chance) in chances {
-            let error = (2.0 * chance * (1.0 - chance) / f64::from(N_ROUNDS)).sqrt();
+    fn check(text: &str, probabilities: &[(usize, f64)], effective: f64) -> Vec<f64> {
+        let found = up_shares("index", text, 100, N_ROUNDS);
+        for &(idx, probability) in probabilities {
+            let error = (2.0 * probability * (1.0 - probability) / f64::from(N_ROUNDS)).sqrt();
             let rounding = 0.0005;
             assert!(
-                (found[idx] - chance).abs() < 5.0 * error + rounding,
-                "{text}: client {idx}: {} for {chance}",
+                (found[idx] - probability).abs() < 5.0 * error + rounding,
+                "{text}: client {idx}: {} for {probability}",
                 found[idx]
             );
         }
@@ -305,10 +315,15 @@ mod tests {
     }
 
     /// As the program of FAST has it: draws again and again until enough clients are found.
-    fn drawn_again_and_again(law: Law, enrolled: &Bits, wanted: usize, stream: &mut Stream) -> Bits {
+    fn drawn_again_and_again(
+        distribution: Distribution,
+        enrolled: &Bits,
+        wanted: usize,
+        stream: &mut Stream,
+    ) -> Bits {
         let mut up = Bits::new(enrolled.len());
         while up.count() < wanted {
-            let idx = (draw(law, stream) * enrolled.len() as f64) as usize;
+            let idx = (draw(distribution, stream) * enrolled.len() as f64) as usize;
             if enrolled.get(idx) {
                 up.set(idx, true);
             }
@@ -319,14 +334,14 @@ mod tests {
     #[test]
     fn those_are_up_that_drawing_again_and_again_would_find() {
         let n_clients = 12;
-        let mut enrolled = all(n_clients);
+        let mut enrolled = everybody(n_clients);
         enrolled.set(1, false);
         enrolled.set(8, false);
-        for (text, law) in [
-            ("law = \"beta\"\na = 1.0\nb = 3.0", Law::Beta { a: 1.0, b: 3.0 }),
-            ("law = \"beta\"\na = 2.0\nb = 1.5", Law::Beta { a: 2.0, b: 1.5 }),
-            ("law = \"gamma\"\nshape = 3.0\nscale = 0.2", Law::Gamma { shape: 3.0, scale: 0.2 }),
-            ("law = \"weibull\"\nshape = 2.0\nscale = 0.5", Law::Weibull { shape: 2.0, scale: 0.5 }),
+        for (text, distribution) in [
+            ("law = \"beta\"\na = 1.0\nb = 3.0", Distribution::Beta { a: 1.0, b: 3.0 }),
+            ("law = \"beta\"\na = 2.0\nb = 1.5", Distribution::Beta { a: 2.0, b: 1.5 }),
+            ("law = \"gamma\"\nshape = 3.0\nscale = 0.2", Distribution::Gamma { shape: 3.0, scale: 0.2 }),
+            ("law = \"weibull\"\nshape = 2.0\nscale = 0.5", Distribution::Weibull { shape: 2.0, scale: 0.5 }),
         ] {
             let mut world = build("index", &format!("share = 0.4\n{text}"), n_clients).unwrap();
             let mut stream = Stream::of_run(3, "test");
@@ -337,9 +352,9 @@ mod tests {
             };
             let mut up = Bits::new(n_clients);
             for number in 0..N_ROUNDS {
-                world.write(number, &enrolled, &mut up);
+                world.mark_up(number, &enrolled, &mut up);
                 count(&up, &mut found);
-                count(&drawn_again_and_again(law, &enrolled, 4, &mut stream), &mut expected);
+                count(&drawn_again_and_again(distribution, &enrolled, 4, &mut stream), &mut expected);
             }
             for (at, (&found, &expected)) in found.iter().flatten().zip(expected.iter().flatten()).enumerate()
             {
@@ -356,25 +371,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_guessed_from_the_last_round_changes_nothing() {
+    fn the_time_predicted_from_the_last_round_changes_nothing() {
         let n_clients = 500;
         let text = "law = \"beta\"\nshare = 0.3";
         let mut long = build("index", text, n_clients).unwrap();
         for number in 0..200 {
             // Rounds with few clients and with all take turns, so the guess is often wrong, both ways.
-            let mut enrolled = all(n_clients);
+            let mut enrolled = everybody(n_clients);
             (0..n_clients)
                 .filter(|idx| number % 3 != 0 && idx % 9 != 0)
                 .for_each(|idx| enrolled.set(idx, false));
             let (mut up, mut fresh) = (Bits::new(n_clients), Bits::new(n_clients));
-            long.write(number, &enrolled, &mut up);
-            build("index", text, n_clients).unwrap().write(number, &enrolled, &mut fresh);
+            long.mark_up(number, &enrolled, &mut up);
+            build("index", text, n_clients).unwrap().mark_up(number, &enrolled, &mut fresh);
             assert_eq!(up, fresh, "round {number}");
         }
     }
 
     #[test]
-    fn the_true_chances_are_those_of_the_rounds() {
+    fn the_true_probabilities_are_those_of_the_rounds() {
         for text in [
             "law = \"beta\"",
             "law = \"beta\"\nshare = 0.15",
@@ -382,15 +397,18 @@ mod tests {
             "law = \"weibull\"\nshare = 0.3",
         ] {
             let world = build("index", text, 100).unwrap();
-            let told: Vec<_> = (0..100).map(|idx| world.oracle_chance(ClientId::new(idx)).unwrap()).collect();
-            for (idx, (found, told)) in long_run("index", text, 100, N_ROUNDS).iter().zip(&told).enumerate() {
-                let error = (told * (1.0 - told) / f64::from(N_ROUNDS)).sqrt();
+            let probability: Vec<_> =
+                (0..100).map(|idx| world.oracle_probability(ClientId::new(idx)).unwrap()).collect();
+            for (idx, (found, probability)) in
+                up_shares("index", text, 100, N_ROUNDS).iter().zip(&probability).enumerate()
+            {
+                let error = (probability * (1.0 - probability) / f64::from(N_ROUNDS)).sqrt();
                 assert!(
-                    (found - told).abs() <= 5.0 * error + 1e-4,
-                    "{text}: client {idx}: {found} for {told}"
+                    (found - probability).abs() <= 5.0 * error + 1e-4,
+                    "{text}: client {idx}: {found} for {probability}"
                 );
             }
-            let up: f64 = told.iter().sum();
+            let up: f64 = probability.iter().sum();
             let expected = if text.contains("0.15") {
                 15.0
             } else if text.contains("0.3") {
@@ -405,28 +423,30 @@ mod tests {
         let close = |found: &[f64], expected: [f64; 3]| {
             found.iter().zip(expected).all(|(one, other)| (one - other).abs() < 1e-6)
         };
-        let found = inclusion(&[0.5, 0.25, 0.25], 2);
+        let found = inclusion_probabilities(&[0.5, 0.25, 0.25], 2);
         assert!(close(&found, [5.0 / 6.0, 7.0 / 12.0, 7.0 / 12.0]), "{found:?}");
-        assert!(close(&inclusion(&[0.5, 0.25, 0.25], 1), [0.5, 0.25, 0.25]));
-        assert!(build("index", "law = \"beta\"", 10_000).unwrap().oracle_chance(ClientId::new(0)).is_none());
+        assert!(close(&inclusion_probabilities(&[0.5, 0.25, 0.25], 1), [0.5, 0.25, 0.25]));
+        assert!(
+            build("index", "law = \"beta\"", 10_000).unwrap().oracle_probability(ClientId::new(0)).is_none()
+        );
     }
 
     #[test]
     fn as_many_are_up_as_the_share_says_or_the_next_whole_number() {
         for (share, n_clients, expected) in [(0.1, 139, 14), (0.1, 100, 10), (0.07, 100, 7), (0.0, 9, 0)] {
-            for up in rounds("index", &format!("law = \"beta\"\nshare = {share}"), n_clients, 20) {
+            for up in up_by_round("index", &format!("law = \"beta\"\nshare = {share}"), n_clients, 20) {
                 assert_eq!(up.count(), expected, "{share} of {n_clients}");
             }
         }
         // All of this law lies on the first client, so the other nine cannot be had.
-        for up in rounds("index", "law = \"gamma\"\nscale = 0.0001", 100, 20) {
+        for up in up_by_round("index", "law = \"gamma\"\nscale = 0.0001", 100, 20) {
             assert_eq!(up.iter().collect::<Vec<_>>(), [0]);
         }
     }
 
     #[test]
-    fn wrong_laws_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_distributions_are_reported_with_the_remedy() {
+        check_refused(
             "index",
             &[
                 ("", "law: missing; it has no default"),

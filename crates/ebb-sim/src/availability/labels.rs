@@ -6,7 +6,7 @@ use ebb_settings::Entry;
 
 use super::Availability;
 use super::bernoulli::Bernoulli;
-use super::chances::ByLabels;
+use super::probabilities::ByLabels;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -24,13 +24,13 @@ least = 0.02               # no chance is below it
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{long_run, refused};
+    use crate::availability::tests::{check_refused, up_shares};
 
     const N_ROUNDS: u32 = 4000;
 
     /// Of the data of these tests, client `idx` holds label `idx` of ten; from 10 on also the next label, as often.
     fn check(text: &str) -> Vec<f64> {
-        let shares = long_run("labels", text, 20, N_ROUNDS);
+        let shares = up_shares("labels", text, 20, N_ROUNDS);
         for idx in 0..10 {
             let mean = (shares[idx] + shares[(idx + 1) % 10]) / 2.0;
             let error = (0.75 / f64::from(N_ROUNDS) * mean.max(0.001)).sqrt();
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_the_mean_weight_of_the_labels_held() {
+    fn probabilities_are_the_mean_weight_of_the_labels_held() {
         let shares = check("least = 0.0\nmean = 0.1");
         // The weights of all labels add up to 10 * 0.1.
         let sum: f64 = shares[..10].iter().sum();
@@ -53,15 +53,15 @@ mod tests {
     }
 
     #[test]
-    fn no_chance_is_below_the_least() {
-        for share in long_run("labels", "", 20, N_ROUNDS) {
+    fn no_probability_is_below_the_least() {
+        for share in up_shares("labels", "", 20, N_ROUNDS) {
             assert!(share > 0.02 - 5.0 * (0.02_f64 / f64::from(N_ROUNDS)).sqrt(), "{share}");
         }
     }
 
     #[test]
-    fn wrong_weights_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_weights_are_reported_with_the_remedy() {
+        check_refused(
             "labels",
             &[
                 (

@@ -8,8 +8,8 @@ use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
-use super::chances::{Chances, Class, Written};
-use super::draws::toss;
+use super::draws::fill_bernoulli;
+use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -39,31 +39,31 @@ fn twentieth() -> Probability {
 
 /// How each client changes between up and down.
 #[derive(Debug)]
-enum Changes {
-    Alike(Chain),
+enum Transitions {
+    Same(Chain),
     /// The chance to come, if it suits the chance to be up.
-    For(f64, Chances),
+    WithShare(f64, Probabilities),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Chain {
-    comes: f64,
-    goes: f64,
+    to_up: f64,
+    to_down: f64,
 }
 
 impl Chain {
     /// The chain that is up for this share of the time; it comes with the chance `comes`, or less where it would have
     /// to go with more than certainty.
-    fn with_share(share: f64, comes: f64) -> Chain {
+    fn with_share(share: f64, to_up: f64) -> Chain {
         if share <= 0.0 {
-            return Chain { comes: 0.0, goes: 1.0 };
+            return Chain { to_up: 0.0, to_down: 1.0 };
         }
-        let goes = comes * (1.0 / share - 1.0);
-        if goes > 1.0 { Chain { comes: comes / goes, goes: 1.0 } } else { Chain { comes, goes } }
+        let to_down = to_up * (1.0 / share - 1.0);
+        if to_down > 1.0 { Chain { to_up: to_up / to_down, to_down: 1.0 } } else { Chain { to_up, to_down } }
     }
 
-    fn share(self) -> f64 {
-        self.comes / (self.comes + self.goes)
+    fn stationary_share(self) -> f64 {
+        self.to_up / (self.to_up + self.to_down)
     }
 }
 
@@ -71,7 +71,7 @@ impl Chain {
 struct Markov {
     seed: u64,
     n_clients: usize,
-    changes: Changes,
+    transitions: Transitions,
     /// Who is up, enrolled or not, in the round before `next`.
     up: Bits,
     next: RoundNo,
@@ -81,28 +81,28 @@ impl Markov {
     fn build(settings: &Settings<'_>) -> Result<Markov, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let comes = table.comes.get();
-        if comes == 0.0 {
+        let to_up = table.comes.get();
+        if to_up == 0.0 {
             return Err(settings.error("comes", "nobody would ever come; give a chance above 0"));
         }
-        let written = Written { chance: table.chance, classes: table.classes.as_deref() };
-        let changes = match table.goes {
-            None => Changes::For(comes, Chances::any(settings, &written)?),
-            Some(goes) => {
-                if written.chance.is_some() || written.classes.is_some() || settings.has("by_labels") {
+        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let transitions = match table.goes {
+            None => Transitions::WithShare(to_up, Probabilities::read(settings, &given)?),
+            Some(to_down) => {
+                if given.probability.is_some() || given.classes.is_some() || settings.has("by_labels") {
                     let message = "give goes, or the share of time that it follows from, not both";
                     return Err(settings.error("goes", message));
                 }
-                Changes::Alike(Chain { comes, goes: goes.get() })
+                Transitions::Same(Chain { to_up, to_down: to_down.get() })
             }
         };
-        Ok(Markov { seed, n_clients, changes, up: Bits::default(), next: 0 })
+        Ok(Markov { seed, n_clients, transitions, up: Bits::default(), next: 0 })
     }
 
     fn chain(&self, idx: usize) -> Chain {
-        match &self.changes {
-            Changes::Alike(chain) => *chain,
-            Changes::For(comes, chances) => Chain::with_share(chances.of(idx), *comes),
+        match &self.transitions {
+            Transitions::Same(chain) => *chain,
+            Transitions::WithShare(to_up, probabilities) => Chain::with_share(probabilities.of(idx), *to_up),
         }
     }
 
@@ -111,14 +111,14 @@ impl Markov {
         let stream = Stream::of_round(self.seed, "up", self.next);
         let before = std::mem::take(&mut self.up);
         let mut now = Bits::new(self.n_clients.max(len));
-        toss(&stream, &mut now, |idx| {
+        fill_bernoulli(&stream, &mut now, |idx| {
             let chain = self.chain(idx);
             if idx >= before.len() {
-                chain.share()
+                chain.stationary_share()
             } else if before.get(idx) {
-                1.0 - chain.goes
+                1.0 - chain.to_down
             } else {
-                chain.comes
+                chain.to_up
             }
         });
         self.up = now;
@@ -127,14 +127,14 @@ impl Markov {
 }
 
 impl Availability for Markov {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        match &mut self.changes {
-            Changes::Alike(_) => Ok(()),
-            Changes::For(_, chances) => chances.meet(task),
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        match &mut self.transitions {
+            Transitions::Same(_) => Ok(()),
+            Transitions::WithShare(_, probabilities) => probabilities.prepare(task),
         }
     }
 
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         while self.next <= number {
             self.step(up.len());
         }
@@ -142,8 +142,8 @@ impl Availability for Markov {
     }
 
     // In any round, for the first has the long-run law; what the last round was is another matter.
-    fn oracle_chance(&self, client: ClientId) -> Option<f64> {
-        Some(self.chain(client.idx()).share())
+    fn oracle_probability(&self, client: ClientId) -> Option<f64> {
+        Some(self.chain(client.idx()).stationary_share())
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use ebb_round::ClientId;
 
     use super::Chain;
-    use crate::availability::tests::{build, long_run, refused, rounds};
+    use crate::availability::tests::{build, check_refused, up_by_round, up_shares};
 
     #[test]
     fn the_share_and_the_correlation_of_neighbours_are_those_of_the_chain() {
@@ -183,7 +183,7 @@ mod tests {
             ("comes = 0.1\ngoes = 0.3", 0.25, 1.0 - 0.1 - 0.3),
             ("chance = 0.01", 0.01, -1.0 / 99.0),
         ] {
-            let played = rounds("markov", text, n_clients, n_rounds);
+            let played = up_by_round("markov", text, n_clients, n_rounds);
             let (mut ups, mut both) = (0, 0);
             for (at, up) in played.iter().enumerate() {
                 ups += up.count();
@@ -195,55 +195,56 @@ mod tests {
             }
             let n = n_clients as f64 * f64::from(n_rounds);
             let found = ups as f64 / n;
-            let spread = share * (1.0 - share);
-            let error = (spread / n * (1.0 + eigenvalue) / (1.0 - eigenvalue)).sqrt();
+            let variance = share * (1.0 - share);
+            let error = (variance / n * (1.0 + eigenvalue) / (1.0 - eigenvalue)).sqrt();
             assert!((found - share).abs() < 5.0 * error, "{text}: {found} for {share}");
             let pairs = n_clients as f64 * f64::from(n_rounds - 1);
             let correlation = (both as f64 / pairs - found * found) / (found * (1.0 - found));
             // A binary chain's is known a little less well than a normal one's; a rare state's less still.
-            let error = (1.0 / (pairs * spread * 4.0)).sqrt();
+            let error = (1.0 / (pairs * variance * 4.0)).sqrt();
             assert!((correlation - eigenvalue).abs() < 5.0 * error, "{text}: {correlation} for {eigenvalue}");
         }
     }
 
     #[test]
-    fn the_first_round_has_the_long_run_law() {
+    fn the_first_round_has_the_stationary_distribution() {
         let n = 200_000;
         for share in [0.02, 0.1, 0.7] {
-            let found = rounds("markov", &format!("chance = {share}"), n, 1)[0].count() as f64 / n as f64;
+            let found =
+                up_by_round("markov", &format!("chance = {share}"), n, 1)[0].count() as f64 / n as f64;
             assert!((found - share).abs() < 5.0 * (share * (1.0 - share) / n as f64).sqrt(), "{found}");
         }
-        assert!(long_run("markov", "chance = 1.0", 70, 50).iter().all(|&share| share == 1.0));
-        assert!(long_run("markov", "chance = 0.0", 70, 50).iter().all(|&share| share == 0.0));
+        assert!(up_shares("markov", "chance = 1.0", 70, 50).iter().all(|&share| share == 1.0));
+        assert!(up_shares("markov", "chance = 0.0", 70, 50).iter().all(|&share| share == 0.0));
     }
 
     #[test]
-    fn the_true_chance_is_the_share_of_the_rounds() {
-        for (text, chance) in
+    fn the_true_probability_is_the_share_of_the_rounds() {
+        for (text, probability) in
             [("chance = 0.1", 0.1), ("comes = 0.1\ngoes = 0.3", 0.25), ("chance = 0.0", 0.0)]
         {
             let world = build("markov", text, 3).unwrap();
-            let told = world.oracle_chance(ClientId::new(2)).unwrap();
-            assert!((told - chance).abs() < 1e-12, "{text}: {told}");
+            let found = world.oracle_probability(ClientId::new(2)).unwrap();
+            assert!((found - probability).abs() < 1e-12, "{text}: {found}");
         }
     }
 
     #[test]
     fn chains_follow_the_published_rule() {
         let close = |one: Chain, two: Chain| {
-            (one.comes - two.comes).abs() < 1e-12 && (one.goes - two.goes).abs() < 1e-12
+            (one.to_up - two.to_up).abs() < 1e-12 && (one.to_down - two.to_down).abs() < 1e-12
         };
-        assert!(close(Chain::with_share(0.1, 0.05), Chain { comes: 0.05, goes: 0.45 }));
+        assert!(close(Chain::with_share(0.1, 0.05), Chain { to_up: 0.05, to_down: 0.45 }));
         // 0.05 * 49 = 2.45.
-        assert!(close(Chain::with_share(0.02, 0.05), Chain { comes: 0.05 / 2.45, goes: 1.0 }));
+        assert!(close(Chain::with_share(0.02, 0.05), Chain { to_up: 0.05 / 2.45, to_down: 1.0 }));
         for share in [0.001, 0.02, 0.5, 1.0] {
-            assert!((Chain::with_share(share, 0.05).share() - share).abs() < 1e-12);
+            assert!((Chain::with_share(share, 0.05).stationary_share() - share).abs() < 1e-12);
         }
     }
 
     #[test]
-    fn wrong_chains_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_chains_are_reported_with_the_remedy() {
+        check_refused(
             "markov",
             &[
                 ("", "chance: missing; give one of chance, classes and by_labels"),

@@ -6,8 +6,8 @@ use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
-use super::chances::{Chances, Class, Written};
-use super::draws::{fill, unit};
+use super::draws::{fill_bits, unit};
+use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -32,49 +32,50 @@ struct Table {
 struct MinSeparation {
     seed: u64,
     rounds: u32,
-    chances: Chances,
+    probabilities: Probabilities,
     /// The first round in which each client that took part is rested.
-    rested: Vec<RoundNo>,
+    rested_from: Vec<RoundNo>,
 }
 
 impl MinSeparation {
     fn build(settings: &Settings<'_>) -> Result<MinSeparation, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let written = Written { chance: table.chance, classes: table.classes.as_deref() };
-        let plain = written.chance.is_none() && written.classes.is_none() && !settings.has("by_labels");
-        let chances = if plain { Chances::All(1.0) } else { Chances::any(settings, &written)? };
-        Ok(MinSeparation { seed, rounds: table.rounds, chances, rested: vec![0; n_clients] })
+        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let plain = given.probability.is_none() && given.classes.is_none() && !settings.has("by_labels");
+        let probabilities =
+            if plain { Probabilities::All(1.0) } else { Probabilities::read(settings, &given)? };
+        Ok(MinSeparation { seed, rounds: table.rounds, probabilities, rested_from: vec![0; n_clients] })
     }
 }
 
 impl Availability for MinSeparation {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        self.chances.meet(task)
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.probabilities.prepare(task)
     }
 
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
-        fill(&Stream::of_round(self.seed, "up", number), up, |idx, draw| {
-            let rested = self.rested.get(idx).is_none_or(|&rested| rested <= number);
-            rested && unit(draw) < self.chances.of(idx)
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        fill_bits(&Stream::of_round(self.seed, "up", number), up, |idx, draw| {
+            let is_rested = self.rested_from.get(idx).is_none_or(|&is_rested| is_rested <= number);
+            is_rested && unit(draw) < self.probabilities.of(idx)
         });
     }
 
     fn took_part(&mut self, number: RoundNo, client: ClientId) {
-        if client.idx() >= self.rested.len() {
-            self.rested.resize(client.idx() + 1, 0);
+        if client.idx() >= self.rested_from.len() {
+            self.rested_from.resize(client.idx() + 1, 0);
         }
-        self.rested[client.idx()] = number.saturating_add(self.rounds).saturating_add(1);
+        self.rested_from[client.idx()] = number.saturating_add(self.rounds).saturating_add(1);
     }
 }
 
 impl State for MinSeparation {
     fn save(&self, to: &mut Saver) {
-        to.u32s("rested", &self.rested);
+        to.u32s("rested", &self.rested_from);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
-        self.rested = from.u32s("rested")?;
+        self.rested_from = from.u32s("rested")?;
         Ok(())
     }
 }
@@ -83,21 +84,21 @@ impl State for MinSeparation {
 mod tests {
     use ebb_round::{Bits, ClientId};
 
-    use crate::availability::tests::{all, build, refused};
+    use crate::availability::tests::{build, check_refused, everybody};
 
     #[test]
     fn whoever_took_part_rests() {
-        for (rounds, chance) in [(0, 1.0), (3, 1.0), (3, 0.4)] {
-            let text = format!("rounds = {rounds}\nchance = {chance}");
+        for (rounds, probability) in [(0, 1.0), (3, 1.0), (3, 0.4)] {
+            let text = format!("rounds = {rounds}\nchance = {probability}");
             let mut world = build("min-separation", &text, 70).unwrap();
             let mut last = vec![None::<u32>; 70];
             let mut up = Bits::new(70);
             for number in 0..200 {
-                world.write(number, &all(70), &mut up);
+                world.mark_up(number, &everybody(70), &mut up);
                 for idx in 0..70 {
                     let rested = last[idx].is_none_or(|last| number - last > rounds);
                     assert!(!up.get(idx) || rested, "client {idx} in round {number}");
-                    assert!(up.get(idx) || !rested || chance < 1.0, "client {idx} in round {number}");
+                    assert!(up.get(idx) || !rested || probability < 1.0, "client {idx} in round {number}");
                 }
                 for idx in up.iter().filter(|idx| idx % 3 != 0) {
                     last[idx] = Some(number);
@@ -110,8 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rests_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_rests_are_reported_with_the_remedy() {
+        check_refused(
             "min-separation",
             &[
                 ("", "rounds: missing; it has no default"),

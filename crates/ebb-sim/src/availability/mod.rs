@@ -3,18 +3,18 @@
 pub mod adversarial;
 pub mod always;
 pub mod bernoulli;
-mod chances;
 mod compositions;
 pub mod cyclic;
+mod distribution;
 mod draws;
 pub mod dropout;
 pub mod index;
 pub mod labels;
-mod law;
 pub mod markov;
 pub mod min_separation;
 pub mod non_stationary;
 pub mod periodic;
+mod probabilities;
 pub mod tau_max;
 #[cfg(test)]
 mod tests;
@@ -26,21 +26,21 @@ use ebb_train::Task;
 /// Who can be reached in a round.
 pub trait Availability: State + Send {
     /// Shows it the data, before the first round. What it needs of the data and the data lacks is an error.
-    fn meet(&mut self, _task: &dyn Task) -> Result<(), SettingsError> {
+    fn prepare(&mut self, _task: &dyn Task) -> Result<(), SettingsError> {
         Ok(())
     }
 
     /// Writes who is up. Bits of clients that are not enrolled do not matter.
-    fn write(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
+    fn mark_up(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
 
     /// Whether a client is up depends on who else is enrolled.
-    fn goes_by_enrolled(&self) -> bool {
+    fn depends_on_enrolled(&self) -> bool {
         false
     }
 
     /// The chance of a client to be up in any round, where it has one that is always the same while everybody is enrolled. Only an oracle
     /// knows.
-    fn oracle_chance(&self, _client: ClientId) -> Option<f64> {
+    fn oracle_probability(&self, _client: ClientId) -> Option<f64> {
         None
     }
 
@@ -50,7 +50,7 @@ pub trait Availability: State + Send {
     }
 
     /// What the user should know of it, a line each.
-    fn notes(&self) -> &[String] {
+    fn remarks(&self) -> &[String] {
         &[]
     }
 

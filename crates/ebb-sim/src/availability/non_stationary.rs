@@ -11,8 +11,8 @@ use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
 use super::Availability;
-use super::chances::{Chances, Class, Written};
-use super::draws::toss;
+use super::draws::fill_bernoulli;
+use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Availability> = Entry {
@@ -41,7 +41,7 @@ enum ShapeName {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Which {
+struct ShapeTable {
     #[serde(default)]
     shape: ShapeName,
 }
@@ -103,34 +103,43 @@ enum Shape {
 #[derive(Debug)]
 struct NonStationary {
     seed: u64,
-    chances: Chances,
+    probabilities: Probabilities,
     period: u32,
     shape: Shape,
     /// Nobody is up whose chance is below it.
-    cut: f64,
+    min_probability: f64,
 }
 
 impl NonStationary {
     fn build(settings: &Settings<'_>) -> Result<NonStationary, SettingsError> {
         let others = ["kind", "by_labels", "shape"];
-        let (chance, classes, period, shape, cut) =
-            match settings.parse_without::<Which>(&["kind", "by_labels"])?.shape {
+        let (probability, classes, period, shape, min_probability) =
+            match settings.parse_without::<ShapeTable>(&["kind", "by_labels"])?.shape {
                 ShapeName::Sine => {
-                    let Sine { chance, classes, period, depth } = settings.parse_without(&others)?;
-                    (chance, classes, period, Shape::Sine { depth: depth.get() }, 0.0)
+                    let Sine { chance: probability, classes, period, depth } =
+                        settings.parse_without(&others)?;
+                    (probability, classes, period, Shape::Sine { depth: depth.get() }, 0.0)
                 }
                 ShapeName::Staircase => {
-                    let Staircase { chance, classes, period, low } = settings.parse_without(&others)?;
-                    (chance, classes, period, Shape::Staircase { low: low.get() }, 0.0)
+                    let Staircase { chance: probability, classes, period, low } =
+                        settings.parse_without(&others)?;
+                    (probability, classes, period, Shape::Staircase { low: low.get() }, 0.0)
                 }
                 ShapeName::Interleaved => {
-                    let Interleaved { chance, classes, period, depth, cut } =
+                    let Interleaved { chance: probability, classes, period, depth, cut: min_probability } =
                         settings.parse_without(&others)?;
-                    (chance, classes, period, Shape::Sine { depth: depth.get() }, cut.get())
+                    (probability, classes, period, Shape::Sine { depth: depth.get() }, min_probability.get())
                 }
             };
-        let chances = Chances::any(settings, &Written { chance, classes: classes.as_deref() })?;
-        Ok(NonStationary { seed: settings.context().seed, chances, period: period.get(), shape, cut })
+        let probabilities =
+            Probabilities::read(settings, &ProbabilitySettings { probability, classes: classes.as_deref() })?;
+        Ok(NonStationary {
+            seed: settings.context().seed,
+            probabilities,
+            period: period.get(),
+            shape,
+            min_probability,
+        })
     }
 
     /// What a chance is multiplied by in a round.
@@ -147,15 +156,15 @@ impl NonStationary {
 }
 
 impl Availability for NonStationary {
-    fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        self.chances.meet(task)
+    fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        self.probabilities.prepare(task)
     }
 
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         let factor = self.factor(number);
-        toss(&Stream::of_round(self.seed, "up", number), up, |idx| {
-            let chance = self.chances.of(idx) * factor;
-            if chance < self.cut { 0.0 } else { chance }
+        fill_bernoulli(&Stream::of_round(self.seed, "up", number), up, |idx| {
+            let probability = self.probabilities.of(idx) * factor;
+            if probability < self.min_probability { 0.0 } else { probability }
         });
     }
 }
@@ -164,21 +173,24 @@ stateless!(NonStationary);
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{refused, rounds};
+    use crate::availability::tests::{check_refused, up_by_round};
 
     /// The share of many clients that is up in some rounds.
     fn check(text: &str, expected: &[(usize, f64)]) {
         let n = 100_000;
-        let played = rounds("non-stationary", text, n, 41);
-        for &(number, chance) in expected {
+        let played = up_by_round("non-stationary", text, n, 41);
+        for &(number, probability) in expected {
             let share = played[number].count() as f64 / n as f64;
-            let error = (chance * (1.0 - chance) / n as f64).sqrt();
-            assert!((share - chance).abs() <= 5.0 * error, "{text}: round {number}: {share} for {chance}");
+            let error = (probability * (1.0 - probability) / n as f64).sqrt();
+            assert!(
+                (share - probability).abs() <= 5.0 * error,
+                "{text}: round {number}: {share} for {probability}"
+            );
         }
     }
 
     #[test]
-    fn chances_rise_and_fall_as_the_formulas_say() {
+    fn probabilities_rise_and_fall_as_the_formulas_say() {
         check(
             "shape = \"sine\"\nchance = 0.5\ndepth = 0.3",
             &[(0, 0.35), (5, 0.5), (10, 0.35), (15, 0.2), (20, 0.35), (35, 0.2)],
@@ -196,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_shapes_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_shapes_are_reported_with_the_remedy() {
+        check_refused(
             "non-stationary",
             &[
                 (

@@ -66,7 +66,7 @@ impl Periodic {
 }
 
 impl Availability for Periodic {
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         let turn = ((u64::from(number) + self.offset) / self.rounds) as usize % self.n_groups;
         // Client `idx` is in group `idx * n_groups / n_clients`, rounded down.
         let first = |group: usize| (group * self.n_clients).div_ceil(self.n_groups);
@@ -81,11 +81,11 @@ stateless!(Periodic);
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{refused, rounds};
+    use crate::availability::tests::{check_refused, up_by_round};
 
     #[test]
     fn groups_take_turns() {
-        let played = rounds("periodic", "groups = 3\nrounds = 2\noffset = 1", 10, 7);
+        let played = up_by_round("periodic", "groups = 3\nrounds = 2\noffset = 1", 10, 7);
         let up: Vec<Vec<_>> = played.iter().map(|up| up.iter().collect()).collect();
         let (one, two, three) = (vec![0, 1, 2, 3], vec![4, 5, 6], vec![7, 8, 9]);
         assert_eq!(
@@ -99,7 +99,7 @@ mod tests {
     fn every_client_belongs_to_one_group() {
         for n_clients in [7, 64, 129, 1000] {
             let mut seen = vec![0; n_clients];
-            for up in rounds("periodic", "groups = 7\nrounds = 1", n_clients, 7) {
+            for up in up_by_round("periodic", "groups = 7\nrounds = 1", n_clients, 7) {
                 up.iter().for_each(|idx| seen[idx] += 1);
             }
             assert!(seen.iter().all(|&count| count == 1), "{n_clients}: {seen:?}");
@@ -107,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_groups_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_groups_are_reported_with_the_remedy() {
+        check_refused(
             "periodic",
             &[
                 ("groups = 11", "groups = 11: more groups than clients; give at most 10"),

@@ -49,7 +49,7 @@ fn three() -> NonNegative {
 #[derive(Debug)]
 struct TauMax {
     /// Each client is up every so many rounds, from such a round on.
-    clients: Vec<(u32, u32)>,
+    periods_and_phases: Vec<(u32, u32)>,
 }
 
 impl TauMax {
@@ -59,23 +59,23 @@ impl TauMax {
         let tau = f64::from(table.tau.get());
         let (mut periods, mut phases) = (Stream::of_run(seed, "period"), Stream::of_run(seed, "phase"));
         let clients = (0..n_clients).map(|_| {
-            let every = (periods.normal().abs() * table.deviation.get()).round().clamp(1.0, tau) as u32;
-            let drawn = phases.below(every as usize) as u32;
-            (every, if table.begin == Begin::Apart { drawn } else { 0 })
+            let period = (periods.normal().abs() * table.deviation.get()).round().clamp(1.0, tau) as u32;
+            let phase = phases.below(period as usize) as u32;
+            (period, if table.begin == Begin::Apart { phase } else { 0 })
         });
-        Ok(TauMax { clients: clients.collect() })
+        Ok(TauMax { periods_and_phases: clients.collect() })
     }
 }
 
 impl Availability for TauMax {
-    fn write(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
-        let on = |&(every, first): &(u32, u32)| number % every == first;
+    fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
+        let is_up = |&(every, first): &(u32, u32)| number % every == first;
         up.fill_words(|at| {
-            let here = self.clients.get(at * 64..).unwrap_or(&[]);
+            let here = self.periods_and_phases.get(at * 64..).unwrap_or(&[]);
             here.iter()
                 .take(64)
                 .enumerate()
-                .fold(0, |word, (bit, client)| word | u64::from(on(client)) << bit)
+                .fold(0, |word, (bit, client)| word | u64::from(is_up(client)) << bit)
         });
     }
 }
@@ -84,12 +84,12 @@ stateless!(TauMax);
 
 #[cfg(test)]
 mod tests {
-    use crate::availability::tests::{refused, rounds};
+    use crate::availability::tests::{check_refused, up_by_round};
 
     /// In which rounds each client is up.
     fn calendar(text: &str, n_clients: usize) -> Vec<Vec<usize>> {
         let mut calendar = vec![Vec::new(); n_clients];
-        for (number, up) in rounds("tau-max", text, n_clients, 60).iter().enumerate() {
+        for (number, up) in up_by_round("tau-max", text, n_clients, 60).iter().enumerate() {
             up.iter().for_each(|idx| calendar[idx].push(number));
         }
         calendar
@@ -108,20 +108,21 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_rounds_have_the_published_law() {
+    fn numbers_of_rounds_have_the_published_distribution() {
         let n = 50_000;
         let calendar = calendar("tau = 8\ndeviation = 3.0", n);
         // P(|z| < 0.5), P(0.5 < |z| < 5/6), P(|z| > 2.5) of a standard normal z.
-        for (every, chance) in [(1, 0.382_925), (2, 0.212_415), (8, 0.012_419)] {
+        for (every, probability) in [(1, 0.382_925), (2, 0.212_415), (8, 0.012_419)] {
             let count = calendar.iter().filter(|days| days[1] - days[0] == every).count();
-            let (share, error) = (count as f64 / n as f64, (chance * (1.0 - chance) / n as f64).sqrt());
-            assert!((share - chance).abs() < 5.0 * error, "every {every}: {share} for {chance}");
+            let (share, error) =
+                (count as f64 / n as f64, (probability * (1.0 - probability) / n as f64).sqrt());
+            assert!((share - probability).abs() < 5.0 * error, "every {every}: {share} for {probability}");
         }
     }
 
     #[test]
-    fn wrong_bounds_are_answered_with_the_remedy() {
-        refused(
+    fn wrong_bounds_are_reported_with_the_remedy() {
+        check_refused(
             "tau-max",
             &[
                 ("tau = 0", "tau = 0: expected a whole number from 1 to 4294967295"),

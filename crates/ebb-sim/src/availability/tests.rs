@@ -9,13 +9,13 @@ use ebb_train::{LocalTrainer, Tally, Task};
 use super::{ALL, Availability};
 
 /// Ten classes: client `idx` holds label `idx % 10`, and from 10 on as often the next; its cluster is `idx % 4`.
-struct Holdings {
+struct StubTask {
     n_clients: usize,
     labelled: bool,
     layout: Layout,
 }
 
-impl Task for Holdings {
+impl Task for StubTask {
     fn n_clients(&self) -> usize {
         self.n_clients
     }
@@ -79,7 +79,7 @@ fn build_from(
     let entry = ALL.iter().find(|entry| entry.name == kind).expect("a kind of the registry");
     settings.resolve_kind(kind);
     let mut world = (entry.build)(&settings)?;
-    world.meet(&Holdings { n_clients, labelled, layout: Layout::new(Vec::new()) })?;
+    world.prepare(&StubTask { n_clients, labelled, layout: Layout::new(Vec::new()) })?;
     Ok(world)
 }
 
@@ -93,34 +93,34 @@ pub(super) fn build(
 }
 
 /// Everybody.
-pub(super) fn all(n_clients: usize) -> Bits {
+pub(super) fn everybody(n_clients: usize) -> Bits {
     let mut all = Bits::new(n_clients);
     all.fill_words(|_| u64::MAX);
     all
 }
 
 /// Who is up in each round, everybody being enrolled.
-pub(super) fn rounds(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<Bits> {
+pub(super) fn up_by_round(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<Bits> {
     let mut world = build(kind, text, n_clients).unwrap();
     let mut up = Bits::new(n_clients);
     let round = |number| {
-        world.write(number, &all(n_clients), &mut up);
+        world.mark_up(number, &everybody(n_clients), &mut up);
         up.clone()
     };
     (0..n_rounds).map(round).collect()
 }
 
 /// In what share of the rounds each client is up.
-pub(super) fn long_run(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<f64> {
+pub(super) fn up_shares(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<f64> {
     let mut counts = vec![0; n_clients];
-    for up in rounds(kind, text, n_clients, n_rounds) {
+    for up in up_by_round(kind, text, n_clients, n_rounds) {
         up.iter().for_each(|idx| counts[idx] += 1);
     }
     counts.into_iter().map(|count| f64::from(count) / f64::from(n_rounds)).collect()
 }
 
 /// What is said of wrong settings for ten clients, after the place.
-pub(super) fn refused(kind: &str, cases: &[(&str, &str)]) {
+pub(super) fn check_refused(kind: &str, cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         let Err(error) = build(kind, text, 10) else { panic!("{kind} takes {text}") };
         assert!(error.origin.is_some(), "{error}");
@@ -165,21 +165,21 @@ const WORLDS: &[(&str, &str)] = &[
 /// Plays a round in which a third of those that are up are asked.
 fn play(world: &mut dyn Availability, number: RoundNo, enrolled: &Bits) -> Vec<usize> {
     let mut up = Bits::new(enrolled.len());
-    world.write(number, enrolled, &mut up);
+    world.mark_up(number, enrolled, &mut up);
     up.intersect(enrolled);
-    let asked = up.iter().filter(|idx| (idx + number as usize).is_multiple_of(3));
-    asked.for_each(|idx| world.took_part(number, ClientId::new(idx)));
+    let selected = up.iter().filter(|idx| (idx + number as usize).is_multiple_of(3));
+    selected.for_each(|idx| world.took_part(number, ClientId::new(idx)));
     up.iter().collect()
 }
 
 /// All kinds but the one that needs a file, which has tests of its own.
-fn made_up() -> impl Iterator<Item = &'static Entry<dyn Availability>> {
+fn synthetic_kinds() -> impl Iterator<Item = &'static Entry<dyn Availability>> {
     ALL.iter().filter(|entry| entry.name != "trace")
 }
 
 #[test]
 fn every_kind_has_an_example_that_builds_and_is_tried_below() {
-    for entry in made_up() {
+    for entry in synthetic_kinds() {
         let built = build(entry.name, entry.example, 100);
         assert!(built.is_ok() && !entry.about.is_empty(), "{}: {:?}", entry.name, built.err());
         assert!(WORLDS.iter().any(|(kind, _)| *kind == entry.name), "{}", entry.name);
@@ -188,7 +188,7 @@ fn every_kind_has_an_example_that_builds_and_is_tried_below() {
 
 #[test]
 fn the_other_choices_of_an_example_build_too() {
-    for entry in made_up() {
+    for entry in synthetic_kinds() {
         // A line that begins with `# key = ` takes the place of that key, and a `law` or `shape` of all that follow it.
         let lines: Vec<_> = entry.example.lines().collect();
         for (at, line) in lines.iter().enumerate() {
@@ -201,8 +201,8 @@ fn the_other_choices_of_an_example_build_too() {
                         .map_while(|line| line.strip_prefix("# "))
                         .take_while(|line| !line.starts_with(key))
                         .collect();
-                    let chance = if entry.name == "non-stationary" { "chance = 0.5" } else { "" };
-                    let text = format!("{other}\n{chance}\n{}", own.join("\n"));
+                    let probability = if entry.name == "non-stationary" { "chance = 0.5" } else { "" };
+                    let text = format!("{other}\n{probability}\n{}", own.join("\n"));
                     assert!(build(entry.name, &text, 100).is_ok(), "{}: {text}", entry.name);
                     continue;
                 }
@@ -227,7 +227,7 @@ fn a_seed_is_a_world() {
     for &(kind, text) in WORLDS {
         let world = |seed| {
             let mut world = build_with(kind, text, 200, seed, true).unwrap();
-            (0..30).map(|number| play(world.as_mut(), number, &all(200))).collect::<Vec<_>>()
+            (0..30).map(|number| play(world.as_mut(), number, &everybody(200))).collect::<Vec<_>>()
         };
         assert_eq!(world(1), world(1), "{kind}: {text}");
         let drawn = !matches!((kind, text), ("always" | "periodic", _) | ("min-separation", "rounds = 2"))
@@ -246,8 +246,10 @@ fn the_settings_as_resolved_give_the_same_world() {
         let mut again = build_from(&resolved, kind, 100, 4, true).unwrap();
         assert_eq!(resolved.resolved(), tree.resolved(), "{kind}: {text}");
         for number in 0..20 {
-            let (one, two) =
-                (play(world.as_mut(), number, &all(100)), play(again.as_mut(), number, &all(100)));
+            let (one, two) = (
+                play(world.as_mut(), number, &everybody(100)),
+                play(again.as_mut(), number, &everybody(100)),
+            );
             assert_eq!(one, two, "{kind}: {text}");
         }
     }
@@ -264,7 +266,7 @@ fn a_world_saved_after_any_round_goes_on_as_if_nothing_had_been() {
             let mut state = Saver::new();
             world.save(&mut state);
             saved.push(state.finish());
-            played.push(play(world.as_mut(), number, &all(70)));
+            played.push(play(world.as_mut(), number, &everybody(70)));
         }
         for (from, bytes) in saved.iter().enumerate() {
             let mut again = build(kind, text, 70).unwrap();
@@ -272,7 +274,7 @@ fn a_world_saved_after_any_round_goes_on_as_if_nothing_had_been() {
             again.load(&mut loader).unwrap();
             assert!(loader.at_end());
             for number in from as u32..n_rounds {
-                let up = play(again.as_mut(), number, &all(70));
+                let up = play(again.as_mut(), number, &everybody(70));
                 assert_eq!(
                     up, played[number as usize],
                     "{kind}: {text}: saved before {from}, round {number}"
@@ -290,14 +292,14 @@ fn newcomers_departures_one_client_and_nobody_are_fine() {
         let mut world = build(kind, text, 200).unwrap();
         let mut whole = build(kind, text, 200).unwrap();
         for (number, len) in [0, 0, 1, 1, 63, 64, 65, 150, 200, 200].into_iter().enumerate() {
-            let mut enrolled = all(len);
+            let mut enrolled = everybody(len);
             // Some have left, and come back.
             (0..len).filter(|idx| idx % 5 == number % 7).for_each(|idx| enrolled.set(idx, false));
             let mut up = Bits::new(len);
-            world.write(number as u32, &enrolled, &mut up);
+            world.mark_up(number as u32, &enrolled, &mut up);
             up.intersect(&enrolled);
             let mut all_up = Bits::new(200);
-            whole.write(number as u32, &all(200), &mut all_up);
+            whole.mark_up(number as u32, &everybody(200), &mut all_up);
             // An exact number depends on how many there are; nothing else depends on who else is enrolled.
             if !matches!(kind, "dropout" | "index") {
                 all_up.grow(200);
@@ -309,7 +311,7 @@ fn newcomers_departures_one_client_and_nobody_are_fine() {
         for n_clients in [1, 2] {
             let Ok(mut alone) = build(kind, text, n_clients) else { panic!("{kind}: {text}") };
             for number in 0..30 {
-                play(alone.as_mut(), number, &all(n_clients));
+                play(alone.as_mut(), number, &everybody(n_clients));
             }
         }
     }

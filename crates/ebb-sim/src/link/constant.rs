@@ -5,7 +5,7 @@ use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Link;
-use crate::world::check_seconds;
+use crate::world::check_duration;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Link> = Entry {
@@ -36,7 +36,7 @@ impl Constant {
     /// As these settings say.
     pub(crate) fn new(settings: &Settings<'_>, upload_s: NonNegative) -> Result<Constant, SettingsError> {
         let upload_s = upload_s.get();
-        check_seconds(settings, "upload_s", upload_s)?;
+        check_duration(settings, "upload_s", upload_s)?;
         Ok(Constant { upload_s })
     }
 }

@@ -4,8 +4,8 @@ use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, NonNegative, Positive};
 use serde::{Deserialize, Serialize};
 
-use super::{Link, seconds};
-use crate::world::MOST_S;
+use super::{Link, transfer_s};
+use crate::world::MAX_TIME_S;
 
 /// The registry's line.
 pub const ENTRY: Entry<dyn Link> = Entry {
@@ -16,13 +16,13 @@ spread = 1.0               # standard deviation of its logarithm, from client to
 jitter = 0.3               # ... and of one client, from round to round",
     build: |settings| {
         let table = settings.parse::<Table>()?;
-        for (key, deviation) in [("spread", table.spread), ("jitter", table.jitter)] {
-            if deviation.get() > MOST_DEVIATION {
-                return Err(settings.error(key, format!("give at most {MOST_DEVIATION}")));
+        for (key, std) in [("spread", table.spread), ("jitter", table.jitter)] {
+            if std.get() > MAX_LOG_STD {
+                return Err(settings.error(key, format!("give at most {MAX_LOG_STD}")));
             }
         }
-        if seconds(1, 1e6 * table.mbit_s.get()) > MOST_S {
-            let message = format!("a byte takes more than {MOST_S} seconds; give more");
+        if transfer_s(1, 1e6 * table.mbit_s.get()) > MAX_TIME_S {
+            let message = format!("a byte takes more than {MAX_TIME_S} seconds; give more");
             return Err(settings.error("mbit_s", format!("at {:e} Mbit/s {message}", table.mbit_s.get())));
         }
         Ok(Box::new(LogNormal { seed: settings.context().seed, table }))
@@ -30,7 +30,7 @@ jitter = 0.3               # ... and of one client, from round to round",
 };
 
 /// One client in a thousand is then e^31 times slower than ordinary.
-const MOST_DEVIATION: f64 = 10.0;
+const MAX_LOG_STD: f64 = 10.0;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,9 +57,9 @@ struct LogNormal {
 
 impl Link for LogNormal {
     fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
-        let own = Stream::of_client(self.seed, "link", client).normal();
-        let now = Stream::of_client_round(self.seed, "link", number, client).normal();
-        let logarithm = self.table.spread.get() * own + self.table.jitter.get() * now;
-        seconds(n_bytes, 1e6 * self.table.mbit_s.get() * libm::exp(logarithm))
+        let client_normal = Stream::of_client(self.seed, "link", client).normal();
+        let round_normal = Stream::of_client_round(self.seed, "link", number, client).normal();
+        let logarithm = self.table.spread.get() * client_normal + self.table.jitter.get() * round_normal;
+        transfer_s(n_bytes, 1e6 * self.table.mbit_s.get() * libm::exp(logarithm))
     }
 }

@@ -2,7 +2,7 @@
 
 pub mod constant;
 pub mod log_normal;
-pub mod recorded;
+pub mod measured;
 
 use ebb_round::{ClientId, RoundNo};
 use ebb_settings::Entry;
@@ -15,9 +15,9 @@ pub trait Link: Send {
 
 /// Everything that `[world.link]` can name.
 pub const ALL: &[Entry<dyn Link>] =
-    &[constant::ENTRY, log_normal::ENTRY, recorded::FLASH, recorded::MOBIPERF];
+    &[constant::ENTRY, log_normal::ENTRY, measured::FLASH, measured::MOBIPERF];
 
 /// Seconds for so many bytes at a speed in bits a second.
-fn seconds(n_bytes: u64, bits_per_s: f64) -> f64 {
+fn transfer_s(n_bytes: u64, bits_per_s: f64) -> f64 {
     8.0 * n_bytes as f64 / bits_per_s
 }

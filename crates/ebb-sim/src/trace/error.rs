@@ -16,7 +16,7 @@ pub enum TraceError {
         file: PathBuf,
     },
     /// A column is not there.
-    Column {
+    MissingColumn {
         /// Which file.
         file: PathBuf,
         /// The column.
@@ -25,7 +25,7 @@ pub enum TraceError {
         found: Vec<String>,
     },
     /// No row has an interval.
-    NeverUp {
+    NoIntervals {
         /// Which file.
         file: PathBuf,
     },
@@ -38,13 +38,13 @@ pub enum TraceError {
         /// The client, as the file calls it.
         client: String,
         /// What is wrong with the row.
-        wrong: Wrong,
+        error: RowError,
     },
 }
 
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wrong {
+pub enum RowError {
     /// The client has no name.
     NoName,
     /// A value is no number.
@@ -60,14 +60,14 @@ pub enum Wrong {
         from_s: f64,
     },
     /// It ends before it starts.
-    Backwards {
+    EndsBeforeStart {
         /// Its beginning.
         from_s: f64,
         /// Its end.
         to_s: f64,
     },
     /// It ends when it starts.
-    NoLength {
+    EmptyInterval {
         /// When.
         at_s: f64,
     },
@@ -81,28 +81,28 @@ pub enum Wrong {
         before: RowLocation,
     },
     /// It reaches out of the time in which the client was watched.
-    Outside {
+    OutsideObservation {
         /// The interval.
         interval_s: (f64, f64),
         /// When the client was watched.
-        seen_s: (f64, f64),
+        observed_s: (f64, f64),
     },
     /// The client was watched for no time at all.
-    NotWatched {
+    EmptyObservation {
         /// When it should have been watched.
-        seen_s: (f64, f64),
+        observed_s: (f64, f64),
     },
     /// Another row says otherwise about when the client was watched.
-    OtherwiseWatched {
+    InconsistentObservation {
         /// What this row says.
-        seen_s: (f64, f64),
+        observed_s: (f64, f64),
         /// What the other says.
         other_s: (f64, f64),
         /// Where the other stands.
         other: RowLocation,
     },
     /// A time beyond a hundred years.
-    TooLate {
+    TimeTooLarge {
         /// The time.
         time_s: f64,
     },
@@ -114,7 +114,7 @@ pub enum Wrong {
         ratio: f64,
     },
     /// Some intervals' times seem to be in another unit.
-    MixedRows {
+    MixedUnitsOfRows {
         /// How many intervals are far beyond the others, and how many others there are.
         n_intervals: (usize, usize),
         /// How many times as late they begin.
@@ -123,9 +123,9 @@ pub enum Wrong {
         longer: f64,
     },
     /// The client is no whole number, but should be.
-    NoWholeNumber,
+    NotAWholeNumber,
     /// The client's number is none of the run's.
-    Unknown {
+    UnknownClient {
         /// How many clients the run has.
         n_known: usize,
     },
@@ -143,17 +143,17 @@ impl fmt::Display for TraceError {
                 )?;
                 write!(f, "give a table with the columns client, from, to")
             }
-            TraceError::Column { file, missing, found } => {
+            TraceError::MissingColumn { file, missing, found } => {
                 let (file, found) = (file.display(), found.join(", "));
                 write!(f, "{file}: expected a column \"{missing}\", found {found}; ")?;
                 write!(f, "give a table with the columns client, from, to")
             }
-            TraceError::NeverUp { file } => {
+            TraceError::NoIntervals { file } => {
                 write!(f, "{}: expected at least one interval, found none; ", file.display())?;
                 write!(f, "give one, or the columns seen_from, seen_to, which say how long the trace is")
             }
-            TraceError::Row { file, place, client, wrong } => {
-                write!(f, "{}: {place}: client \"{client}\": {wrong}", file.display())
+            TraceError::Row { file, place, client, error } => {
+                write!(f, "{}: {place}: client \"{client}\": {error}", file.display())
             }
         }
     }
@@ -168,37 +168,40 @@ impl std::error::Error for TraceError {
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DROP: &str = "correct it, or drop such intervals with repair = true";
+        const DROP_REMEDY: &str = "correct it, or drop such intervals with repair = true";
         match self {
-            Wrong::NoName => write!(f, "expected a number or a name, found nothing; fill it in"),
-            Wrong::NotANumber { column, found } => {
+            RowError::NoName => write!(f, "expected a number or a name, found nothing; fill it in"),
+            RowError::NotANumber { column, found } => {
                 write!(f, "{column}: expected seconds as a number, found \"{found}\"; correct it")
             }
-            Wrong::BeforeZero { from_s } => write!(f, "begins at {from_s} s, before 0; {DROP}"),
-            Wrong::Backwards { from_s, to_s } => {
-                write!(f, "ends at {to_s} s, before it starts at {from_s} s; {DROP}")
+            RowError::BeforeZero { from_s } => write!(f, "begins at {from_s} s, before 0; {DROP_REMEDY}"),
+            RowError::EndsBeforeStart { from_s, to_s } => {
+                write!(f, "ends at {to_s} s, before it starts at {from_s} s; {DROP_REMEDY}")
             }
-            Wrong::NoLength { at_s } => write!(f, "starts and ends at {at_s} s; {DROP}"),
-            Wrong::Overlap { from_s, before_to_s, before } => {
+            RowError::EmptyInterval { at_s } => write!(f, "starts and ends at {at_s} s; {DROP_REMEDY}"),
+            RowError::Overlap { from_s, before_to_s, before } => {
                 write!(f, "starts at {from_s} s, before the one in {before} ends at {before_to_s} s; ")?;
                 write!(f, "correct it, or join such intervals with repair = true")
             }
-            Wrong::Outside { interval_s: (from_s, to_s), seen_s: (seen_from_s, seen_to_s) } => {
+            RowError::OutsideObservation {
+                interval_s: (from_s, to_s),
+                observed_s: (seen_from_s, seen_to_s),
+            } => {
                 write!(
                     f,
                     "up from {from_s} s to {to_s} s, but watched from {seen_from_s} s to {seen_to_s} s; "
                 )?;
-                write!(f, "{DROP}")
+                write!(f, "{DROP_REMEDY}")
             }
-            Wrong::NotWatched { seen_s: (from_s, to_s) } => {
+            RowError::EmptyObservation { observed_s: (from_s, to_s) } => {
                 write!(
                     f,
                     "watched from {from_s} s to {to_s} s; give a beginning from 0 on and an end after it"
                 )
             }
-            Wrong::OtherwiseWatched { seen_s, other_s, other } => {
+            RowError::InconsistentObservation { observed_s: seen_s, other_s, other } => {
                 write!(f, "watched from {} s to {} s, ", seen_s.0, seen_s.1)?;
                 write!(
                     f,
@@ -206,16 +209,16 @@ impl fmt::Display for Wrong {
                     other_s.0, other_s.1
                 )
             }
-            Wrong::TooLate { time_s } => {
+            RowError::TimeTooLarge { time_s } => {
                 write!(f, "{time_s} s are more than a hundred years; give seconds, not milliseconds")
             }
-            Wrong::MixedUnits { n_clients: (larger, smaller), ratio } => {
+            RowError::MixedUnits { n_clients: (larger, smaller), ratio } => {
                 let all = larger + smaller;
                 write!(f, "its times seem to be in another unit: {larger} of {all} clients, ")?;
                 write!(f, "this one among them, have times about {ratio:.0} times as large as the others; ")?;
                 write!(f, "give seconds throughout, or check_units = false if they are")
             }
-            Wrong::MixedRows { n_intervals: (far, others), later, longer } => {
+            RowError::MixedUnitsOfRows { n_intervals: (far, others), later, longer } => {
                 let all = far + others;
                 write!(f, "its times seem to be in another unit: {far} of {all} intervals, ")?;
                 write!(
@@ -224,11 +227,11 @@ impl fmt::Display for Wrong {
                 )?;
                 write!(f, "as the others; give seconds throughout, or check_units = false if they are")
             }
-            Wrong::NoWholeNumber => {
+            RowError::NotAWholeNumber => {
                 write!(f, "expected a whole number, as clients = \"by-number\" says; ")?;
                 write!(f, "correct it, or give clients = \"in-order\"")
             }
-            Wrong::Unknown { n_known } => {
+            RowError::UnknownClient { n_known } => {
                 let last = n_known.saturating_sub(1);
                 write!(
                     f,

@@ -15,7 +15,7 @@
 //! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
 //! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first
 //! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are times of which
-//! some seem to be in milliseconds: see [`Reading::check_units`].
+//! some seem to be in milliseconds: see [`ReadOptions::check_units`].
 //!
 //! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale
 //! Smartphone Data") are read too. Their columns are `device`, `ready_start`, `ready_end`, and in the one of devices
@@ -33,9 +33,9 @@ use std::io;
 use std::ops::Range;
 
 pub use ebb_train::read::RowLocation;
-pub use error::{TraceError, Wrong};
-pub use playback::{After, Beyond, ENTRY, Playback, Rules};
-pub use read::{HUNDRED_YEARS_S, Numbering, Reading};
+pub use error::{RowError, TraceError};
+pub use playback::{BeyondClients, BeyondEnd, ENTRY, Playback, PlaybackOptions};
+pub use read::{HUNDRED_YEARS_S, Numbering, ReadOptions};
 pub use recorder::Recorder;
 
 use spans::Spans;
@@ -51,10 +51,10 @@ pub struct Trace {
     /// Client by client, ascending and apart from one another, none without length.
     intervals: Spans,
     /// When each client was watched, never without length; its intervals lie within.
-    seen: Spans,
+    observed: Spans,
     repairs: Repairs,
     /// Whether clients have the numbers that the file gives them.
-    by_number: bool,
+    is_by_number: bool,
     /// Numbers below the largest that the file does not name, ascending.
     missing: Vec<usize>,
 }
@@ -67,11 +67,11 @@ pub struct Repairs {
     /// Dropped because they begin before 0.
     pub before_zero: usize,
     /// Dropped because they end before they start.
-    pub backwards: usize,
+    pub ends_before_start: usize,
     /// Dropped because they have no length.
-    pub no_length: usize,
+    pub empty_intervals: usize,
     /// Dropped because they reach out of the time in which their client was watched.
-    pub outside: usize,
+    pub outside_observation: usize,
     /// Joined to another of the same client, which they overlap.
     pub joined: usize,
     /// Devices of FLASH left out because they have no usable trace.
@@ -95,8 +95,8 @@ impl Trace {
     }
 
     /// Whether clients have the numbers that the file gives them, and not those of their order.
-    pub fn by_number(&self) -> bool {
-        self.by_number
+    pub fn is_by_number(&self) -> bool {
+        self.is_by_number
     }
 
     /// Clients that the file does not name though it names a later one, ascending. They are never up.
@@ -105,18 +105,18 @@ impl Trace {
     }
 
     /// From when until when a client was watched, in seconds.
-    pub fn seen(&self, client_idx: usize) -> (f64, f64) {
-        self.seen.get(client_idx)
+    pub fn observed(&self, client_idx: usize) -> (f64, f64) {
+        self.observed.get(client_idx)
     }
 
     /// When the first client began to be watched.
-    pub fn begins_s(&self) -> f64 {
-        (0..self.n_clients()).map(|client_idx| self.seen(client_idx).0).fold(f64::INFINITY, f64::min)
+    pub fn starts_s(&self) -> f64 {
+        (0..self.n_clients()).map(|client_idx| self.observed(client_idx).0).fold(f64::INFINITY, f64::min)
     }
 
     /// When the last client ceased to be watched.
     pub fn ends_s(&self) -> f64 {
-        (0..self.n_clients()).map(|client_idx| self.seen(client_idx).1).fold(f64::NEG_INFINITY, f64::max)
+        (0..self.n_clients()).map(|client_idx| self.observed(client_idx).1).fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// A client's intervals, ascending.
@@ -125,7 +125,7 @@ impl Trace {
     }
 
     /// Whether a client is up at a time of the trace.
-    pub fn up_at(&self, client_idx: usize, time_s: f64) -> bool {
+    pub fn is_up_at(&self, client_idx: usize, time_s: f64) -> bool {
         self.next_up(client_idx, time_s) == Some(time_s)
     }
 
@@ -137,20 +137,20 @@ impl Trace {
     }
 
     /// The share of the time in which each client was watched that it was up.
-    pub fn shares(&self) -> Vec<f64> {
+    pub fn up_shares(&self) -> Vec<f64> {
         let share = |client_idx| {
             let up_s: f64 = self.intervals(client_idx).map(|(from, to)| to - from).sum();
-            let (from, to) = self.seen(client_idx);
+            let (from, to) = self.observed(client_idx);
             up_s / (to - from)
         };
         (0..self.n_clients()).map(share).collect()
     }
 
     /// Writes the trace as CSV; read again, it is the same.
-    pub fn write(&self, to: &mut dyn io::Write) -> io::Result<()> {
+    pub fn write_csv(&self, to: &mut dyn io::Write) -> io::Result<()> {
         writeln!(to, "client,seen_from,seen_to,from,to")?;
         for client_idx in 0..self.n_clients() {
-            let (seen_from, seen_to) = self.seen(client_idx);
+            let (seen_from, seen_to) = self.observed(client_idx);
             if self.range(client_idx).is_empty() {
                 writeln!(to, "{client_idx},{seen_from},{seen_to},,")?;
             }
@@ -168,7 +168,7 @@ impl Trace {
 
 impl Repairs {
     /// Whether anything was not taken as it is.
-    pub fn any(&self) -> bool {
+    pub fn is_any(&self) -> bool {
         *self != Repairs { n_read: self.n_read, ..Repairs::default() }
     }
 }
@@ -186,9 +186,9 @@ impl fmt::Display for Repairs {
         write!(f, "{} intervals read", self.n_read)?;
         for (count, what) in [
             (self.before_zero, "dropped that begin before 0"),
-            (self.backwards, "dropped that end before they start"),
-            (self.no_length, "dropped that have no length"),
-            (self.outside, "dropped that reach beyond the time watched"),
+            (self.ends_before_start, "dropped that end before they start"),
+            (self.empty_intervals, "dropped that have no length"),
+            (self.outside_observation, "dropped that reach beyond the time watched"),
             (self.joined, "joined that overlap"),
             (self.clients_left_out, "clients left out that have no usable trace"),
         ] {
@@ -214,7 +214,7 @@ mod tests {
         }
         let seen = Spans::new(vec![[0.0, ends_s]; clients.len()]);
         let (intervals, repairs) = (Spans::new(intervals), Repairs::default());
-        Trace { starts, intervals, seen, repairs, by_number: false, missing: Vec::new() }
+        Trace { starts, intervals, observed: seen, repairs, is_by_number: false, missing: Vec::new() }
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
             let check = |client, time: f64, next: Option<f64>| {
                 let (time, next) = (time * unit, next.map(|next| next * unit));
                 assert_eq!(trace.next_up(client, time), next, "{client} at {time}");
-                assert_eq!(trace.up_at(client, time), next == Some(time), "{client} at {time}");
+                assert_eq!(trace.is_up_at(client, time), next == Some(time), "{client} at {time}");
             };
             check(0, 0.0, Some(2.0));
             check(0, 1.999, Some(2.0));
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn shares_are_of_the_time_watched() {
         let trace = by_hand(&[&[(2.0, 5.0), (6.0, 7.0)], &[], &[(0.0, 10.0)]], 10.0);
-        assert_eq!(trace.shares(), [0.4, 0.0, 1.0]);
+        assert_eq!(trace.up_shares(), [0.4, 0.0, 1.0]);
         assert_eq!(format!("{trace:?}"), "3 intervals of 3 clients");
     }
 }

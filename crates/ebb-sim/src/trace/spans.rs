@@ -51,11 +51,11 @@ mod tests {
     #[test]
     fn whole_seconds_take_half_the_memory_and_others_stay_exact() {
         let check = |spans: Vec<[f64; 2]>, whole: bool| {
-            let kept = Spans::new(spans.clone());
-            assert_eq!(matches!(kept, Spans::Whole(_)), whole, "{spans:?}");
-            assert_eq!(kept.len(), spans.len());
+            let stored = Spans::new(spans.clone());
+            assert_eq!(matches!(stored, Spans::Whole(_)), whole, "{spans:?}");
+            assert_eq!(stored.len(), spans.len());
             for (at, &[from, to]) in spans.iter().enumerate() {
-                assert_eq!(kept.get(at), (from, to));
+                assert_eq!(stored.get(at), (from, to));
             }
         };
         check(vec![[0.0, 1.0], [5.0, 4_294_967_295.0]], true);

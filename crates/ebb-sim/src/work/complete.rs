@@ -6,10 +6,10 @@ use ebb_round::{ClientId, RoundNo};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-use super::{Done, WorkLaw};
+use super::{Completion, CompletionModel};
 
 /// The registry's line.
-pub const ENTRY: Entry<dyn WorkLaw> = Entry {
+pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "complete",
     about: "everybody does all of it",
     example: "",
@@ -20,12 +20,12 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Complete {}
 
-impl WorkLaw for Complete {
-    fn done(&self, _number: RoundNo, _client: ClientId, planned: NonZeroU32) -> Done {
-        Done::Part(planned)
+impl CompletionModel for Complete {
+    fn completion(&self, _number: RoundNo, _client: ClientId, planned: NonZeroU32) -> Completion {
+        Completion::Part(planned)
     }
 
-    fn oracle_success(&self, _client: ClientId) -> Option<f64> {
+    fn oracle_success_probability(&self, _client: ClientId) -> Option<f64> {
         Some(1.0)
     }
 }

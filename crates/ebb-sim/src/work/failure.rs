@@ -8,10 +8,10 @@ use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-use super::{Done, WorkLaw};
+use super::{Completion, CompletionModel};
 
 /// The registry's line.
-pub const ENTRY: Entry<dyn WorkLaw> = Entry {
+pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "failure",
     about: "each answer arrives with a chance, one for all or one a class; else the client trained for nothing",
     example: "success = 0.9
@@ -44,7 +44,7 @@ struct Failure {
     seed: u64,
     /// Where each class ends, and the chance in it.
     classes: Vec<(usize, f64)>,
-    least: Option<NonZeroU32>,
+    minimum: Option<NonZeroU32>,
 }
 
 impl Failure {
@@ -69,33 +69,33 @@ impl Failure {
             (None, None) => return Err(settings.error("success", "missing; give success or classes")),
             (Some(_), Some(_)) => return Err(settings.error("classes", "give success or classes, not both")),
         };
-        Ok(Failure { seed: settings.context().seed, classes, least: table.least })
+        Ok(Failure { seed: settings.context().seed, classes, minimum: table.least })
     }
 
-    fn success(&self, client: ClientId) -> f64 {
+    fn success_probability(&self, client: ClientId) -> f64 {
         let class = self.classes.partition_point(|&(end, _)| end <= client.idx());
         // Whoever is beyond the classes is no client of this run.
         self.classes.get(class).map_or(0.0, |&(_, success)| success)
     }
 
     /// What a client does of what is planned, the same in every round.
-    fn own(&self, client: ClientId, planned: NonZeroU32) -> NonZeroU32 {
-        let Some(least) = self.least.filter(|least| *least < planned) else { return planned };
+    fn own_amount(&self, client: ClientId, planned: NonZeroU32) -> NonZeroU32 {
+        let Some(minimum) = self.minimum.filter(|minimum| *minimum < planned) else { return planned };
         let more = Stream::of_client(self.seed, "own work", client)
-            .below((planned.get() - least.get() + 1) as usize);
-        least.saturating_add(more as u32)
+            .below((planned.get() - minimum.get() + 1) as usize);
+        minimum.saturating_add(more as u32)
     }
 }
 
-impl WorkLaw for Failure {
-    fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
-        let arrives =
-            Stream::of_client_round(self.seed, "failure", number, client).bernoulli(self.success(client));
-        if arrives { Done::Part(self.own(client, planned)) } else { Done::Lost }
+impl CompletionModel for Failure {
+    fn completion(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Completion {
+        let arrives = Stream::of_client_round(self.seed, "failure", number, client)
+            .bernoulli(self.success_probability(client));
+        if arrives { Completion::Part(self.own_amount(client, planned)) } else { Completion::Lost }
     }
 
-    fn oracle_success(&self, client: ClientId) -> Option<f64> {
-        Some(self.success(client))
+    fn oracle_success_probability(&self, client: ClientId) -> Option<f64> {
+        Some(self.success_probability(client))
     }
 }
 
@@ -108,11 +108,11 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]";
 
     #[test]
-    fn answers_arrive_as_often_as_their_class_says() {
-        let law = build(E3CS, 5).unwrap();
+    fn updates_arrive_as_often_as_their_class_says() {
+        let model = build(E3CS, 5).unwrap();
         let n_rounds = 2000;
         let mut arrived = [0.0; 4];
-        for row in play(law.as_ref(), n_rounds, 7) {
+        for row in play(model.as_ref(), n_rounds, 7) {
             for (client, done) in row.into_iter().enumerate() {
                 // Whole or lost, never a part.
                 assert!(done.is_none_or(|done| done == 7));
@@ -120,17 +120,17 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
             }
         }
         let n = f64::from(n_rounds) * 25.0;
-        for (arrived, chance) in arrived.into_iter().zip([0.1, 0.3, 0.6, 0.9]) {
-            let error = (chance * (1.0 - chance) / n).sqrt();
-            assert!((arrived / n - chance).abs() < 4.0 * error, "{} for {chance}", arrived / n);
+        for (arrived, probability) in arrived.into_iter().zip([0.1, 0.3, 0.6, 0.9]) {
+            let error = (probability * (1.0 - probability) / n).sqrt();
+            assert!((arrived / n - probability).abs() < 4.0 * error, "{} for {probability}", arrived / n);
         }
     }
 
     #[test]
-    fn each_client_does_its_own_part_of_what_is_asked() {
-        let law = build("kind = \"failure\"\nsuccess = 0.5\nleast = 1", 5).unwrap();
+    fn each_client_does_its_own_part_of_what_is_requested() {
+        let model = build("kind = \"failure\"\nsuccess = 0.5\nleast = 1", 5).unwrap();
         let mut own = [None; 100];
-        for row in play(law.as_ref(), 60, 4) {
+        for row in play(model.as_ref(), 60, 4) {
             for (own, done) in own.iter_mut().zip(row) {
                 assert!(done.is_none() || own.is_none() || *own == done, "it changes from round to round");
                 *own = own.or(done);
@@ -147,8 +147,8 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
 
     #[test]
     fn failures_do_not_depend_on_one_another() {
-        let law = build("kind = \"failure\"\nsuccess = 0.5", 6).unwrap();
-        let rows = play(law.as_ref(), 2000, 1);
+        let model = build("kind = \"failure\"\nsuccess = 0.5", 6).unwrap();
+        let rows = play(model.as_ref(), 2000, 1);
         let both = |pairs: usize, same: &dyn Fn(usize, usize) -> bool| {
             let count = (0..pairs * 100).filter(|&at| same(at / 100, at % 100)).count();
             (count as f64 / (pairs * 100) as f64, (0.25 / (pairs * 100) as f64).sqrt())
@@ -163,7 +163,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
     }
 
     #[test]
-    fn wrong_chances_are_answered_with_the_remedy() {
+    fn wrong_probabilities_are_reported_with_the_remedy() {
         for (text, expected) in [
             ("", "a.toml:1:8: world.work.success: missing; give success or classes"),
             ("success = 2", "success = 2: 2 is out of range; give a chance from 0 to 1"),

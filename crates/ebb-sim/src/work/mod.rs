@@ -11,9 +11,9 @@ use ebb_round::{Amount, ClientId, RoundNo, Work};
 use ebb_settings::Entry;
 
 /// What comes of planned work; a function of (seed, round, client), whoever else was asked.
-pub trait WorkLaw: Send {
+pub trait CompletionModel: Send {
     /// What comes of `planned` steps or passes over the client's data, whichever the job counts.
-    fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done;
+    fn completion(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Completion;
 
     /// Whether it is asked about steps, even if the job counts passes.
     fn counts_steps(&self) -> bool {
@@ -21,24 +21,24 @@ pub trait WorkLaw: Send {
     }
 
     /// The chance that anything comes back from a client, where it has one that is always the same. Only an oracle knows.
-    fn oracle_success(&self, _client: ClientId) -> Option<f64> {
+    fn oracle_success_probability(&self, _client: ClientId) -> Option<f64> {
         None
     }
 
     /// Whether a client does a job's work and its answer is lost.
-    fn loses(&self, number: RoundNo, client: ClientId, work: Work) -> bool {
+    fn is_lost(&self, number: RoundNo, client: ClientId, work: Work) -> bool {
         let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
-        self.done(number, client, planned) == Done::Lost
+        self.completion(number, client, planned) == Completion::Lost
     }
 
     /// The part of a job's work that comes back; `None`: nothing does.
-    fn returned(&self, number: RoundNo, client: ClientId, work: Work) -> Option<Work> {
+    fn returned_work(&self, number: RoundNo, client: ClientId, work: Work) -> Option<Work> {
         let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
-        let Done::Part(done) = self.done(number, client, planned) else { return None };
-        let done = done.min(planned);
+        let Completion::Part(n_done) = self.completion(number, client, planned) else { return None };
+        let n_done = n_done.min(planned);
         let amount = match work.amount {
-            Amount::Steps(_) => Amount::Steps(done),
-            Amount::Epochs(_) => Amount::Epochs(done),
+            Amount::Steps(_) => Amount::Steps(n_done),
+            Amount::Epochs(_) => Amount::Epochs(n_done),
         };
         Some(Work { amount, ..work })
     }
@@ -46,7 +46,7 @@ pub trait WorkLaw: Send {
 
 /// What came of planned work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum Completion {
     /// So much of it, and that is sent.
     Part(NonZeroU32),
     /// All of it, for nothing: the answer never arrives.
@@ -56,7 +56,8 @@ pub enum Done {
 }
 
 /// Everything that `[world.work]` can name.
-pub const ALL: &[Entry<dyn WorkLaw>] = &[complete::ENTRY, failure::ENTRY, flex::ENTRY, stragglers::ENTRY];
+pub const ALL: &[Entry<dyn CompletionModel>] =
+    &[complete::ENTRY, failure::ENTRY, flex::ENTRY, stragglers::ENTRY];
 
 #[cfg(test)]
 mod tests {
@@ -65,23 +66,27 @@ mod tests {
     use super::*;
 
     /// The law that `[world.work]` describes, for 100 clients.
-    pub(super) fn build(text: &str, seed: u64) -> Result<Box<dyn WorkLaw>, String> {
+    pub(super) fn build(text: &str, seed: u64) -> Result<Box<dyn CompletionModel>, String> {
         let tree = Tree::parse(&format!("[world.work]\n{text}"), "a.toml").unwrap();
-        let facts = BuildContext { seed, n_clients: 100, n_rounds: 0 };
-        let settings = tree.table("world.work", facts);
+        let context = BuildContext { seed, n_clients: 100, n_rounds: 0 };
+        let settings = tree.table("world.work", context);
         let entry = find(ALL, &settings, None).map_err(|error| error.to_string())?;
         (entry.build)(&settings).map_err(|error| error.to_string())
     }
 
     /// What comes of `planned`, as a number, in rounds x 100 clients.
-    pub(super) fn play(law: &dyn WorkLaw, n_rounds: RoundNo, planned: u32) -> Vec<Vec<Option<u32>>> {
+    pub(super) fn play(
+        model: &dyn CompletionModel,
+        n_rounds: RoundNo,
+        planned: u32,
+    ) -> Vec<Vec<Option<u32>>> {
         let planned = NonZeroU32::new(planned).unwrap();
-        let done = |number, client| match law.done(number, ClientId::new(client), planned) {
-            Done::Part(done) => Some(done.get()),
-            Done::Lost => None,
-            Done::Nothing => Some(0),
+        let n_done = |number, client| match model.completion(number, ClientId::new(client), planned) {
+            Completion::Part(n_done) => Some(n_done.get()),
+            Completion::Lost => None,
+            Completion::Nothing => Some(0),
         };
-        (0..n_rounds).map(|number| (0..100).map(|client| done(number, client)).collect()).collect()
+        (0..n_rounds).map(|number| (0..100).map(|client| n_done(number, client)).collect()).collect()
     }
 
     #[test]
@@ -98,25 +103,25 @@ mod tests {
         }
     }
 
-    fn play_round(law: &dyn WorkLaw, number: RoundNo) -> Vec<Option<u32>> {
-        play(law, number + 1, 10).pop().unwrap()
+    fn play_round(model: &dyn CompletionModel, number: RoundNo) -> Vec<Option<u32>> {
+        play(model, number + 1, 10).pop().unwrap()
     }
 
     #[test]
-    fn work_comes_back_in_the_unit_it_was_asked_in() {
+    fn work_comes_back_in_the_unit_it_was_requested_in() {
         struct Half;
-        impl WorkLaw for Half {
-            fn done(&self, _: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
+        impl CompletionModel for Half {
+            fn completion(&self, _: RoundNo, client: ClientId, planned: NonZeroU32) -> Completion {
                 match client.number() {
-                    0 => NonZeroU32::new(planned.get() / 2).map_or(Done::Nothing, Done::Part),
-                    _ => Done::Lost,
+                    0 => NonZeroU32::new(planned.get() / 2).map_or(Completion::Nothing, Completion::Part),
+                    _ => Completion::Lost,
                 }
             }
         }
         let number = |n| NonZeroU32::new(n).unwrap();
         let batch = Some(number(20));
         let check = |amount, client, steps: Option<u32>| {
-            let returned = Half.returned(0, ClientId::new(client), Work { amount, batch });
+            let returned = Half.returned_work(0, ClientId::new(client), Work { amount, batch });
             assert_eq!(returned.map(|work| work.steps(100).get()), steps, "{amount:?}");
         };
         check(Amount::Steps(number(10)), 0, Some(5));

@@ -9,17 +9,21 @@ use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, Probability};
 use serde::{Deserialize, Serialize};
 
-use super::{Done, WorkLaw};
+use super::{Completion, CompletionModel};
 
 /// The registry's line.
-pub const ENTRY: Entry<dyn WorkLaw> = Entry {
+pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "stragglers",
     about: "a share of the clients, anew in every round, does a random part of the work, as in FedProx",
     example: "share = 0.9
 # most = \"all\"   # a straggler may do all of it, as the paper says; else all but one, as its program does",
     build: |settings| {
         let table: Table = settings.parse()?;
-        Ok(Box::new(Stragglers { seed: settings.context().seed, share: table.share.get(), most: table.most }))
+        Ok(Box::new(Stragglers {
+            seed: settings.context().seed,
+            share: table.share.get(),
+            maximum: table.most,
+        }))
     },
 };
 
@@ -28,13 +32,13 @@ pub const ENTRY: Entry<dyn WorkLaw> = Entry {
 struct Table {
     share: Probability,
     #[serde(default)]
-    most: Most,
+    most: StragglerMaximum,
 }
 
 /// The most that a straggler does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Most {
+enum StragglerMaximum {
     /// All but one step or pass, where more than one is planned.
     #[default]
     AllButOne,
@@ -46,20 +50,20 @@ enum Most {
 struct Stragglers {
     seed: u64,
     share: f64,
-    most: Most,
+    maximum: StragglerMaximum,
 }
 
-impl WorkLaw for Stragglers {
-    fn done(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Done {
+impl CompletionModel for Stragglers {
+    fn completion(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Completion {
         let mut stream = Stream::of_client_round(self.seed, "stragglers", number, client);
         if !stream.bernoulli(self.share) {
-            return Done::Part(planned);
+            return Completion::Part(planned);
         }
-        let most = match self.most {
-            Most::AllButOne => (planned.get() - 1).max(1),
-            Most::All => planned.get(),
+        let max_steps = match self.maximum {
+            StragglerMaximum::AllButOne => (planned.get() - 1).max(1),
+            StragglerMaximum::All => planned.get(),
         };
-        Done::Part(NonZeroU32::MIN.saturating_add(stream.below(most as usize) as u32))
+        Completion::Part(NonZeroU32::MIN.saturating_add(stream.below(max_steps as usize) as u32))
     }
 }
 
@@ -68,16 +72,21 @@ mod tests {
     use super::super::tests::{build, play};
 
     /// How often each part of ten was done, with the chance it should have.
-    fn check(settings: &str, chances: [f64; 10]) {
-        let law = build(&format!("kind = \"stragglers\"\n{settings}"), 3).unwrap();
+    fn check(settings: &str, probabilities: [f64; 10]) {
+        let model = build(&format!("kind = \"stragglers\"\n{settings}"), 3).unwrap();
         let mut counts = [0.0; 10];
-        for done in play(law.as_ref(), 1000, 10).into_iter().flatten() {
+        for done in play(model.as_ref(), 1000, 10).into_iter().flatten() {
             counts[done.unwrap() as usize - 1] += 1.0;
         }
         let n = 100_000.0;
-        for (at, (count, chance)) in counts.into_iter().zip(chances).enumerate() {
-            let error = (chance * (1.0 - chance) / n).sqrt();
-            assert!((count / n - chance).abs() <= 4.0 * error + 1e-12, "{} of 10: {}", at + 1, count / n);
+        for (at, (count, probability)) in counts.into_iter().zip(probabilities).enumerate() {
+            let error = (probability * (1.0 - probability) / n).sqrt();
+            assert!(
+                (count / n - probability).abs() <= 4.0 * error + 1e-12,
+                "{} of 10: {}",
+                at + 1,
+                count / n
+            );
         }
     }
 
@@ -95,7 +104,7 @@ mod tests {
 
     #[test]
     fn one_step_is_always_done() {
-        let law = build("kind = \"stragglers\"\nshare = 1.0", 3).unwrap();
-        assert!(play(law.as_ref(), 3, 1).into_iter().flatten().all(|done| done == Some(1)));
+        let model = build("kind = \"stragglers\"\nshare = 1.0", 3).unwrap();
+        assert!(play(model.as_ref(), 3, 1).into_iter().flatten().all(|done| done == Some(1)));
     }
 }

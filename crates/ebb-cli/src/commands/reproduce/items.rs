@@ -3,9 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use ebb_papers::judge::claims;
 use ebb_papers::summary::{self, tables};
-use ebb_papers::{Figures, Item, Kind, Paper};
+use ebb_papers::verdict::claim_verdicts;
+use ebb_papers::{Item, Paper, Results, SourceKind};
 use ebb_report::{Report, Section, Source};
 
 use super::sources::Place;
@@ -19,7 +19,7 @@ pub(super) fn write(
     paper: &Paper,
     item: &Item,
     place: &Place,
-    figures: &Figures,
+    figures: &Results,
 ) -> Result<PathBuf, CliError> {
     let folder = place.report(paper, item.id());
     let text = summary::item(paper, item, place.scale, figures);
@@ -32,15 +32,15 @@ pub(super) fn write(
     Ok(page)
 }
 
-fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Result<Vec<Section>, CliError> {
-    let judged = claims(paper, item, place.scale, figures);
+fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Results) -> Result<Vec<Section>, CliError> {
+    let judged = claim_verdicts(paper, item, place.scale, figures);
     let mut about = vec![item.shows.clone(), format!("Published in: {}.", paper.reference)];
     about.extend(item.note.clone());
     about.push(format!("Scale: {}.", place.scale));
     let mut all = vec![Section {
         title: "What it claims, and what came out".to_owned(),
         sentences: about,
-        tables: vec![(String::new(), summary::claims(&judged))],
+        tables: vec![(String::new(), summary::verdict_table(&judged))],
         prose: true,
         note: summary::RULE.to_owned(),
         images: Vec::new(),
@@ -48,7 +48,8 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
     let title = if item.published.is_some() { "Published, and ours" } else { "Ours" };
     let tables = tables(item, place.scale, figures);
     all.push(Section { title: title.to_owned(), tables, ..Section::default() });
-    let played = paper.sources_of(item, place.scale).into_iter().filter(|one| one.kind == Kind::Selection);
+    let played =
+        paper.sources_of(item, place.scale).into_iter().filter(|one| one.kind == SourceKind::Selection);
     for source in played {
         let mut images = Vec::new();
         for (name, words) in
@@ -68,7 +69,7 @@ fn sections(paper: &Paper, item: &Item, place: &Place, figures: &Figures) -> Res
 fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliError> {
     let mut all = Vec::new();
     let sources = paper.sources_of(item, place.scale);
-    let grids: Vec<_> = sources.into_iter().filter(|source| source.kind == Kind::Grid).collect();
+    let grids: Vec<_> = sources.into_iter().filter(|source| source.kind == SourceKind::Grid).collect();
     for source in &grids {
         let folder = place.of(paper, source);
         let Some(csv) = csv_of(&folder) else { continue };
@@ -77,7 +78,7 @@ fn runs(paper: &Paper, item: &Item, place: &Place) -> Result<Vec<Source>, CliErr
         for row in read_csv(&csv, &[])? {
             let value =
                 |key: &str| varied.iter().position(|own| own == key).and_then(|at| row.values.get(at));
-            let fits = |table: &&ebb_papers::paper::Table| {
+            let fits = |table: &&ebb_papers::paper::ResultTable| {
                 let named = table.methods.is_empty() || table.methods.contains(&row.method);
                 named && table.at.iter().all(|(key, wanted)| value(key) == Some(wanted))
             };

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ebb_methods::Registry;
-use ebb_papers::judge::{claims, counted};
-use ebb_papers::summary::{self, Known};
-use ebb_papers::{Figures, Item, Outcome, Paper, Scale, pages, shipped};
+use ebb_papers::summary::{self, PaperResults};
+use ebb_papers::verdict::{claim_verdicts, count_outcomes};
+use ebb_papers::{Item, Outcome, Paper, Results, Scale, pages, shipped};
 
 use crate::CliError;
 use crate::args::{How, Reproduce, ScaleArg};
@@ -37,7 +37,7 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
     let place = Place { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
     // What is printed in JSON is the items, not their runs.
     let silent = How { quiet: args.how.quiet || args.how.json, json: false, ..args.how.clone() };
-    let mut figures: BTreeMap<&str, Figures> = BTreeMap::new();
+    let mut figures: BTreeMap<&str, Results> = BTreeMap::new();
     for one in &asked {
         if !one.item.has(scale) {
             note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
@@ -159,21 +159,21 @@ fn list(papers: &[Paper]) -> Result<(), CliError> {
 }
 
 /// What an item came to.
-fn tell(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>) -> Result<(), CliError> {
-    let judged = claims(one.paper, one.item, scale, figures);
+fn tell(one: &Asked<'_>, scale: Scale, figures: &Results, page: Option<&Path>) -> Result<(), CliError> {
+    let judged = claim_verdicts(one.paper, one.item, scale, figures);
     for claim in judged.iter().filter(|claim| claim.outcome != Outcome::NotTested) {
-        say(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.words, claim.found))?;
+        say(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.claim, claim.difference))?;
     }
-    say(&format!("{}, {scale}: {}", one.name(), counted(&judged)))?;
+    say(&format!("{}, {scale}: {}", one.name(), count_outcomes(&judged)))?;
     page.map_or(Ok(()), |page| say(&format!("report   {}\n", page.display())))
 }
 
-fn as_json(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>) -> serde_json::Value {
-    let claims: Vec<_> = claims(one.paper, one.item, scale, figures)
+fn as_json(one: &Asked<'_>, scale: Scale, figures: &Results, page: Option<&Path>) -> serde_json::Value {
+    let claims: Vec<_> = claim_verdicts(one.paper, one.item, scale, figures)
         .into_iter()
         .map(|claim| {
             let outcome = claim.outcome.name();
-            serde_json::json!({ "claim": claim.words, "outcome": outcome, "found": claim.found, "notes": claim.notes })
+            serde_json::json!({ "claim": claim.claim, "outcome": outcome, "found": claim.difference, "notes": claim.notes })
         })
         .collect();
     serde_json::json!({
@@ -182,7 +182,7 @@ fn as_json(one: &Asked<'_>, scale: Scale, figures: &Figures, page: Option<&Path>
 }
 
 /// All items on one page: what was run just now, and for the rest what came with the program.
-fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Figures>, file: &Path) -> Result<(), CliError> {
+fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Results>, file: &Path) -> Result<(), CliError> {
     let mut all = Vec::new();
     for paper in papers {
         let mut figures = run.get(paper.name.as_str()).cloned().unwrap_or_default();
@@ -191,7 +191,7 @@ fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Figures>, file: &Path) -
                 figures.insert(source.name.clone(), sources::shipped(paper, source)?);
             }
         }
-        all.push(Known { paper, figures });
+        all.push(PaperResults { paper, results: figures });
     }
     write_file(file, summary::page(&all).as_bytes())
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ebb_methods::Registry;
-use ebb_papers::{Kind, Paper, Scale, Source, Study, shipped as files};
+use ebb_papers::{Paper, Scale, Source, SourceKind, Study, shipped as files};
 use ebb_plot::Theme;
 use ebb_settings::Tree;
 
@@ -35,7 +35,7 @@ impl Place {
 
 /// The figures that came with the program.
 pub(super) fn shipped(paper: &Paper, source: &Source) -> Result<Study, CliError> {
-    let path = source.figures_file(&paper.name);
+    let path = source.results_file(&paper.name);
     let broken = |error| CliError::Usage(format!("{path}: {error}"));
     files::file(&path).map_or(Ok(Study::default()), |text| Study::parse(text).map_err(broken))
 }
@@ -50,7 +50,7 @@ pub(super) fn run(
 ) -> Result<Study, CliError> {
     let folder = place.of(paper, source);
     let csv = match source.kind {
-        Kind::Grid => {
+        SourceKind::Grid => {
             let grid = grid(source, &folder, how)?;
             let (finished, stopped) = run_cells(registry, &grid, how, usize::MAX)?;
             if stopped && finished.len() < grid.cells.len() {
@@ -58,14 +58,14 @@ pub(super) fn run(
             }
             grid.csv
         }
-        Kind::Selection => play(registry, source, &folder, how)?,
-        Kind::Likeness | Kind::Crossings => {
+        SourceKind::Selection => play(registry, source, &folder, how)?,
+        SourceKind::Likeness | SourceKind::Crossings => {
             let of = source.of.as_deref().and_then(|name| paper.source(name));
             let of = of.map(|of| place.of(paper, of)).unwrap_or_default();
             let csv = folder.join("results.csv");
             make_folder_of(&csv)?;
             match source.kind {
-                Kind::Likeness => derived::likeness(&of, &csv, how.place.data.as_deref())?,
+                SourceKind::Likeness => derived::likeness(&of, &csv, how.place.data.as_deref())?,
                 _ => derived::crossings(&of, &csv)?,
             }
             csv

@@ -25,50 +25,56 @@ pub(super) struct Class {
 
 /// What a table says about chances, beside `by_labels`.
 #[derive(Debug)]
-pub(super) struct Written<'w> {
-    pub(super) chance: Option<Probability>,
+pub(super) struct ProbabilitySettings<'w> {
+    pub(super) probability: Option<Probability>,
     pub(super) classes: Option<&'w [Class]>,
 }
 
 /// Every client's chance.
 #[derive(Debug)]
-pub(super) enum Chances {
+pub(super) enum Probabilities {
     All(f64),
     Each(Vec<f64>),
     /// Known once the data is.
     ByLabels(Box<ByLabels>),
 }
 
-impl Chances {
+impl Probabilities {
     /// Reads `chance` or `classes`.
-    pub(super) fn plain(settings: &Settings<'_>, written: &Written<'_>) -> Result<Chances, SettingsError> {
-        match (written.chance, written.classes) {
-            (Some(chance), None) => Ok(Chances::All(chance.get())),
-            (None, Some(classes)) => Ok(Chances::Each(by_classes(settings, classes)?)),
+    pub(super) fn read_plain(
+        settings: &Settings<'_>,
+        given: &ProbabilitySettings<'_>,
+    ) -> Result<Probabilities, SettingsError> {
+        match (given.probability, given.classes) {
+            (Some(probability), None) => Ok(Probabilities::All(probability.get())),
+            (None, Some(classes)) => Ok(Probabilities::Each(by_classes(settings, classes)?)),
             (None, None) => Err(settings.error("chance", "missing; give chance or classes")),
             (Some(_), Some(_)) => Err(settings.error("classes", "give chance or classes, not both")),
         }
     }
 
     /// Reads `chance`, `classes` or the table `by_labels`.
-    pub(super) fn any(settings: &Settings<'_>, written: &Written<'_>) -> Result<Chances, SettingsError> {
+    pub(super) fn read(
+        settings: &Settings<'_>,
+        given: &ProbabilitySettings<'_>,
+    ) -> Result<Probabilities, SettingsError> {
         let inner = settings.inner("by_labels");
-        match (written.chance.is_some() || written.classes.is_some(), inner.is_written()) {
+        match (given.probability.is_some() || given.classes.is_some(), inner.is_written()) {
             (true, true) => {
                 Err(settings.error("by_labels", "give one of chance, classes and by_labels, not two"))
             }
             (false, false) => {
                 Err(settings.error("chance", "missing; give one of chance, classes and by_labels"))
             }
-            (false, true) => Ok(Chances::ByLabels(Box::new(ByLabels::build(&inner)?))),
-            (true, false) => Chances::plain(settings, written),
+            (false, true) => Ok(Probabilities::ByLabels(Box::new(ByLabels::build(&inner)?))),
+            (true, false) => Probabilities::read_plain(settings, given),
         }
     }
 
     /// Learns the labels, where they matter.
-    pub(super) fn meet(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
-        if let Chances::ByLabels(by_labels) = self {
-            *self = Chances::Each(by_labels.chances(task)?);
+    pub(super) fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
+        if let Probabilities::ByLabels(by_labels) = self {
+            *self = Probabilities::Each(by_labels.probabilities(task)?);
         }
         Ok(())
     }
@@ -76,17 +82,17 @@ impl Chances {
     /// The client's chance; 0 for one that the data does not have.
     pub(super) fn of(&self, idx: usize) -> f64 {
         match self {
-            Chances::All(chance) => *chance,
-            Chances::Each(chances) => chances.get(idx).copied().unwrap_or(0.0),
-            Chances::ByLabels(_) => 0.0,
+            Probabilities::All(probability) => *probability,
+            Probabilities::Each(probabilities) => probabilities.get(idx).copied().unwrap_or(0.0),
+            Probabilities::ByLabels(_) => 0.0,
         }
     }
 }
 
 fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, SettingsError> {
     let n_clients = settings.context().n_clients;
-    let mut chances = Vec::with_capacity(n_clients);
-    let (mut n_given, mut share_given) = (0, 0.0);
+    let mut probabilities = Vec::with_capacity(n_clients);
+    let (mut n_given, mut sum_of_shares) = (0, 0.0);
     for (at, class) in classes.iter().enumerate() {
         let wrong = |message: &str| Err(settings.error(&format!("classes[{at}]"), message));
         let end = match (class.clients, class.share) {
@@ -95,38 +101,38 @@ fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, Se
                 n_given
             }
             (None, Some(share)) => {
-                share_given += share.get();
-                (share_given * n_clients as f64).round() as usize
+                sum_of_shares += share.get();
+                (sum_of_shares * n_clients as f64).round() as usize
             }
             _ => return wrong("give clients, how many, or share, what part of all"),
         };
-        if n_given > 0 && share_given > 0.0 {
+        if n_given > 0 && sum_of_shares > 0.0 {
             return wrong("give clients in all classes or share in all");
         }
-        chances.resize(end.clamp(chances.len(), n_clients), class.chance.get());
+        probabilities.resize(end.clamp(probabilities.len(), n_clients), class.chance.get());
     }
     let wrong = |message: String| Err(settings.error("classes", message));
     if n_given > 0 && n_given != n_clients {
         return wrong(format!("they hold {n_given} clients, but the data has {n_clients}"));
     }
-    if n_given == 0 && (share_given - 1.0).abs() > 1e-9 {
-        return wrong(format!("their shares add up to {share_given}; make it 1"));
+    if n_given == 0 && (sum_of_shares - 1.0).abs() > 1e-9 {
+        return wrong(format!("their shares add up to {sum_of_shares}; make it 1"));
     }
-    chances.resize(n_clients, chances.last().copied().unwrap_or(0.0));
-    Ok(chances)
+    probabilities.resize(n_clients, probabilities.last().copied().unwrap_or(0.0));
+    Ok(probabilities)
 }
 
 /// How a chance is made from the labels a client holds.
 #[derive(Debug)]
 pub(super) struct ByLabels {
-    law: Law,
+    distribution: LabelDistribution,
     seed: u64,
     /// What is said if the data has no labels.
-    without_labels: SettingsError,
+    no_labels_error: SettingsError,
 }
 
 #[derive(Debug)]
-enum Law {
+enum LabelDistribution {
     Dirichlet(Dirichlet),
     Uniform(Uniform),
     Smallest(Smallest),
@@ -134,7 +140,7 @@ enum Law {
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum LawName {
+enum LabelDistributionName {
     #[default]
     Dirichlet,
     Uniform,
@@ -142,9 +148,9 @@ enum LawName {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Which {
+struct DistributionTable {
     #[serde(default)]
-    law: LawName,
+    law: LabelDistributionName,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -198,71 +204,89 @@ fn half() -> Probability {
 impl ByLabels {
     /// Reads `law` and its keys.
     pub(super) fn build(settings: &Settings<'_>) -> Result<ByLabels, SettingsError> {
-        let law = match settings.parse_without::<Which>(&["kind"])?.law {
-            LawName::Dirichlet => Law::Dirichlet(settings.parse_without(&["kind", "law"])?),
-            LawName::Uniform => Law::Uniform(settings.parse_without(&["kind", "law"])?),
-            LawName::Smallest => Law::Smallest(settings.parse_without(&["kind", "law"])?),
+        let distribution = match settings.parse_without::<DistributionTable>(&["kind"])?.law {
+            LabelDistributionName::Dirichlet => {
+                LabelDistribution::Dirichlet(settings.parse_without(&["kind", "law"])?)
+            }
+            LabelDistributionName::Uniform => {
+                LabelDistribution::Uniform(settings.parse_without(&["kind", "law"])?)
+            }
+            LabelDistributionName::Smallest => {
+                LabelDistribution::Smallest(settings.parse_without(&["kind", "law"])?)
+            }
         };
-        Ok(ByLabels::new(law, settings))
+        Ok(ByLabels::new(distribution, settings))
     }
 
     /// Small labels make small chances.
     pub(super) fn smallest(smallest: Smallest, settings: &Settings<'_>) -> ByLabels {
-        ByLabels::new(Law::Smallest(smallest), settings)
+        ByLabels::new(LabelDistribution::Smallest(smallest), settings)
     }
 
-    fn new(law: Law, settings: &Settings<'_>) -> ByLabels {
+    fn new(distribution: LabelDistribution, settings: &Settings<'_>) -> ByLabels {
         let message = "the data has no classes; give data with classes, or another kind of availability";
         let key = if settings.has("kind") { "kind" } else { "" };
-        ByLabels { law, seed: settings.context().seed, without_labels: settings.error(key, message) }
+        ByLabels {
+            distribution,
+            seed: settings.context().seed,
+            no_labels_error: settings.error(key, message),
+        }
     }
 
-    fn chances(&self, task: &dyn Task) -> Result<Vec<f64>, SettingsError> {
+    fn probabilities(&self, task: &dyn Task) -> Result<Vec<f64>, SettingsError> {
         let mut weights = Vec::new();
-        let mut chances = Vec::with_capacity(task.n_clients());
+        let mut probabilities = Vec::with_capacity(task.n_clients());
         for idx in 0..task.n_clients() {
-            let counts = task.class_counts(ClientId::new(idx)).ok_or_else(|| self.without_labels.clone())?;
+            let counts = task.class_counts(ClientId::new(idx)).ok_or_else(|| self.no_labels_error.clone())?;
             if weights.len() != counts.len() {
                 weights = self.weights(counts.len());
             }
-            chances.push(self.chance(&counts, &weights));
+            probabilities.push(self.probability(&counts, &weights));
         }
-        Ok(chances)
+        Ok(probabilities)
     }
 
     /// What each label adds to the chance of a client that holds nothing else.
     fn weights(&self, n_classes: usize) -> Vec<f64> {
         let mut stream = Stream::of_run(self.seed, "labels");
-        match &self.law {
-            Law::Dirichlet(law) => {
-                let scale = law.mean.get() * n_classes as f64;
-                stream.dirichlet(law.alpha.get(), n_classes).iter().map(|share| scale * share).collect()
+        match &self.distribution {
+            LabelDistribution::Dirichlet(parameters) => {
+                let scale = parameters.mean.get() * n_classes as f64;
+                stream
+                    .dirichlet(parameters.alpha.get(), n_classes)
+                    .iter()
+                    .map(|share| scale * share)
+                    .collect()
             }
-            Law::Uniform(law) => {
-                let most = |label| if 2 * label < n_classes { law.first.get() } else { law.second.get() };
-                (0..n_classes).map(|label| most(label) * stream.uniform()).collect()
+            LabelDistribution::Uniform(parameters) => {
+                let largest_weight = |label| {
+                    if 2 * label < n_classes { parameters.first.get() } else { parameters.second.get() }
+                };
+                (0..n_classes).map(|label| largest_weight(label) * stream.uniform()).collect()
             }
-            Law::Smallest(law) => {
+            LabelDistribution::Smallest(parameters) => {
                 let last = n_classes.saturating_sub(1).max(1) as f64;
                 (0..n_classes)
-                    .map(|label| law.least.get() + (1.0 - law.least.get()) * label as f64 / last)
+                    .map(|label| {
+                        parameters.least.get() + (1.0 - parameters.least.get()) * label as f64 / last
+                    })
                     .collect()
             }
         }
     }
 
-    fn chance(&self, counts: &[u32], weights: &[f64]) -> f64 {
+    fn probability(&self, counts: &[u32], weights: &[f64]) -> f64 {
         let mean = || {
-            let held: f64 = counts.iter().map(|&count| f64::from(count)).sum();
+            let n_samples: f64 = counts.iter().map(|&count| f64::from(count)).sum();
             let sum: f64 = counts.iter().zip(weights).map(|(&count, weight)| f64::from(count) * weight).sum();
-            if held > 0.0 { sum / held } else { 0.0 }
+            if n_samples > 0.0 { sum / n_samples } else { 0.0 }
         };
-        match &self.law {
-            Law::Dirichlet(law) => mean().max(law.least.get()).min(1.0),
-            Law::Uniform(_) => mean(),
-            Law::Smallest(law) => {
+        match &self.distribution {
+            LabelDistribution::Dirichlet(parameters) => mean().max(parameters.least.get()).min(1.0),
+            LabelDistribution::Uniform(_) => mean(),
+            LabelDistribution::Smallest(parameters) => {
                 let smallest = counts.iter().position(|&count| count > 0);
-                smallest.map_or(law.least.get(), |label| weights[label])
+                smallest.map_or(parameters.least.get(), |label| weights[label])
             }
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use ebb_round::{Bits, ClientId, Stream};
 use ebb_settings::{BuildContext, Tree, find};
-use ebb_sim::trace::{Numbering, Playback, Reading, Rules, Trace};
+use ebb_sim::trace::{Numbering, Playback, PlaybackOptions, ReadOptions, Trace};
 use ebb_sim::{World, link};
 use ebb_train::data;
 use flate2::Compression;
@@ -19,14 +19,14 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 /// A reader and files to begin with.
-struct Target {
+struct FuzzTarget {
     name: &'static str,
     seeds: Vec<Vec<u8>>,
     /// Says what is wrong with a file, beginning with its path.
     read: fn(&Path) -> Result<(), String>,
 }
 
-fn targets() -> Vec<Target> {
+fn targets() -> Vec<FuzzTarget> {
     let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
     let fixture = |name: &str| fs::read(Path::new("tests/traces").join(name)).unwrap();
     let mut traces = texts(&[
@@ -38,18 +38,18 @@ fn targets() -> Vec<Target> {
     ]);
     traces.extend(["own.parquet", "backwards.csv.gz"].map(fixture));
     vec![
-        Target { name: "traces", seeds: traces, read: read_trace },
-        Target {
+        FuzzTarget { name: "traces", seeds: traces, read: read_trace },
+        FuzzTarget {
             name: "members",
             seeds: texts(&["client,joined,left\n0,0,\n\n1,0,10\n2,5,6\n1,20,\n2,0,5\n"]),
             read: read_members,
         },
-        Target {
+        FuzzTarget {
             name: "speeds about a mean",
             seeds: texts(&["device,up_mean,up_sd\n0,4,0\n1,8,2.5\n\n2,1e3,1e2\n"]),
             read: |path| read_link("flash", path),
         },
-        Target {
+        FuzzTarget {
             name: "measured speeds",
             seeds: texts(&["device,network_type,tcp_down\n0,WIFI,4\n0,\"LTE, 5G\",2\n1,WIFI,0.5\n"]),
             read: |path| read_link("mobiperf", path),
@@ -65,18 +65,18 @@ fn read_trace(path: &Path) -> Result<(), String> {
         (true, Numbering::ByNumberIfWhole { n_clients: 100 }),
     ]
     .map(|(repair, numbering)| {
-        let trace = Trace::read(path, &Reading { repair, numbering, ..Reading::default() });
+        let trace = Trace::read(path, &ReadOptions { repair, numbering, ..ReadOptions::default() });
         trace.map(play).map_err(|error| error.to_string())
     });
     whole.and(repaired).and(numbered)
 }
 
 fn play(trace: Trace) {
-    let playback = Playback::new(trace, Rules::default(), 1);
-    playback.write(12_345.6, &mut Bits::new(10));
+    let playback = Playback::new(trace, PlaybackOptions::default(), 1);
+    playback.mark_up(12_345.6, &mut Bits::new(10));
     let next_s = playback.next_up(ClientId::new(5), 3.0);
     assert!(next_s.is_none_or(|next_s| next_s >= 3.0));
-    assert!(playback.trace().shares().iter().all(|share| (0.0..=1.0).contains(share)));
+    assert!(playback.trace().up_shares().iter().all(|share| (0.0..=1.0).contains(share)));
 }
 
 fn read_members(path: &Path) -> Result<(), String> {
@@ -86,8 +86,8 @@ fn read_members(path: &Path) -> Result<(), String> {
     );
     let tree = Tree::parse(&text, "a.toml").unwrap();
     let task = data::build(&tree.table("data", BuildContext::default())).unwrap();
-    let facts = BuildContext { n_clients: task.n_clients(), ..BuildContext::default() };
-    let built = World::build(&tree.table("world", facts), task.as_ref());
+    let context = BuildContext { n_clients: task.n_clients(), ..BuildContext::default() };
+    let built = World::build(&tree.table("world", context), task.as_ref());
     built.map(drop).map_err(|error| without_setting(&error.to_string(), path))
 }
 
@@ -104,7 +104,7 @@ fn read_link(kind: &str, path: &Path) -> Result<(), String> {
 /// What is said of the file, behind the setting that names it.
 fn without_setting(error: &str, path: &Path) -> String {
     let setting = format!("= \"{}\": ", path.display());
-    error.split_once(&setting).map_or(error, |(_, told)| told).to_owned()
+    error.split_once(&setting).map_or(error, |(_, message)| message).to_owned()
 }
 
 fn gzip(content: &[u8]) -> Vec<u8> {
@@ -114,7 +114,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 }
 
 /// Values at which things break.
-const ODD: [&str; 20] = [
+const EDGE_VALUES: [&str; 20] = [
     "",
     " ",
     "NaN",
@@ -162,7 +162,7 @@ fn damage(bytes: &mut Vec<u8>, stream: &mut Stream) {
         10 if stream.below(10) == 0 => bytes.clear(),
         _ => {
             let value = value_at(bytes, at);
-            drop(bytes.splice(value, ODD[stream.below(ODD.len())].bytes()));
+            drop(bytes.splice(value, EDGE_VALUES[stream.below(EDGE_VALUES.len())].bytes()));
         }
     }
 }
@@ -190,7 +190,7 @@ fn swap(bytes: &mut Vec<u8>, one: Range<usize>, other: Range<usize>) {
 }
 
 /// A file that is cut to be written again is put on the disk at once by some systems, which takes long.
-fn write_anew(path: &Path, bytes: &[u8]) {
+fn replace_file(path: &Path, bytes: &[u8]) {
     let _ = fs::remove_file(path);
     fs::write(path, bytes).unwrap();
 }
@@ -209,16 +209,16 @@ fn lines(bytes: &[u8]) -> Option<Vec<String>> {
 
 /// Whether an error tells of the file, and of lines that are there and hold what it says.
 fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
-    let told = error.strip_prefix(&format!("{}: ", path.display())).ok_or("the file is not named")?;
+    let message = error.strip_prefix(&format!("{}: ", path.display())).ok_or("the file is not named")?;
     let Some(lines) = lines(bytes) else {
-        return if told.starts_with("line") { Err("there are no lines".to_owned()) } else { Ok(()) };
+        return if message.starts_with("line") { Err("there are no lines".to_owned()) } else { Ok(()) };
     };
-    for (at, name) in told.match_indices("line ") {
-        let digits: String = told[at + name.len()..].chars().take_while(char::is_ascii_digit).collect();
+    for (at, name) in message.match_indices("line ") {
+        let digits: String = message[at + name.len()..].chars().take_while(char::is_ascii_digit).collect();
         // What stands in the file may speak of lines too.
         let Ok(line) = digits.parse::<usize>() else { continue };
         let text = lines.get(line.wrapping_sub(1)).ok_or(format!("there is no line {line}"))?;
-        let client = told.split("client \"").nth(1).and_then(|rest| rest.split('"').next());
+        let client = message.split("client \"").nth(1).and_then(|rest| rest.split('"').next());
         if at == 0 && client.is_some_and(|client| !client.ends_with("...") && !text.contains(client)) {
             return Err(format!("the client is not in line {line}"));
         }
@@ -226,9 +226,9 @@ fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-impl Target {
+impl FuzzTarget {
     /// Tries the damaged files of these numbers, and says how many were refused; or which of them did harm.
-    fn attack(&self, numbers: Range<u64>, path: &Path) -> Result<u64, String> {
+    fn run(&self, numbers: Range<u64>, path: &Path) -> Result<u64, String> {
         let mut n_refused = 0;
         for number in numbers {
             let mut stream = Stream::of_round(2026, self.name, number as u32);
@@ -238,13 +238,13 @@ impl Target {
                 bytes = gzip(&bytes);
                 (0..stream.below(2)).for_each(|_| damage(&mut bytes, &mut stream));
             }
-            write_anew(path, &bytes);
-            let harm = |what: &str| format!("{}: input {number}: {what}", self.name);
+            replace_file(path, &bytes);
+            let failure = |what: &str| format!("{}: input {number}: {what}", self.name);
             match catch_unwind(AssertUnwindSafe(|| (self.read)(path))) {
-                Err(_) => return Err(harm("it panicked")),
+                Err(_) => return Err(failure("it panicked")),
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    check(&error, path, &bytes).map_err(|what| harm(&format!("{what}: {error}")))?;
+                    check(&error, path, &bytes).map_err(|what| failure(&format!("{what}: {error}")))?;
                     n_refused += 1;
                 }
             }
@@ -277,12 +277,12 @@ fn readers_take_whole_files() {
 }
 
 #[test]
-fn what_is_damaged_does_not_panic_and_is_told_with_the_file_and_the_line() {
+fn what_is_damaged_does_not_panic_and_is_reported_with_the_file_and_the_line() {
     let (inputs, threads) = (n_inputs(), std::thread::available_parallelism().map_or(1, usize::from) as u64);
     for target in targets() {
         let attack = |at: u64| {
             let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("damaged-{at}"));
-            target.attack(inputs * at / threads..inputs * (at + 1) / threads, &path)
+            target.run(inputs * at / threads..inputs * (at + 1) / threads, &path)
         };
         let counts: Result<Vec<u64>, String> = std::thread::scope(|scope| {
             let attack = &attack;

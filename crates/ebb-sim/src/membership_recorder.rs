@@ -4,23 +4,23 @@ use ebb_round::{Census, ClientId, RoundNo};
 
 /// Writes down who is in from which round to which.
 #[derive(Clone, Debug, Default)]
-pub struct Stays {
+pub struct MembershipRecorder {
     /// Since when each client has been in, if it is.
-    since: Vec<Option<RoundNo>>,
+    joined_at: Vec<Option<RoundNo>>,
     /// Client, joined, left.
-    over: Vec<(usize, RoundNo, RoundNo)>,
+    finished: Vec<(usize, RoundNo, RoundNo)>,
 }
 
-impl Stays {
+impl MembershipRecorder {
     /// Notes who is in from a round on. Rounds ascend.
-    pub fn note(&mut self, number: RoundNo, census: &Census) {
-        self.since.resize(self.since.len().max(census.len()), None);
-        for (client_idx, since) in self.since.iter_mut().enumerate() {
+    pub fn record(&mut self, number: RoundNo, census: &Census) {
+        self.joined_at.resize(self.joined_at.len().max(census.len()), None);
+        for (client_idx, since) in self.joined_at.iter_mut().enumerate() {
             let is_in = census.enrolled().get(client_idx);
             let now = census.joined(ClientId::new(client_idx)).filter(|_| is_in);
             // Who left and came back in one round ends a stay and begins another.
             if now != *since {
-                self.over.extend(since.map(|joined| (client_idx, joined, number)));
+                self.finished.extend(since.map(|joined| (client_idx, joined, number)));
                 *since = now;
             }
         }
@@ -28,22 +28,23 @@ impl Stays {
 
     /// Whether nobody was ever in.
     pub fn is_empty(&self) -> bool {
-        self.over.is_empty() && self.since.iter().all(Option::is_none)
+        self.finished.is_empty() && self.joined_at.iter().all(Option::is_none)
     }
 
     /// Whether all of so many clients were in from the first round to the last.
-    pub fn are_whole(&self, n_clients: usize) -> bool {
-        self.over.is_empty()
-            && self.since.len() == n_clients
-            && self.since.iter().all(|&since| since == Some(0))
+    pub fn is_static(&self, n_clients: usize) -> bool {
+        self.finished.is_empty()
+            && self.joined_at.len() == n_clients
+            && self.joined_at.iter().all(|&since| since == Some(0))
     }
 
     /// The file; whoever is in stays.
-    pub fn csv(&self) -> String {
-        let over = self.over.iter().map(|&(client_idx, joined, left)| (client_idx, joined, Some(left)));
-        let since = self.since.iter().enumerate();
-        let still = since.filter_map(|(client_idx, &since)| Some((client_idx, since?, None)));
-        let mut stays: Vec<_> = over.chain(still).collect();
+    pub fn to_csv(&self) -> String {
+        let finished =
+            self.finished.iter().map(|&(client_idx, joined, left)| (client_idx, joined, Some(left)));
+        let since = self.joined_at.iter().enumerate();
+        let ongoing = since.filter_map(|(client_idx, &since)| Some((client_idx, since?, None)));
+        let mut stays: Vec<_> = finished.chain(ongoing).collect();
         stays.sort_unstable();
         let mut text = "client,joined,left\n".to_owned();
         for (client_idx, joined, left) in stays {
@@ -61,22 +62,22 @@ mod tests {
     #[test]
     fn rounds_become_stays() {
         let [first, second, third] = [0, 1, 2].map(ClientId::new);
-        let (mut stays, mut census) = (Stays::default(), Census::new());
-        assert!(stays.is_empty() && !stays.are_whole(2));
+        let (mut stays, mut census) = (MembershipRecorder::default(), Census::new());
+        assert!(stays.is_empty() && !stays.is_static(2));
         census.enrol(first, 1, 0);
         census.enrol(second, 1, 0);
-        stays.note(0, &census);
-        assert!(stays.are_whole(2) && !stays.are_whole(3) && !stays.is_empty());
+        stays.record(0, &census);
+        assert!(stays.is_static(2) && !stays.is_static(3) && !stays.is_empty());
         census.leave(first, 3);
-        stays.note(3, &census);
+        stays.record(3, &census);
         census.enrol(first, 1, 5);
         census.enrol(third, 1, 5);
-        stays.note(5, &census);
+        stays.record(5, &census);
         // Out and in again in one round.
         census.leave(second, 6);
         census.enrol(second, 1, 6);
-        stays.note(6, &census);
-        assert_eq!(stays.csv(), "client,joined,left\n0,0,3\n0,5,\n1,0,6\n1,6,\n2,5,\n");
-        assert!(!stays.are_whole(3));
+        stays.record(6, &census);
+        assert_eq!(stays.to_csv(), "client,joined,left\n0,0,3\n0,5,\n1,0,6\n1,6,\n2,5,\n");
+        assert!(!stays.is_static(3));
     }
 }

@@ -7,21 +7,22 @@ use ebb_settings::{Settings, SettingsError};
 use ebb_train::read::{Column, ColumnRole, RowLocation, Table, TableForm, find_file, table};
 
 use crate::membership::{Event, Membership};
-use crate::unreadable::unreadable;
+use crate::table_error::table_error;
 
 /// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`, the last empty for those that stay.
 /// Rows may stand in any order.
 pub(crate) fn read(settings: &Settings<'_>, key: &str, file: &str) -> Result<Membership, SettingsError> {
     let path = find_file(settings, key, file)?;
-    let stays = stays(&path, settings.context().n_clients).map_err(|message| settings.error(key, message))?;
-    let event = |round, client| Event::one(round, client);
-    let arrivals = stays.iter().map(|stay| event(stay.joined, stay.client)).collect();
-    let departures = stays.iter().filter_map(|stay| Some(event(stay.left?, stay.client))).collect();
-    Ok(Membership::recorded(arrivals, departures, settings.context().n_clients))
+    let spans =
+        read_spans(&path, settings.context().n_clients).map_err(|message| settings.error(key, message))?;
+    let event = |round, client| Event::single(round, client);
+    let arrivals = spans.iter().map(|span| event(span.joined, span.client)).collect();
+    let departures = spans.iter().filter_map(|span| Some(event(span.left?, span.client))).collect();
+    Ok(Membership::from_record(arrivals, departures, settings.context().n_clients))
 }
 
 /// From when until when a client was in, and in which row that stands.
-struct Stay {
+struct MembershipSpan {
     row: usize,
     client: u32,
     joined: RoundNo,
@@ -29,45 +30,46 @@ struct Stay {
 }
 
 /// All stays, client by client and each after the one before.
-fn stays(file: &Path, n_clients: usize) -> Result<Vec<Stay>, String> {
-    let wanted = ["client", "joined", "left"];
-    let meant = |name: &str| wanted.contains(&name).then_some(ColumnRole::Category);
-    let table = table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, &wanted))?;
-    if let Some(missing) = wanted.iter().find(|name| table.columns.iter().all(|(own, _)| own != *name)) {
+fn read_spans(file: &Path, n_clients: usize) -> Result<Vec<MembershipSpan>, String> {
+    let columns = ["client", "joined", "left"];
+    let meant = |name: &str| columns.contains(&name).then_some(ColumnRole::Category);
+    let table =
+        table(file, TableForm::default(), meant).map_err(|error| table_error(file, error, &columns))?;
+    if let Some(missing) = columns.iter().find(|name| table.columns.iter().all(|(own, _)| own != *name)) {
         return Err(format!("{}: expected a column {missing}, found none; add it", file.display()));
     }
     let place = |row: usize| RowLocation::of(file, TableForm::default(), row);
     let wrong = |row: usize, message: String| format!("{}: {}: {message}", file.display(), place(row));
-    let stay = |row| stay(&table, row, n_clients).map_err(|message| wrong(row, message));
-    let mut stays = (0..table.n_rows).map(stay).collect::<Result<Vec<_>, _>>()?;
-    stays.sort_by_key(|stay| (stay.client, stay.joined));
-    for pair in stays.windows(2) {
-        let [before, Stay { row, client, joined, .. }] = pair else { continue };
+    let parse_row = |row| parse_span(&table, row, n_clients).map_err(|message| wrong(row, message));
+    let mut spans = (0..table.n_rows).map(parse_row).collect::<Result<Vec<_>, _>>()?;
+    spans.sort_by_key(|span| (span.client, span.joined));
+    for pair in spans.windows(2) {
+        let [before, MembershipSpan { row, client, joined, .. }] = pair else { continue };
         if before.client == *client && before.left.is_none_or(|left| left > *joined) {
             let message =
                 format!("client {client} joins in round {joined}, when it is in by {}", place(before.row));
             return Err(wrong(*row, message + "; correct one of them"));
         }
     }
-    Ok(stays)
+    Ok(spans)
 }
 
 /// What a row says, if it can be.
-fn stay(table: &Table, row: usize, n_clients: usize) -> Result<Stay, String> {
-    let whole = |name: &str| {
+fn parse_span(table: &Table, row: usize, n_clients: usize) -> Result<MembershipSpan, String> {
+    let whole_number = |name: &str| {
         let text = cell(table, name, row);
         text.parse::<u32>()
             .map_err(|_| format!("expected a whole number as {name}, found \"{text}\"; correct it"))
     };
-    let (client, joined) = (whole("client")?, whole("joined")?);
-    let left = if cell(table, "left", row).is_empty() { None } else { Some(whole("left")?) };
+    let (client, joined) = (whole_number("client")?, whole_number("joined")?);
+    let left = if cell(table, "left", row).is_empty() { None } else { Some(whole_number("left")?) };
     if client as usize >= n_clients {
         return Err(format!("there is no client {client}; give 0 to {}", n_clients.saturating_sub(1)));
     }
     if left.is_some_and(|left| left <= joined) {
         return Err(format!("client {client} leaves before it was in; give a later round"));
     }
-    Ok(Stay { row, client, joined, left })
+    Ok(MembershipSpan { row, client, joined, left })
 }
 
 /// What stands in a row, without blanks.
@@ -108,12 +110,13 @@ pub(crate) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.csv");
         std::fs::write(&file, content).unwrap();
-        let stays = stays(&file, 5).map_err(|error| error.replace(folder.path().to_str().unwrap(), "at"))?;
-        Ok(stays.into_iter().map(|stay| (stay.client, stay.joined, stay.left)).collect())
+        let spans =
+            read_spans(&file, 5).map_err(|error| error.replace(folder.path().to_str().unwrap(), "at"))?;
+        Ok(spans.into_iter().map(|stay| (stay.client, stay.joined, stay.left)).collect())
     }
 
     #[test]
-    fn rows_are_stays_in_any_order() {
+    fn rows_are_spans_in_any_order() {
         let expected = Ok(vec![(0, 0, None), (1, 0, Some(10)), (1, 20, None)]);
         assert_eq!(outcome("client,joined,left\n0,0,\n1,0,10\n1,20,\n"), expected);
         assert_eq!(outcome("client,joined,left\n1,20,\n0,0,\n1,0,10\n"), expected);

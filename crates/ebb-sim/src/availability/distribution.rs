@@ -2,7 +2,7 @@
 
 /// A law of a number above 0.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Law {
+pub(super) enum Distribution {
     /// On the numbers from 0 to 1.
     Beta { a: f64, b: f64 },
     /// Its mean is `shape * scale`.
@@ -14,36 +14,36 @@ pub(super) enum Law {
 /// The chances of lying below a number and beyond it. The smaller one is exact to its own last digits.
 type Tails = (f64, f64);
 
-impl Law {
+impl Distribution {
     /// The chance of each of `count` parts of [0, 1), all as wide. What is missing to 1 lies beyond.
-    pub(super) fn parts(self, count: usize) -> Vec<f64> {
+    pub(super) fn bin_probabilities(self, count: usize) -> Vec<f64> {
         let mut last = self.tails(0.0);
-        let mut part = |idx: usize| {
+        let mut bin = |idx: usize| {
             let next = self.tails((idx + 1) as f64 / count as f64);
             let ((below, beyond), (next_below, next_beyond)) = (std::mem::replace(&mut last, next), next);
             // Large chances that are nearly the same would leave few digits.
-            let chance = if next_below < beyond { next_below - below } else { beyond - next_beyond };
-            chance.max(0.0)
+            let probability = if next_below < beyond { next_below - below } else { beyond - next_beyond };
+            probability.max(0.0)
         };
-        (0..count).map(&mut part).collect()
+        (0..count).map(&mut bin).collect()
     }
 
     fn tails(self, x: f64) -> Tails {
         match self {
             _ if x <= 0.0 => (0.0, 1.0),
-            Law::Beta { .. } if x >= 1.0 => (1.0, 0.0),
+            Distribution::Beta { .. } if x >= 1.0 => (1.0, 0.0),
             // Where the distribution function is a power it needs no series.
-            Law::Beta { a: 1.0, b } => swapped(power(b * libm::log1p(-x))),
-            Law::Beta { a, b: 1.0 } => power(a * libm::log(x)),
-            Law::Beta { a, b } => beta_tails(a, b, x),
-            Law::Gamma { shape, scale } => gamma_tails(shape, x / scale),
-            Law::Weibull { shape, scale } => swapped(power(-libm::pow(x / scale, shape))),
+            Distribution::Beta { a: 1.0, b } => swapped(exp_tails(b * libm::log1p(-x))),
+            Distribution::Beta { a, b: 1.0 } => exp_tails(a * libm::log(x)),
+            Distribution::Beta { a, b } => beta_tails(a, b, x),
+            Distribution::Gamma { shape, scale } => gamma_tails(shape, x / scale),
+            Distribution::Weibull { shape, scale } => swapped(exp_tails(-libm::pow(x / scale, shape))),
         }
     }
 }
 
 /// The exponential of a number below 0, and what it lacks to 1.
-fn power(exponent: f64) -> Tails {
+fn exp_tails(exponent: f64) -> Tails {
     (libm::exp(exponent), -libm::expm1(exponent))
 }
 
@@ -52,14 +52,14 @@ fn swapped((one, other): Tails) -> Tails {
 }
 
 /// After about as many terms as the root of its largest parameter a series changes no more; this is for the largest.
-const MOST_TERMS: u32 = 100_000;
+const MAX_TERMS: u32 = 100_000;
 
 /// Of a gamma law with scale 1: the incomplete gamma function (Abramowitz and Stegun, 6.5.29 and 6.5.31).
 fn gamma_tails(shape: f64, x: f64) -> Tails {
     let factor = libm::exp(shape * libm::log(x) - x - libm::lgamma(shape));
     if x < shape + 1.0 {
         let (mut term, mut sum) = (1.0 / shape, 1.0 / shape);
-        for n in 1..MOST_TERMS {
+        for n in 1..MAX_TERMS {
             term *= x / (shape + f64::from(n));
             sum += term;
             if term < sum * f64::EPSILON {
@@ -73,7 +73,7 @@ fn gamma_tails(shape: f64, x: f64) -> Tails {
             let n = f64::from(n);
             (n * (shape - n), x + 2.0 * n + 1.0 - shape)
         };
-        let beyond = factor / fraction(x + 1.0 - shape, step);
+        let beyond = factor / continued_fraction(x + 1.0 - shape, step);
         (1.0 - beyond, beyond)
     }
 }
@@ -94,16 +94,16 @@ fn beta_tails(a: f64, b: f64, x: f64) -> Tails {
         };
         (numerator, 1.0)
     };
-    let below = factor / fraction(1.0, step);
+    let below = factor / continued_fraction(1.0, step);
     (below, 1.0 - below)
 }
 
 /// The continued fraction `first + a1 / (b1 + a2 / (b2 + ...))`, where `step(n)` gives `a_n` and `b_n` (Lentz's method).
-fn fraction(first: f64, step: impl Fn(u32) -> (f64, f64)) -> f64 {
+fn continued_fraction(first: f64, step: impl Fn(u32) -> (f64, f64)) -> f64 {
     let not_zero = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let mut value = not_zero(first);
     let (mut above, mut below) = (value, 0.0);
-    for n in 1..MOST_TERMS {
+    for n in 1..MAX_TERMS {
         let (a, b) = step(n);
         below = 1.0 / not_zero(b + a * below);
         above = not_zero(b + a / above);
@@ -122,104 +122,110 @@ pub(super) mod tests {
     use super::*;
 
     /// Draws a number, by other means than its distribution function.
-    pub(crate) fn draw(law: Law, stream: &mut Stream) -> f64 {
-        match law {
-            Law::Beta { a, b } => stream.beta(a, b),
-            Law::Gamma { shape, scale } => stream.gamma(shape) * scale,
-            Law::Weibull { shape, scale } => stream.weibull(shape) * scale,
+    pub(crate) fn draw(distribution: Distribution, stream: &mut Stream) -> f64 {
+        match distribution {
+            Distribution::Beta { a, b } => stream.beta(a, b),
+            Distribution::Gamma { shape, scale } => stream.gamma(shape) * scale,
+            Distribution::Weibull { shape, scale } => stream.weibull(shape) * scale,
         }
     }
 
     #[test]
-    fn parts_are_as_likely_as_was_published() {
-        let beta = Law::Beta { a: 1.0, b: 10.0 }.parts(100);
-        let weibull = Law::Weibull { shape: 10.0, scale: 1.0 / 1.2 }.parts(100);
+    fn bins_are_as_likely_as_was_published() {
+        let beta = Distribution::Beta { a: 1.0, b: 10.0 }.bin_probabilities(100);
+        let weibull = Distribution::Weibull { shape: 10.0, scale: 1.0 / 1.2 }.bin_probabilities(100);
         // What is beyond the last client and drawn again: exp(-1.2^10).
         let beyond = 1.0 - weibull.iter().sum::<f64>();
-        for (found, chance) in
+        for (found, probability) in
             [(beta[0], 0.095_618), (beta[9], 0.040_738), (beta[49], 0.000_214), (beyond, 0.002_046)]
         {
-            assert!((found - chance).abs() < 1e-6, "{found} for {chance}");
+            assert!((found - probability).abs() < 1e-6, "{found} for {probability}");
         }
         // The last but one has 0.02^10 - 0.01^10, which a difference of chances near 1 would not show.
         assert!((beta[98] / 1.023e-17 - 1.0).abs() < 1e-9, "{}", beta[98]);
     }
 
     #[test]
-    fn draws_fall_into_parts_as_often_as_the_parts_say() {
+    fn draws_fall_into_bins_as_often_as_the_probabilities_say() {
         let n_draws = 200_000;
         let mut stream = Stream::of_run(1, "test");
-        for law in [
-            Law::Beta { a: 1.0, b: 10.0 },
-            Law::Beta { a: 20.0, b: 1.0 },
-            Law::Beta { a: 2.5, b: 4.0 },
-            Law::Beta { a: 0.3, b: 0.2 },
-            Law::Beta { a: 300.0, b: 200.0 },
-            Law::Gamma { shape: 10.0, scale: 0.01 },
-            Law::Gamma { shape: 20.0, scale: 0.01 },
-            Law::Gamma { shape: 5.0, scale: 0.05 },
-            Law::Gamma { shape: 0.4, scale: 0.7 },
-            Law::Gamma { shape: 4000.0, scale: 0.000_2 },
-            Law::Weibull { shape: 10.0, scale: 1.0 / 1.2 },
-            Law::Weibull { shape: 0.6, scale: 0.3 },
+        for distribution in [
+            Distribution::Beta { a: 1.0, b: 10.0 },
+            Distribution::Beta { a: 20.0, b: 1.0 },
+            Distribution::Beta { a: 2.5, b: 4.0 },
+            Distribution::Beta { a: 0.3, b: 0.2 },
+            Distribution::Beta { a: 300.0, b: 200.0 },
+            Distribution::Gamma { shape: 10.0, scale: 0.01 },
+            Distribution::Gamma { shape: 20.0, scale: 0.01 },
+            Distribution::Gamma { shape: 5.0, scale: 0.05 },
+            Distribution::Gamma { shape: 0.4, scale: 0.7 },
+            Distribution::Gamma { shape: 4000.0, scale: 0.000_2 },
+            Distribution::Weibull { shape: 10.0, scale: 1.0 / 1.2 },
+            Distribution::Weibull { shape: 0.6, scale: 0.3 },
         ] {
-            let parts = law.parts(20);
+            let parts = distribution.bin_probabilities(20);
             let mut counts = [0; 20];
             for _ in 0..n_draws {
-                if let Some(count) = counts.get_mut((20.0 * draw(law, &mut stream)) as usize) {
+                if let Some(count) = counts.get_mut((20.0 * draw(distribution, &mut stream)) as usize) {
                     *count += 1;
                 }
             }
-            for (idx, (count, chance)) in counts.into_iter().zip(parts).enumerate() {
-                let error = (chance * (1.0 - chance) / f64::from(n_draws)).sqrt();
+            for (idx, (count, probability)) in counts.into_iter().zip(parts).enumerate() {
+                let error = (probability * (1.0 - probability) / f64::from(n_draws)).sqrt();
                 let found = f64::from(count) / f64::from(n_draws);
                 let one = 1.0 / f64::from(n_draws);
                 assert!(
-                    (found - chance).abs() < 5.0 * error + one,
-                    "{law:?}: part {idx}: {found} for {chance}"
+                    (found - probability).abs() < 5.0 * error + one,
+                    "{distribution:?}: part {idx}: {found} for {probability}"
                 );
             }
         }
     }
 
     #[test]
-    fn series_agree_with_powers_also_where_chances_are_small() {
-        let check = |law: Law, found: Tails, x: f64| {
-            let expected = law.tails(x);
+    fn series_agree_with_powers_also_where_probabilities_are_small() {
+        let check = |distribution: Distribution, found: Tails, x: f64| {
+            let expected = distribution.tails(x);
             for (found, expected) in [(found.0, expected.0), (found.1, expected.1)] {
                 let smaller = found < 0.5;
                 let allowed = if smaller { 1e-11 * expected } else { 1e-15 };
-                assert!((found - expected).abs() <= allowed, "{law:?} at {x}: {found} for {expected}");
+                assert!(
+                    (found - expected).abs() <= allowed,
+                    "{distribution:?} at {x}: {found} for {expected}"
+                );
             }
         };
         for x in [1e-9, 0.003, 0.1, 0.4, 0.5, 0.77, 0.999] {
-            check(Law::Beta { a: 1.0, b: 10.0 }, beta_tails(1.0, 10.0, x), x);
-            check(Law::Beta { a: 20.0, b: 1.0 }, beta_tails(20.0, 1.0, x), x);
+            check(Distribution::Beta { a: 1.0, b: 10.0 }, beta_tails(1.0, 10.0, x), x);
+            check(Distribution::Beta { a: 20.0, b: 1.0 }, beta_tails(20.0, 1.0, x), x);
         }
         // A gamma law and a Weibull law of shape 1 are the same.
         for x in [1e-9, 0.3, 1.0, 2.5, 40.0, 600.0] {
-            check(Law::Weibull { shape: 1.0, scale: 1.0 }, gamma_tails(1.0, x), x);
+            check(Distribution::Weibull { shape: 1.0, scale: 1.0 }, gamma_tails(1.0, x), x);
         }
     }
 
     #[test]
-    fn no_law_has_parts_that_are_no_chances() {
+    fn no_distribution_has_bins_that_are_no_probabilities() {
         let sizes = [1e-6, 0.01, 1.0, 3.0, 700.0, 1e6];
         for one in sizes {
             for other in sizes {
-                for law in [
-                    Law::Beta { a: one, b: other },
-                    Law::Gamma { shape: one, scale: other },
-                    Law::Weibull { shape: one, scale: other },
+                for distribution in [
+                    Distribution::Beta { a: one, b: other },
+                    Distribution::Gamma { shape: one, scale: other },
+                    Distribution::Weibull { shape: one, scale: other },
                 ] {
-                    let parts = law.parts(50);
+                    let parts = distribution.bin_probabilities(50);
                     let sum: f64 = parts.iter().sum();
                     assert!(
-                        parts.iter().all(|chance| (0.0..=1.0 + 1e-6).contains(chance)),
-                        "{law:?}: {parts:?}"
+                        parts.iter().all(|probability| (0.0..=1.0 + 1e-6).contains(probability)),
+                        "{distribution:?}: {parts:?}"
                     );
-                    assert!(sum <= 1.0 + 1e-6, "{law:?}: {sum}");
-                    assert!(sum >= 1.0 - 1e-6 || !matches!(law, Law::Beta { .. }), "{law:?}: {sum}");
+                    assert!(sum <= 1.0 + 1e-6, "{distribution:?}: {sum}");
+                    assert!(
+                        sum >= 1.0 - 1e-6 || !matches!(distribution, Distribution::Beta { .. }),
+                        "{distribution:?}: {sum}"
+                    );
                 }
             }
         }

@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ebb_record::stats::{self, Estimate};
 
-use crate::paper::{Item, Paper, Scale, Table, Term, Test};
+use crate::paper::{ClaimTest, Item, Paper, ResultTable, Scale, Term};
 use crate::study::{Study, Verdict, estimate, minus};
 
 /// The figures of a paper's sources, by name.
-pub type Figures = BTreeMap<String, Study>;
+pub type Results = BTreeMap<String, Study>;
 
 /// What a claim came to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
+pub struct ClaimVerdict {
     /// What the paper says.
-    pub words: String,
+    pub claim: String,
     /// What came out.
     pub outcome: Outcome,
     /// The difference with its interval, in words; empty where there is none.
-    pub found: String,
+    pub difference: String,
     /// What is to be said with it.
     pub notes: Vec<String>,
 }
@@ -69,31 +69,42 @@ impl From<Verdict> for Outcome {
 }
 
 /// What each claim of an item comes to at a scale.
-pub fn claims(paper: &Paper, item: &Item, scale: Scale, figures: &Figures) -> Vec<Judged> {
+pub fn claim_verdicts(paper: &Paper, item: &Item, scale: Scale, results: &Results) -> Vec<ClaimVerdict> {
     let one = |claim: &crate::paper::Claim| {
         let words = claim.words.clone();
         let Some(test) = claim.at(scale) else {
-            return Judged { words, outcome: Outcome::NotTested, found: String::new(), notes: Vec::new() };
+            return ClaimVerdict {
+                claim: words,
+                outcome: Outcome::NotTested,
+                difference: String::new(),
+                notes: Vec::new(),
+            };
         };
-        let (outcome, found) = judge(test, figures);
+        let (outcome, found) = test_claim(test, results);
         let of_source = paper.source(&test.source).and_then(|source| source.note.clone());
-        Judged { words, outcome, found, notes: test.note.clone().into_iter().chain(of_source).collect() }
+        ClaimVerdict {
+            claim: words,
+            outcome,
+            difference: found,
+            notes: test.note.clone().into_iter().chain(of_source).collect(),
+        }
     };
     item.claims.iter().map(one).collect()
 }
 
-fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
+fn test_claim(test: &ClaimTest, results: &Results) -> (Outcome, String) {
     let zero =
         |of: &BTreeMap<u32, f64>| -> BTreeMap<u32, f64> { of.keys().map(|seed| (*seed, 0.0)).collect() };
     let mut differences: Option<BTreeMap<u32, f64>> = None;
     let mut n_never = 0;
     // Seeds in which no run of any term got there say nothing of who was first.
-    let mut nobody: Option<BTreeSet<u32>> = None;
+    let mut reached_by_none: Option<BTreeSet<u32>> = None;
     for (terms, sign) in [(&test.plus, 1.0), (&test.minus, -1.0)] {
         for term in terms {
-            let (values, never) = column(test, term, figures);
-            n_never += never.len();
-            nobody = Some(nobody.map_or_else(|| never.clone(), |so_far| &so_far & &never));
+            let (values, seeds_never) = column(test, term, results);
+            n_never += seeds_never.len();
+            reached_by_none =
+                Some(reached_by_none.map_or_else(|| seeds_never.clone(), |so_far| &so_far & &seeds_never));
             let signed: BTreeMap<u32, f64> =
                 values.into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
             // Only seeds that all of them have count.
@@ -103,9 +114,10 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
             });
         }
     }
-    let (mut differences, nobody) = (differences.unwrap_or_default(), nobody.unwrap_or_default());
-    differences.retain(|seed, _| !nobody.contains(seed));
-    if differences.is_empty() && !nobody.is_empty() {
+    let (mut differences, reached_by_none) =
+        (differences.unwrap_or_default(), reached_by_none.unwrap_or_default());
+    differences.retain(|seed, _| !reached_by_none.contains(seed));
+    if differences.is_empty() && !reached_by_none.is_empty() {
         return (Outcome::Tied, "no run got there".to_owned());
     }
     if test.equal {
@@ -122,32 +134,32 @@ fn judge(test: &Test, figures: &Figures) -> (Outcome, String) {
     let verdict = match (test.above, test.below) {
         (Some(least), _) => Verdict::of(found, least),
         (None, most) => {
-            let turned = found.map(|one| Estimate { mean: -one.mean, ..one });
-            Verdict::of(turned, -most.unwrap_or(0.0))
+            let negated = found.map(|one| Estimate { mean: -one.mean, ..one });
+            Verdict::of(negated, -most.unwrap_or(0.0))
         }
     };
     let outcome = match (verdict, found) {
         (Verdict::NotRun, Some(_)) => Outcome::TooFew,
         _ => verdict.into(),
     };
-    let never = match n_never {
+    let never_text = match n_never {
         0 => String::new(),
         1 => "; 1 run never got there".to_owned(),
         some => format!("; {some} runs never got there"),
     };
-    (outcome, said(found, test) + &never)
+    (outcome, difference_text(found, test) + &never_text)
 }
 
 /// The figures of a term by seed, and the seeds whose runs never came to it.
-fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
+fn column(test: &ClaimTest, term: &Term, results: &Results) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
     let source = term.source.as_ref().unwrap_or(&test.source);
-    let (Some(study), Some(column)) = (figures.get(source), term.column.as_ref().or(test.column.as_ref()))
+    let (Some(study), Some(column)) = (results.get(source), term.column.as_ref().or(test.column.as_ref()))
     else {
         return Default::default();
     };
     let at: Vec<_> = term.at.as_ref().unwrap_or(&test.at).iter().collect();
     let at: Vec<_> = at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let (mut values, mut seeds_never) = study.judged_where(&term.method, &at, column);
+    let (mut values, mut seeds_never) = study.claim_values_where(&term.method, &at, column);
     if let Some(never) = test.never {
         for seed in study.seeds_where(&term.method, &at) {
             values.entry(seed).or_insert_with(|| {
@@ -159,7 +171,7 @@ fn column(test: &Test, term: &Term, figures: &Figures) -> (BTreeMap<u32, f64>, B
     (values, seeds_never)
 }
 
-fn said(found: Option<Estimate>, test: &Test) -> String {
+fn difference_text(found: Option<Estimate>, test: &ClaimTest) -> String {
     let Some(found) = found else { return String::new() };
     let unit = if test.unit.is_empty() { String::new() } else { format!(" {}", test.unit) };
     let bound = match (test.above, test.below) {
@@ -186,8 +198,8 @@ fn signed(value: f64) -> String {
 }
 
 /// A table of ours: the heading, then a row a method, each figure the mean over seeds and its standard deviation.
-pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
-    let study = figures.get(&table.source).cloned().unwrap_or_default();
+pub fn table(table: &ResultTable, results: &Results) -> Vec<Vec<String>> {
+    let study = results.get(&table.source).cloned().unwrap_or_default();
     let methods = if table.methods.is_empty() { study.methods() } else { table.methods.clone() };
     let at: Vec<_> = table.at.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let mut rows = vec![vec!["method".to_owned()]];
@@ -197,7 +209,7 @@ pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
             let values = if column.contains(">=") || column.contains("<=") {
                 study.column_where(&method, &at, column)
             } else {
-                study.judged_where(&method, &at, column).0
+                study.claim_values_where(&method, &at, column).0
             };
             let values: Vec<_> = values.into_values().map(|value| table.factor * value).collect();
             let digits = table.digits;
@@ -216,10 +228,10 @@ pub fn table(table: &Table, figures: &Figures) -> Vec<Vec<String>> {
 }
 
 /// How many claims came to what, in a few words: "3 of 5 held, 1 tied, 1 reversed".
-pub fn counted(judged: &[Judged]) -> String {
-    let count = |outcome: Outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+pub fn count_outcomes(verdicts: &[ClaimVerdict]) -> String {
+    let count = |outcome: Outcome| verdicts.iter().filter(|one| one.outcome == outcome).count();
     let untested = [Outcome::NotTested, Outcome::NotRun, Outcome::TooFew];
-    let tested = judged.len() - untested.into_iter().map(count).sum::<usize>();
+    let tested = verdicts.len() - untested.into_iter().map(count).sum::<usize>();
     let mut parts = vec![format!("{} of {tested} held", count(Outcome::Held))];
     for (outcome, word) in [
         (Outcome::Tied, "tied"),
@@ -298,7 +310,7 @@ words = "Nobody looked."
 
     /// a is .1, .2 and .3 above b at 1; at 2 it is .1 below in every seed, and b there is what a is at 1. Where b gets to a half at 1, it
     /// is late; in one seed it lost its model.
-    const FIGURES: &str = "method,k,seed,accuracy,regain,rounds,ending,accuracy>=0.5
+    const CSV: &str = "method,k,seed,accuracy,regain,rounds,ending,accuracy>=0.5
 a,1,1,0.5,10,120,rounds,10\na,1,2,0.6,12,120,rounds,12\na,1,3,0.7,11,120,rounds,11
 b,1,1,0.4,,120,rounds,\nb,1,2,0.4,90,120,rounds,90\nb,1,3,0.4,95,120,rounds,95
 a,2,1,0.4,,120,rounds,\na,2,2,0.5,,120,rounds,\na,2,3,0.6,,120,rounds,
@@ -306,64 +318,71 @@ b,2,1,0.5,,120,rounds,\nb,2,2,0.6,,120,rounds,\nb,2,3,0.7,,120,rounds,
 c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
 ";
 
-    fn judged() -> Vec<Judged> {
+    fn example_verdicts() -> Vec<ClaimVerdict> {
         let paper = Paper::parse("p", PAPER).unwrap();
-        let figures = Figures::from([("s".to_owned(), Study::parse(FIGURES).unwrap())]);
-        claims(&paper, paper.item("t").unwrap(), Scale::Small, &figures)
+        let results = Results::from([("s".to_owned(), Study::parse(CSV).unwrap())]);
+        claim_verdicts(&paper, paper.item("t").unwrap(), Scale::Small, &results)
     }
 
     #[test]
-    fn claims_are_judged_by_the_whole_interval_of_paired_differences() {
-        let judged = judged();
+    fn claims_are_decided_by_the_whole_interval_of_paired_differences() {
+        let verdicts = example_verdicts();
         // 20 points, a deviation of 10, and a t of 4.303: 24.84 to each side.
-        assert_eq!(judged[0].outcome, Outcome::Tied);
-        assert_eq!(judged[0].found, "+20.00 points (-4.84 to +44.84, 3 seeds)");
-        assert_eq!(judged[0].notes, ["few rounds"]);
-        assert_eq!(judged[1].outcome, Outcome::Tied);
-        assert!(judged[1].found.ends_with(", claimed: below 30"), "{}", judged[1].found);
+        assert_eq!(verdicts[0].outcome, Outcome::Tied);
+        assert_eq!(verdicts[0].difference, "+20.00 points (-4.84 to +44.84, 3 seeds)");
+        assert_eq!(verdicts[0].notes, ["few rounds"]);
+        assert_eq!(verdicts[1].outcome, Outcome::Tied);
+        assert!(verdicts[1].difference.ends_with(", claimed: below 30"), "{}", verdicts[1].difference);
         // -.1 less .2 in the mean.
-        assert_eq!(judged[2].outcome, Outcome::Reversed, "{:?}", judged[2]);
+        assert_eq!(verdicts[2].outcome, Outcome::Reversed, "{:?}", verdicts[2]);
         assert_eq!(
-            (judged[3].outcome, judged[3].found.as_str()),
+            (verdicts[3].outcome, verdicts[3].difference.as_str()),
             (Outcome::Held, "at most 0 apart, 3 seeds")
         );
         // 90, 78 and 84 rounds; who never reached it counts with 100.
-        assert_eq!(judged[4].outcome, Outcome::Held);
-        assert!(judged[4].found.starts_with("+84.00 ("), "{}", judged[4].found);
-        assert!(judged[4].found.ends_with("; 1 run never got there"), "{}", judged[4].found);
+        assert_eq!(verdicts[4].outcome, Outcome::Held);
+        assert!(verdicts[4].difference.starts_with("+84.00 ("), "{}", verdicts[4].difference);
+        assert!(verdicts[4].difference.ends_with("; 1 run never got there"), "{}", verdicts[4].difference);
         // 110, 78 and 84: whoever never got there counts with all 120 rounds.
-        assert_eq!(judged[5].outcome, Outcome::Held);
-        assert!(judged[5].found.starts_with("+90.67 ("), "{}", judged[5].found);
-        assert!(judged[5].found.ends_with(", 3 seeds); 1 run never got there"), "{}", judged[5].found);
-        assert_eq!((judged[6].outcome, judged[6].found.as_str()), (Outcome::Tied, "no run got there"));
-        assert_eq!(judged[7].outcome, Outcome::NotTested);
-        assert_eq!(counted(&judged), "3 of 7 held, 3 tied, 1 reversed, 1 not tested");
+        assert_eq!(verdicts[5].outcome, Outcome::Held);
+        assert!(verdicts[5].difference.starts_with("+90.67 ("), "{}", verdicts[5].difference);
+        assert!(
+            verdicts[5].difference.ends_with(", 3 seeds); 1 run never got there"),
+            "{}",
+            verdicts[5].difference
+        );
+        assert_eq!(
+            (verdicts[6].outcome, verdicts[6].difference.as_str()),
+            (Outcome::Tied, "no run got there")
+        );
+        assert_eq!(verdicts[7].outcome, Outcome::NotTested);
+        assert_eq!(count_outcomes(&verdicts), "3 of 7 held, 3 tied, 1 reversed, 1 not tested");
     }
 
     #[test]
     fn a_run_that_lost_its_model_has_an_accuracy_of_0() {
-        let study = Study::parse(FIGURES).unwrap();
+        let study = Study::parse(CSV).unwrap();
         let at = [("k", "1")];
         assert_eq!(
-            study.judged_where("c", &at, "accuracy"),
+            study.claim_values_where("c", &at, "accuracy"),
             (BTreeMap::from([(1, 0.5), (2, 0.0), (3, 0.7)]), BTreeSet::new())
         );
         assert_eq!(
-            study.judged_where("c", &at, "accuracy>=0.5"),
+            study.claim_values_where("c", &at, "accuracy>=0.5"),
             (BTreeMap::from([(1, 120.0), (2, 120.0), (3, 120.0)]), BTreeSet::from([1, 2, 3]))
         );
         let paper = Paper::parse("p", PAPER).unwrap();
-        let shown = table(&paper.items[0].tables[0], &Figures::from([("s".to_owned(), study)]));
+        let shown = table(&paper.items[0].tables[0], &Results::from([("s".to_owned(), study)]));
         let of_c = shown.iter().find(|row| row[0] == "c").unwrap();
         assert!(of_c[1].starts_with("0.400 ± "), "{of_c:?}");
     }
 
     #[test]
-    fn without_figures_nothing_is_said() {
+    fn without_results_there_is_no_verdict() {
         let paper = Paper::parse("p", PAPER).unwrap();
-        let judged = claims(&paper, &paper.items[0], Scale::Small, &Figures::new());
-        assert!(judged[..7].iter().all(|one| one.outcome == Outcome::NotRun), "{judged:?}");
-        assert_eq!(table(&paper.items[0].tables[0], &Figures::new()).len(), 1);
+        let verdicts = claim_verdicts(&paper, &paper.items[0], Scale::Small, &Results::new());
+        assert!(verdicts[..7].iter().all(|one| one.outcome == Outcome::NotRun), "{verdicts:?}");
+        assert_eq!(table(&paper.items[0].tables[0], &Results::new()).len(), 1);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use ebb_train::read::{Column, ColumnRole, RowLocation, Table as Rows, TableForm, find_file, table};
 use serde::{Deserialize, Serialize};
 
-use super::{Link, seconds};
-use crate::unreadable::unreadable;
-use crate::world::MOST_S;
+use super::{Link, transfer_s};
+use crate::table_error::table_error;
+use crate::world::MAX_TIME_S;
 
 /// The registry's line.
 pub const FLASH: Entry<dyn Link> = Entry {
@@ -18,7 +18,9 @@ pub const FLASH: Entry<dyn Link> = Entry {
     about: "speeds of 19 devices of FLASH: each client has a device, each round a draw about its mean upload speed",
     example: "file = \"traces/flash-network-speed.csv\"   # columns device, up_mean, up_sd
 kbit_s = 1.0               # what a unit of the file means: the source says \"kb/s\"",
-    build: |settings| Ok(Box::new(Recorded::build(settings, "traces/flash-network-speed.csv", means)?)),
+    build: |settings| {
+        Ok(Box::new(MeasuredLink::build(settings, "traces/flash-network-speed.csv", read_flash)?))
+    },
 };
 
 /// The registry's line.
@@ -28,7 +30,9 @@ pub const MOBIPERF: Entry<dyn Link> = Entry {
     example:
         "file = \"traces/mobiperf-tcp-down.csv\"   # columns device, tcp_down: downloads, taken for uploads
 kbit_s = 1.0               # what a unit of the file means: MobiPerf reports kbit/s",
-    build: |settings| Ok(Box::new(Recorded::build(settings, "traces/mobiperf-tcp-down.csv", measurements)?)),
+    build: |settings| {
+        Ok(Box::new(MeasuredLink::build(settings, "traces/mobiperf-tcp-down.csv", read_mobiperf)?))
+    },
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,60 +46,64 @@ struct Table {
 #[derive(Clone, Debug, PartialEq)]
 enum Device {
     /// Drawn about a mean, but never below a tenth of it.
-    Normal { mean: f64, deviation: f64 },
+    Normal { mean: f64, std: f64 },
     /// One of these.
     Measured(Vec<f64>),
 }
 
 #[derive(Debug)]
-struct Recorded {
+struct MeasuredLink {
     seed: u64,
     bits_per_s: f64,
     devices: Vec<Device>,
 }
 
 /// Reads a file in which a unit of speed is so many bits a second.
-type Reader = fn(&Path, f64) -> Result<Vec<Device>, String>;
+type DeviceReader = fn(&Path, f64) -> Result<Vec<Device>, String>;
 
-impl Recorded {
-    fn build(settings: &Settings<'_>, usual: &str, read: Reader) -> Result<Recorded, SettingsError> {
-        let own: Table = settings.parse()?;
-        settings.resolve("file", own.file.as_deref().unwrap_or(usual));
-        settings.resolve("kbit_s", own.kbit_s.map_or(1.0, Positive::get));
-        let file = find_file(settings, "file", own.file.as_deref().unwrap_or(usual))?;
-        let bits_per_s = 1e3 * own.kbit_s.map_or(1.0, Positive::get);
+impl MeasuredLink {
+    fn build(
+        settings: &Settings<'_>,
+        default_file: &str,
+        read: DeviceReader,
+    ) -> Result<MeasuredLink, SettingsError> {
+        let table: Table = settings.parse()?;
+        settings.resolve("file", table.file.as_deref().unwrap_or(default_file));
+        settings.resolve("kbit_s", table.kbit_s.map_or(1.0, Positive::get));
+        let file = find_file(settings, "file", table.file.as_deref().unwrap_or(default_file))?;
+        let bits_per_s = 1e3 * table.kbit_s.map_or(1.0, Positive::get);
         let devices = read(&file, bits_per_s).map_err(|message| settings.error("file", message))?;
-        Ok(Recorded { seed: settings.context().seed, bits_per_s, devices })
+        Ok(MeasuredLink { seed: settings.context().seed, bits_per_s, devices })
     }
 }
 
-impl Link for Recorded {
+impl Link for MeasuredLink {
     fn upload_s(&self, number: RoundNo, client: ClientId, n_bytes: u64) -> f64 {
-        let which = Stream::of_client(self.seed, "device", client).below(self.devices.len());
+        let device_idx = Stream::of_client(self.seed, "device", client).below(self.devices.len());
         let mut stream = Stream::of_client_round(self.seed, "link", number, client);
-        let speed = match &self.devices[which] {
-            Device::Normal { mean, deviation } => (mean + deviation * stream.normal()).max(mean / 10.0),
+        let speed = match &self.devices[device_idx] {
+            Device::Normal { mean, std } => (mean + std * stream.normal()).max(mean / 10.0),
             Device::Measured(speeds) => speeds[stream.below(speeds.len())],
         };
-        seconds(n_bytes, speed * self.bits_per_s)
+        transfer_s(n_bytes, speed * self.bits_per_s)
     }
 }
 
 /// The numbers of a column, which must be there.
-fn numbers<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
+fn number_column<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
     match column(rows, name) {
         Some(Column::Numbers(numbers)) => Ok(numbers),
-        _ => Err(missing(file, name)),
+        _ => Err(missing_column(file, name)),
     }
 }
 
 /// The names in a column, which must be there, row by row.
-fn names<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
+fn name_column<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
     match column(rows, name) {
         Some(Column::Categories { codes: places, names }) => {
             Ok(places.iter().map(|&place| names[place as usize].trim()).collect())
         }
-        _ => Err(missing(file, name)),
+        _ => Err(missing_column(file, name)),
     }
 }
 
@@ -103,22 +111,27 @@ fn column<'t>(rows: &'t Rows, name: &str) -> Option<&'t Column> {
     rows.columns.iter().find(|(own, _)| own == name).map(|(_, column)| column)
 }
 
-fn missing(file: &Path, name: &str) -> String {
+fn missing_column(file: &Path, name: &str) -> String {
     format!("{}: expected a column {name}, found none; add it", file.display())
 }
 
 /// Reads these columns: devices have names, all else is numbers.
-fn read(file: &Path, wanted: &[&str]) -> Result<Rows, String> {
+fn read_columns(file: &Path, columns: &[&str]) -> Result<Rows, String> {
     let meant = |name: &str| {
         let meant = if name == "device" { ColumnRole::Class } else { ColumnRole::Number };
-        wanted.contains(&name).then_some(meant)
+        columns.contains(&name).then_some(meant)
     };
-    table(file, TableForm::default(), meant).map_err(|error| unreadable(file, error, wanted))
+    table(file, TableForm::default(), meant).map_err(|error| table_error(file, error, columns))
 }
 
 /// Whether all numbers of a column are right; `expected` says how they should be.
-fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -> Result<(), String> {
-    match numbers.iter().enumerate().find(|(_, number)| !right(**number)) {
+fn check_column(
+    file: &Path,
+    numbers: &[f64],
+    is_valid: fn(f64) -> bool,
+    expected: &str,
+) -> Result<(), String> {
+    match numbers.iter().enumerate().find(|(_, number)| !is_valid(**number)) {
         None => Ok(()),
         Some((row, found)) => {
             let (place, file) = (RowLocation::of(file, TableForm::default(), row), file.display());
@@ -129,38 +142,38 @@ fn check(file: &Path, numbers: &[f64], right: fn(f64) -> bool, expected: &str) -
 
 /// Whether all speeds are above 0, and not so slow that time would lose its seconds.
 fn check_speeds(file: &Path, speeds: &[f64], bits_per_s: f64) -> Result<(), String> {
-    check(file, speeds, |speed| speed > 0.0, "a speed above 0")?;
-    let Some(row) = speeds.iter().position(|speed| seconds(1, speed * bits_per_s) > MOST_S) else {
+    check_column(file, speeds, |speed| speed > 0.0, "a speed above 0")?;
+    let Some(row) = speeds.iter().position(|speed| transfer_s(1, speed * bits_per_s) > MAX_TIME_S) else {
         return Ok(());
     };
     let (place, file) = (RowLocation::of(file, TableForm::default(), row), file.display());
-    let expected = format!("a speed at which a byte takes at most {MOST_S} seconds");
+    let expected = format!("a speed at which a byte takes at most {MAX_TIME_S} seconds");
     let found = format!("{:e}", speeds[row]);
     Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give more to kbit_s"))
 }
 
-fn means(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
-    let rows = read(file, &["up_mean", "up_sd"])?;
-    let (means, deviations) = (numbers(&rows, file, "up_mean")?, numbers(&rows, file, "up_sd")?);
+fn read_flash(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
+    let rows = read_columns(file, &["up_mean", "up_sd"])?;
+    let (means, stds) = (number_column(&rows, file, "up_mean")?, number_column(&rows, file, "up_sd")?);
     check_speeds(file, means, bits_per_s)?;
-    check(file, deviations, |deviation| deviation >= 0.0, "a deviation of at least 0")?;
-    let device = |(&mean, &deviation): (&f64, &f64)| Device::Normal { mean, deviation };
-    Ok(means.iter().zip(deviations).map(device).collect())
+    check_column(file, stds, |std| std >= 0.0, "a deviation of at least 0")?;
+    let device = |(&mean, &std): (&f64, &f64)| Device::Normal { mean, std };
+    Ok(means.iter().zip(stds).map(device).collect())
 }
 
-fn measurements(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
-    let rows = read(file, &["device", "tcp_down"])?;
-    let (devices, speeds) = (names(&rows, file, "device")?, numbers(&rows, file, "tcp_down")?);
+fn read_mobiperf(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
+    let rows = read_columns(file, &["device", "tcp_down"])?;
+    let (devices, speeds) = (name_column(&rows, file, "device")?, number_column(&rows, file, "tcp_down")?);
     check_speeds(file, speeds, bits_per_s)?;
     let mut by_device: BTreeMap<(u64, &str), Vec<f64>> = BTreeMap::new();
     for (device, speed) in devices.into_iter().zip(speeds) {
-        by_device.entry(place_of(device)).or_default().push(*speed);
+        by_device.entry(device_order(device)).or_default().push(*speed);
     }
     Ok(by_device.into_values().map(Device::Measured).collect())
 }
 
 /// Where a device stands among the others: numbers in their order, then names in theirs.
-fn place_of(device: &str) -> (u64, &str) {
+fn device_order(device: &str) -> (u64, &str) {
     let number = device.parse().ok().filter(|number: &f64| number.is_finite());
     number.map_or((u64::MAX, device), |number| (number.to_bits(), ""))
 }
@@ -171,7 +184,7 @@ mod tests {
 
     use super::super::ALL;
     use super::*;
-    use crate::members::tests::parquet;
+    use crate::membership_file::tests::parquet;
 
     fn build(text: &str) -> Result<Box<dyn Link>, String> {
         let tree = Tree::parse(&format!("[world.link]\n{text}"), "a.toml").unwrap();
@@ -220,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_scatter_about_their_law() {
+    fn speeds_scatter_as_their_distribution_says() {
         let link = build("kind = \"log-normal\"\nmbit_s = 8.0\nspread = 1.0\njitter = 0.5").unwrap();
         // A million bytes take a second in the median; the logarithm has variance 1.25.
         let logs: Vec<f64> =
@@ -257,7 +270,7 @@ mod tests {
         let file = folder.path().join("a.csv");
         let devices = |text: &str| {
             std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
-            measurements(&file, 1e3).unwrap()
+            read_mobiperf(&file, 1e3).unwrap()
         };
         let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
         assert_eq!(

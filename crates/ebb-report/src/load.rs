@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use ebb_record::{Header, RecordError, Row, RunFolder, SelectionTally, SimilarityPair, Summary};
 
 /// A record that speaks of more clients than this is damaged.
-const MOST_CLIENTS: usize = 100_000_000;
+const MAX_CLIENTS: usize = 100_000_000;
 
 /// More rows or columns than this no picture shows.
-const MOST_CELLS: usize = 160;
+const MAX_CELLS: usize = 160;
 
 /// A run that is to be reported on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,22 +35,22 @@ pub struct Run {
     /// Its settings as resolved.
     pub settings: String,
     /// The rounds in which the model was judged.
-    pub judged: Vec<Judged>,
+    pub evaluations: Vec<Evaluation>,
     /// How often each client was asked.
-    pub asked: Vec<u32>,
+    pub selections: Vec<u32>,
     /// How often each answered in time.
-    pub answered: Vec<u32>,
+    pub responses: Vec<u32>,
     /// Who was in which state when.
     pub presence: Presence,
     /// Of FAST: by round, the share of rounds so far that were snapshots, and the chance of the next.
     pub snapshots: Vec<(u32, f64, Option<f64>)>,
     /// Who is how alike at the end, where clients were compared and that was read, and after how many rounds.
-    pub friends: Option<(u32, Vec<SimilarityPair>)>,
+    pub similarities: Option<(u32, Vec<SimilarityPair>)>,
 }
 
 /// A model judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Judged {
+pub struct Evaluation {
     /// After which round.
     pub round: u32,
     /// Virtual hours until then.
@@ -70,29 +70,35 @@ pub const STATES: [&str; 4] = ["answered", "asked, silent", "up, not asked", "do
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Presence {
     /// How many clients a row of cells stands for.
-    pub clients_each: usize,
+    pub clients_per_cell: usize,
     /// How many rounds a column stands for.
-    pub rounds_each: usize,
+    pub rounds_per_cell: usize,
     /// The number of the first round.
-    pub first: u32,
+    pub first_round: u32,
     /// How many clients and rounds there are.
-    pub of: (usize, usize),
+    pub n_clients_and_rounds: (usize, usize),
     /// For each row of cells, from client 0, how often each state occurred in each column.
     counts: Vec<Vec<[u32; STATES.len()]>>,
 }
 
 impl Presence {
     fn new(n_clients: usize, n_rounds: usize) -> Presence {
-        let each = |count: usize| count.div_ceil(MOST_CELLS).max(1);
+        let each = |count: usize| count.div_ceil(MAX_CELLS).max(1);
         let (clients_each, rounds_each) = (each(n_clients), each(n_rounds));
         let columns = vec![[0; STATES.len()]; n_rounds.div_ceil(rounds_each)];
         let counts = vec![columns; n_clients.div_ceil(clients_each)];
-        Presence { clients_each, rounds_each, first: 0, of: (n_clients, n_rounds), counts }
+        Presence {
+            clients_per_cell: clients_each,
+            rounds_per_cell: rounds_each,
+            first_round: 0,
+            n_clients_and_rounds: (n_clients, n_rounds),
+            counts,
+        }
     }
 
     fn add(&mut self, at: usize, client: usize, state: u8) {
-        let row = self.counts.get_mut(client / self.clients_each);
-        if let Some(cell) = row.and_then(|row| row.get_mut(at / self.rounds_each)) {
+        let row = self.counts.get_mut(client / self.clients_per_cell);
+        if let Some(cell) = row.and_then(|row| row.get_mut(at / self.rounds_per_cell)) {
             cell[usize::from(state)] += 1;
         }
     }
@@ -111,21 +117,21 @@ impl Run {
     /// Reads a run, finished or not.
     pub fn read(source: Source) -> Result<Run, RecordError> {
         let record = RunFolder::open(&source.folder)?;
-        let (n_rounds, n_clients) = size(&record)?;
-        let mut gathered = Gathered {
+        let (n_rounds, n_clients) = count_rounds_and_clients(&record)?;
+        let mut loader = Loader {
             presence: Presence::new(n_clients, n_rounds),
-            answered: vec![0; n_clients],
+            responses: vec![0; n_clients],
             enrolled: vec![false; n_clients],
             states: vec![0; n_clients],
-            ..Gathered::default()
+            ..Loader::default()
         };
         for (at, row) in record.iter_rows()?.enumerate() {
             let row = row?;
-            if !gathered.knows_all(&row) {
+            if !loader.knows_all(&row) {
                 let message = format!("round {}: it names clients that never joined", row.round);
                 return Err(RecordError::Damaged { file: source.folder.join("rounds.jsonl"), message });
             }
-            gathered.add(at, &row);
+            loader.add(at, &row);
         }
         let summary = record.summary()?;
         let finished = summary.is_some();
@@ -139,20 +145,20 @@ impl Run {
             header: record.header().clone(),
             summary,
             finished,
-            judged: gathered.judged,
-            asked: gathered.selection.selections().to_vec(),
-            answered: gathered.answered,
-            presence: gathered.presence,
-            snapshots: gathered.snapshots,
-            friends: None,
+            evaluations: loader.evaluations,
+            selections: loader.selection.selections().to_vec(),
+            responses: loader.responses,
+            presence: loader.presence,
+            snapshots: loader.snapshots,
+            similarities: None,
         })
     }
 
     /// Reads who is how alike at the end: much, and drawn of few runs.
-    pub fn read_friends(&mut self) -> Result<(), RecordError> {
+    pub fn read_similarity(&mut self) -> Result<(), RecordError> {
         let record = RunFolder::open(&self.source.folder)?;
         if let Some(&last) = record.similarity_rounds()?.last() {
-            self.friends = Some((last, record.similarities(last)?));
+            self.similarities = Some((last, record.similarities(last)?));
         }
         Ok(())
     }
@@ -168,19 +174,19 @@ impl Run {
     }
 
     /// How many rounds it takes until the accuracy is so high.
-    pub fn reached(&self, accuracy: f64) -> Option<u32> {
-        let high = |one: &&Judged| one.accuracy.is_some_and(|found| found >= accuracy);
-        self.judged.iter().find(high).map(|one| one.round + 1)
+    pub fn rounds_to_accuracy(&self, accuracy: f64) -> Option<u32> {
+        let high = |one: &&Evaluation| one.accuracy.is_some_and(|found| found >= accuracy);
+        self.evaluations.iter().find(high).map(|one| one.round + 1)
     }
 }
 
 /// How many rounds and clients there are: once to see how large it is, then to count.
-fn size(record: &RunFolder) -> Result<(usize, usize), RecordError> {
+fn count_rounds_and_clients(record: &RunFolder) -> Result<(usize, usize), RecordError> {
     let (mut n_rounds, mut n_clients) = (0, 0);
     for row in record.iter_rows()? {
         let row = row?;
         for &[first, last] in row.joined.iter().chain(&row.left) {
-            if first > last || last as usize >= MOST_CLIENTS {
+            if first > last || last as usize >= MAX_CLIENTS {
                 let message = format!("round {}: clients {first} to {last} came or went", row.round);
                 return Err(RecordError::Damaged { file: record.folder().join("rounds.jsonl"), message });
             }
@@ -193,10 +199,10 @@ fn size(record: &RunFolder) -> Result<(usize, usize), RecordError> {
 }
 
 #[derive(Default)]
-struct Gathered {
-    judged: Vec<Judged>,
+struct Loader {
+    evaluations: Vec<Evaluation>,
     selection: SelectionTally,
-    answered: Vec<u32>,
+    responses: Vec<u32>,
     presence: Presence,
     snapshots: Vec<(u32, f64, Option<f64>)>,
     enrolled: Vec<bool>,
@@ -204,7 +210,7 @@ struct Gathered {
     states: Vec<u8>,
 }
 
-impl Gathered {
+impl Loader {
     /// Whether every client that a row names is among those that ever join.
     fn knows_all(&self, row: &Row) -> bool {
         let known = |client: &u32| (*client as usize) < self.enrolled.len();
@@ -217,10 +223,10 @@ impl Gathered {
 
     fn add(&mut self, at: usize, row: &Row) {
         if at == 0 {
-            self.presence.first = row.round;
+            self.presence.first_round = row.round;
         }
         if row.is_evaluated() {
-            self.judged.push(Judged {
+            self.evaluations.push(Evaluation {
                 round: row.round,
                 hours: row.virtual_s / 3600.0,
                 megabytes: row.bytes_total as f64 / 1e6,
@@ -236,14 +242,14 @@ impl Gathered {
         }
         // The latest word counts: whoever was asked was enrolled, and whoever answered was asked.
         self.states.fill(3);
-        let mut say = |clients: Vec<u32>, state: u8| {
+        let mut mark = |clients: Vec<u32>, state: u8| {
             clients.into_iter().for_each(|client| self.states[client as usize] = state);
         };
-        say(row.up(), 2);
-        say(row.absent(), 1);
-        let answers: Vec<_> = row.whole().into_iter().chain(row.partial()).collect();
-        answers.iter().for_each(|&client| self.answered[client as usize] += 1);
-        say(answers, 0);
+        mark(row.up(), 2);
+        mark(row.absent(), 1);
+        let responders: Vec<_> = row.whole().into_iter().chain(row.partial()).collect();
+        responders.iter().for_each(|&client| self.responses[client as usize] += 1);
+        mark(responders, 0);
         for client in (0..self.enrolled.len()).filter(|&client| self.enrolled[client]) {
             self.presence.add(at, client, self.states[client]);
         }

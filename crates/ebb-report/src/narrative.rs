@@ -2,46 +2,46 @@
 
 use ebb_record::stats::Estimate;
 
-use crate::compare::{Goal, Method, Sign, sign};
-use crate::gather::Run;
+use crate::compare::{ComparedMetric, Method, Sign, sign};
+use crate::load::Run;
 
 /// The sentences, most important first.
-pub fn what_happened(methods: &[Method<'_>]) -> Vec<String> {
-    let goal = Goal::of(methods);
+pub fn sentences(methods: &[Method<'_>]) -> Vec<String> {
+    let goal = ComparedMetric::of(methods);
     let waits =
         |method: &&Method<'_>| method.runs.iter().all(|run| run.header.recipe.as_deref() == Some("full"));
     let full = methods.iter().find(waits);
-    let mut words = Vec::new();
-    words.extend(winner(methods, goal));
-    words.extend(full.and_then(|full| cost(methods, full, goal)));
-    words.extend(misplaced(methods));
-    words.extend(worst_served(methods));
-    words.extend(never_heard(methods));
-    words.extend(snapshots(methods));
-    words.extend(unfinished(methods));
-    words.extend(diverged(methods));
-    words
+    let mut sentences = Vec::new();
+    sentences.extend(winner(methods, goal));
+    sentences.extend(full.and_then(|full| absence_cost(methods, full, goal)));
+    sentences.extend(misplaced(methods));
+    sentences.extend(worst_served(methods));
+    sentences.extend(never_responded(methods));
+    sentences.extend(snapshots(methods));
+    sentences.extend(unfinished(methods));
+    sentences.extend(diverged(methods));
+    sentences
 }
 
 /// Which method is best, and whether that is beyond noise.
-fn winner(methods: &[Method<'_>], goal: Goal) -> Option<String> {
-    let of = |run: &Run| goal.figure(run);
+fn winner(methods: &[Method<'_>], goal: ComparedMetric) -> Option<String> {
+    let of = |run: &Run| goal.value(run);
     // Where some have more seeds than others, only those that all have say who is ahead.
     let shared = shared_seeds(methods, of);
     let fair = |run: &Run| of(run).filter(|_| shared.is_empty() || shared.contains(&run.header.seed));
     let mean = |method: &Method<'_>| method.estimate(fair).map(|found| found.mean);
     let mut ranked: Vec<_> = methods.iter().filter_map(|method| Some((mean(method)?, method))).collect();
     ranked.sort_by(|(one, _), (other, _)| match goal {
-        Goal::Accuracy => other.total_cmp(one),
-        Goal::Loss => one.total_cmp(other),
+        ComparedMetric::Accuracy => other.total_cmp(one),
+        ComparedMetric::Loss => one.total_cmp(other),
     });
     let (highest, best) = ranked.first()?;
     let at = match goal {
-        Goal::Accuracy => format!("at an accuracy of {highest:.2} %{}", lengths(methods)),
-        Goal::Loss => format!("at a loss of {highest:.4}{}", lengths(methods)),
+        ComparedMetric::Accuracy => format!("at an accuracy of {highest:.2} %{}", lengths(methods)),
+        ComparedMetric::Loss => format!("at a loss of {highest:.4}{}", lengths(methods)),
     };
     let Some((_, second)) = ranked.get(1) else { return Some(format!("{} ends {at}.", best.name)) };
-    let over = |other: &Method<'_>| best.less(other, fair).map(|found| goal.gain(found));
+    let over = |other: &Method<'_>| best.difference(other, fair).map(|found| goal.as_gain(found));
     let rest = &ranked[1..];
     let same =
         |other: &Method<'_>| over(other).is_some_and(|found| found.mean == 0.0 && found.std == Some(0.0));
@@ -74,15 +74,16 @@ fn lengths(methods: &[Method<'_>]) -> String {
 
 /// The seeds of which every method has a figure.
 fn shared_seeds(methods: &[Method<'_>], of: impl Fn(&Run) -> Option<f64>) -> Vec<u64> {
-    let mut known = methods.iter().map(|method| method.figures(&of)).filter(|figures| !figures.is_empty());
-    let first: Vec<u64> = known.next().map_or_else(Vec::new, |figures| figures.into_keys().collect());
+    let mut known =
+        methods.iter().map(|method| method.values_by_seed(&of)).filter(|values| !values.is_empty());
+    let first: Vec<u64> = known.next().map_or_else(Vec::new, |values| values.into_keys().collect());
     known.fold(first, |shared, own| shared.into_iter().filter(|seed| own.contains_key(seed)).collect())
 }
 
 /// What absences cost, where somebody waited for everybody.
-fn cost(methods: &[Method<'_>], full: &Method<'_>, goal: Goal) -> Option<String> {
-    let of = |run: &Run| goal.figure(run);
-    let loss = |method: &Method<'_>| full.less(method, of).map(|found| goal.gain(found));
+fn absence_cost(methods: &[Method<'_>], full: &Method<'_>, goal: ComparedMetric) -> Option<String> {
+    let of = |run: &Run| goal.value(run);
+    let loss = |method: &Method<'_>| full.difference(method, of).map(|found| goal.as_gain(found));
     let mut others: Vec<_> = methods
         .iter()
         .filter(|method| method.name != full.name)
@@ -102,16 +103,16 @@ fn cost(methods: &[Method<'_>], full: &Method<'_>, goal: Goal) -> Option<String>
         }
         _ => String::new(),
     };
-    let said = |found: Estimate, name: &str| match sign(Some(found)) {
+    let cost_text = |found: Estimate, name: &str| match sign(Some(found)) {
         Sign::Tied => format!("{name} no more than noise ({})", amount(found, goal)),
         Sign::Below => format!("{name} nothing: it gains {}", amount(negated(found), goal)),
         _ => format!("{name} {}", amount(found, goal)),
     };
     let begin = "Against full participation, absences cost";
     Some(if worst.name == best.name {
-        format!("{begin} {}.{time}", said(*least, best.name))
+        format!("{begin} {}.{time}", cost_text(*least, best.name))
     } else {
-        format!("{begin} {} and {}.{time}", said(*most, worst.name), said(*least, best.name))
+        format!("{begin} {} and {}.{time}", cost_text(*most, worst.name), cost_text(*least, best.name))
     })
 }
 
@@ -161,28 +162,28 @@ fn worst_served(methods: &[Method<'_>]) -> Option<String> {
 }
 
 /// Who was never heard.
-fn never_heard(methods: &[Method<'_>]) -> Option<String> {
+fn never_responded(methods: &[Method<'_>]) -> Option<String> {
     let mean = |method: &Method<'_>| method.estimate(|run| Some(run.summary.never_heard as f64));
     let lost: Vec<_> = methods
         .iter()
         .filter_map(|method| Some((method.name, mean(method)?.mean)))
         .filter(|(_, lost)| *lost > 0.0)
         .collect();
-    if methods.iter().flat_map(|method| &method.runs).any(|run| run.answered.is_empty()) {
+    if methods.iter().flat_map(|method| &method.runs).any(|run| run.responses.is_empty()) {
         return None;
     }
     if lost.is_empty() {
         return Some("Every client was heard at least once in every run.".to_owned());
     }
-    let said: Vec<_> = lost.iter().map(|(name, lost)| format!("{lost:.1} under {name}")).collect();
-    Some(format!("Clients that were never heard, on average over runs: {}.", listed(&said)))
+    let parts: Vec<_> = lost.iter().map(|(name, lost)| format!("{lost:.1} under {name}")).collect();
+    Some(format!("Clients that were never heard, on average over runs: {}.", listed(&parts)))
 }
 
 fn snapshots(methods: &[Method<'_>]) -> Option<String> {
     let share = |run: &Run| Some(100.0 * run.snapshots.last()?.1);
     let found = methods.iter().filter_map(|method| Some((method.estimate(share)?.mean, method.name)));
-    let said: Vec<_> = found.map(|(mean, name)| format!("{mean:.0} % under {name}")).collect();
-    (!said.is_empty()).then(|| format!("Rounds that were snapshots: {}.", listed(&said)))
+    let parts: Vec<_> = found.map(|(mean, name)| format!("{mean:.0} % under {name}")).collect();
+    (!parts.is_empty()).then(|| format!("Rounds that were snapshots: {}.", listed(&parts)))
 }
 
 fn unfinished(methods: &[Method<'_>]) -> Option<String> {
@@ -210,10 +211,10 @@ fn negated(found: Estimate) -> Estimate {
 }
 
 /// A difference, with its interval where there is one.
-fn amount(found: Estimate, goal: Goal) -> String {
+fn amount(found: Estimate, goal: ComparedMetric) -> String {
     let (digits, unit) = match goal {
-        Goal::Accuracy => (2, " points"),
-        Goal::Loss => (4, ""),
+        ComparedMetric::Accuracy => (2, " points"),
+        ComparedMetric::Loss => (4, ""),
     };
     match found.half_width {
         Some(half) => format!("{:.digits$} ± {half:.digits$}{unit}", found.mean),
@@ -235,12 +236,12 @@ mod tests {
     use crate::compare::worlds;
     use crate::testing::run;
 
-    fn said(runs: &[Run]) -> Vec<String> {
-        what_happened(&worlds(runs)[0].1)
+    fn sentences_of(runs: &[Run]) -> Vec<String> {
+        sentences(&worlds(runs)[0].1)
     }
 
     #[test]
-    fn a_difference_beyond_noise_is_told_from_one_within() {
+    fn a_difference_beyond_noise_is_distinguished_from_one_within() {
         let of = |accuracies: [f64; 3]| -> Vec<Run> {
             let runs = accuracies.into_iter().zip(1..);
             runs.flat_map(|(accuracy, seed)| {
@@ -249,58 +250,64 @@ mod tests {
             .collect()
         };
         // Ten, eleven and twelve points: a mean of 11 and a t of 4.30 times 1 over the root of 3.
-        let words = said(&of([0.61, 0.63, 0.65]));
+        let sentences = sentences_of(&of([0.61, 0.63, 0.65]));
         assert_eq!(
-            words[0],
+            sentences[0],
             "full ends best, at an accuracy of 63.00 %: 11.00 ± 2.48 points ahead of dropout, which is beyond noise."
         );
-        assert_eq!(words[1], "Against full participation, absences cost dropout 11.00 ± 2.48 points.");
-        let words = said(&of([0.71, 0.42, 0.73]));
+        assert_eq!(sentences[1], "Against full participation, absences cost dropout 11.00 ± 2.48 points.");
+        let sentences = sentences_of(&of([0.71, 0.42, 0.73]));
         assert_eq!(
-            words[0],
+            sentences[0],
             "full ends best, at an accuracy of 62.00 %, but not beyond noise: dropout cannot be told apart from it."
         );
-        assert!(words[1].starts_with("Against full participation, absences cost dropout no more than noise"));
-        let words = said(&[run("full", 1, 0.9), run("dropout", 1, 0.8)]);
-        assert!(words[0].ends_with("nobody can say whether that is more than noise."), "{}", words[0]);
+        assert!(
+            sentences[1].starts_with("Against full participation, absences cost dropout no more than noise")
+        );
+        let sentences = sentences_of(&[run("full", 1, 0.9), run("dropout", 1, 0.8)]);
+        assert!(
+            sentences[0].ends_with("nobody can say whether that is more than noise."),
+            "{}",
+            sentences[0]
+        );
     }
 
     #[test]
-    fn seeds_that_only_one_method_has_do_not_say_who_is_ahead() {
+    fn seeds_that_only_one_method_has_do_not_decide_who_is_ahead() {
         // b is ahead wherever both ran, and has one more seed, a hard one.
         let mut runs: Vec<_> = (1..=3)
             .flat_map(|seed| [run("a", seed, 0.2 * seed as f64), run("b", seed, 0.2 * seed as f64 + 0.1)])
             .collect();
         runs.push(run("b", 4, 0.0));
         assert_eq!(
-            said(&runs)[0],
+            sentences_of(&runs)[0],
             "b ends best, at an accuracy of 50.00 %: 10.00 ± 0.00 points ahead of a, which is beyond noise."
         );
         let same = [run("a", 1, 0.5), run("a", 2, 0.6), run("b", 1, 0.5), run("b", 2, 0.6)];
-        assert_eq!(said(&same)[0], "All methods end the same, at an accuracy of 55.00 %.");
+        assert_eq!(sentences_of(&same)[0], "All methods end the same, at an accuracy of 55.00 %.");
     }
 
     #[test]
     fn one_method_alone_wins_nothing() {
-        assert_eq!(said(&[run("fedavg", 1, 0.9)])[0], "fedavg ends at an accuracy of 90.00 %.");
+        assert_eq!(sentences_of(&[run("fedavg", 1, 0.9)])[0], "fedavg ends at an accuracy of 90.00 %.");
     }
 
     #[test]
-    fn whoever_was_never_heard_and_what_broke_is_said() {
+    fn clients_that_never_responded_and_divergence_are_reported() {
         let mut lost = run("dropout", 1, 0.5);
         lost.summary.never_heard = 3;
         lost.summary.ending = "diverged".to_owned();
         lost.finished = false;
-        let words = said(&[lost]);
+        let sentences = sentences_of(&[lost]);
         for expected in [
             "Clients that were never heard, on average over runs: 3.0 under dropout.",
             "1 run is not finished: what is said of it is so far.",
             "Training diverged at some client, or as a whole: dropout, seed 1.",
         ] {
-            assert!(words.iter().any(|one| one == expected), "{words:?}");
+            assert!(sentences.iter().any(|one| one == expected), "{sentences:?}");
         }
         assert!(
-            said(&[run("full", 1, 0.5)])
+            sentences_of(&[run("full", 1, 0.5)])
                 .contains(&"Every client was heard at least once in every run.".to_owned())
         );
     }

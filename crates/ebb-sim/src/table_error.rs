@@ -5,7 +5,7 @@ use std::path::Path;
 use ebb_train::read::ReadError;
 
 /// What is wrong with the file, and what to do about it; `columns` are those that it should have.
-pub(crate) fn unreadable(file: &Path, error: ReadError, columns: &[&str]) -> String {
+pub(crate) fn table_error(file: &Path, error: ReadError, columns: &[&str]) -> String {
     match error {
         ReadError::Unfit { found, .. } if found == "none" => {
             let (file, columns) = (file.display(), columns.join(", "));

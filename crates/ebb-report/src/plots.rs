@@ -4,19 +4,19 @@ use ebb_plot::{
     BarSeries, Bars, BoxSeries, Boxes, HeatMap, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme,
 };
 
-use crate::compare::{Curve, Goal, Method};
-use crate::friends::matrix;
-use crate::gather::{Judged, Run, STATES, file_name};
+use crate::compare::{ComparedMetric, Curve, Method};
+use crate::load::{Evaluation, Run, STATES, file_name};
+use crate::similarity::matrix;
 
 /// More points than this nobody can tell apart on a page.
-const MOST_POINTS: usize = 300;
+const MAX_POINTS: usize = 300;
 
 /// Of more clients than this a page shows who is how alike in blocks.
-const MOST_ALIKE: usize = 100;
+const MAX_SIMILARITY_ROWS: usize = 100;
 
 /// A picture, and the figures it was made from.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub struct Plot {
     /// The name of its files.
     pub name: String,
     /// What it shows, above it.
@@ -24,16 +24,16 @@ pub struct Picture {
     /// What to know about it, below it.
     pub caption: String,
     /// How it is drawn.
-    pub kind: Kind,
+    pub kind: PlotKind,
     /// Its figures: the heading, then the rows.
     pub table: Vec<Vec<String>>,
     /// Whether the page can list them from the drawing.
-    pub drawn_whole: bool,
+    pub has_all_points: bool,
 }
 
 /// What is drawn.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum PlotKind {
     /// Lines with bands.
     Lines(Lines),
     /// Bars.
@@ -46,27 +46,27 @@ pub enum Kind {
     Heat(HeatMap),
 }
 
-impl Picture {
+impl Plot {
     /// Draws it.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         match &self.kind {
-            Kind::Lines(lines) => lines.draw(theme, size),
-            Kind::Bars(bars) => bars.draw(theme, size),
-            Kind::Boxes(boxes) => boxes.draw(theme, size),
-            Kind::Raster(raster, _) => raster.draw(theme, size),
-            Kind::Heat(map) => map.draw(theme, size),
+            PlotKind::Lines(lines) => lines.draw(theme, size),
+            PlotKind::Bars(bars) => bars.draw(theme, size),
+            PlotKind::Boxes(boxes) => boxes.draw(theme, size),
+            PlotKind::Raster(raster, _) => raster.draw(theme, size),
+            PlotKind::Heat(map) => map.draw(theme, size),
         }
     }
 
     /// The same with its title in the drawing, for files that stand alone.
-    pub fn titled(&self) -> Picture {
+    pub fn with_title(&self) -> Plot {
         let mut own = self.clone();
         let title = match &mut own.kind {
-            Kind::Lines(lines) => &mut lines.title,
-            Kind::Bars(bars) => &mut bars.title,
-            Kind::Boxes(boxes) => &mut boxes.title,
-            Kind::Raster(raster, _) => &mut raster.title,
-            Kind::Heat(map) => &mut map.title,
+            PlotKind::Lines(lines) => &mut lines.title,
+            PlotKind::Bars(bars) => &mut bars.title,
+            PlotKind::Boxes(boxes) => &mut boxes.title,
+            PlotKind::Raster(raster, _) => &mut raster.title,
+            PlotKind::Heat(map) => &mut map.title,
         };
         title.clone_from(&self.title);
         own
@@ -75,7 +75,7 @@ impl Picture {
     /// How large it is on a page of the usual width.
     pub fn wide(&self) -> Size {
         match &self.kind {
-            Kind::Heat(_) => Size { width_px: 760, height_px: 680 },
+            PlotKind::Heat(_) => Size { width_px: 760, height_px: 680 },
             _ => Size { width_px: 900, height_px: 440 },
         }
     }
@@ -97,7 +97,7 @@ impl Picture {
 }
 
 /// Six digits are more than anybody sees.
-pub(crate) fn short(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
@@ -112,7 +112,7 @@ fn heading<const N: usize>(names: [&str; N]) -> Vec<Vec<String>> {
 
 /// Against what a curve is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Across {
+pub enum XAxis {
     /// Rounds.
     Rounds,
     /// Virtual time.
@@ -121,49 +121,49 @@ pub enum Across {
     Megabytes,
 }
 
-impl Across {
+impl XAxis {
     /// All of them.
-    pub const ALL: [Across; 3] = [Across::Rounds, Across::Hours, Across::Megabytes];
+    pub const ALL: [XAxis; 3] = [XAxis::Rounds, XAxis::Hours, XAxis::Megabytes];
 
     /// What the axis is called.
     pub fn label(self) -> &'static str {
         match self {
-            Across::Rounds => "round",
-            Across::Hours => "virtual hours",
-            Across::Megabytes => "MB up and down",
+            XAxis::Rounds => "round",
+            XAxis::Hours => "virtual hours",
+            XAxis::Megabytes => "MB up and down",
         }
     }
 
     /// In the name of a tab, and of a file.
     pub fn name(self) -> &'static str {
         match self {
-            Across::Rounds => "rounds",
-            Across::Hours => "time",
-            Across::Megabytes => "bytes",
+            XAxis::Rounds => "rounds",
+            XAxis::Hours => "time",
+            XAxis::Megabytes => "bytes",
         }
     }
 
-    fn place(self, judged: &Judged) -> f64 {
+    fn position(self, evaluation: &Evaluation) -> f64 {
         match self {
-            Across::Rounds => f64::from(judged.round),
-            Across::Hours => judged.hours,
-            Across::Megabytes => judged.megabytes,
+            XAxis::Rounds => f64::from(evaluation.round),
+            XAxis::Hours => evaluation.hours,
+            XAxis::Megabytes => evaluation.megabytes,
         }
     }
 }
 
 /// Accuracy or loss of all methods; nothing where it was never measured.
-pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Option<Picture> {
+pub fn curves(methods: &[Method<'_>], across: XAxis, what: &'static str) -> Option<Plot> {
     let percent = what == "accuracy";
-    let figure = |judged: &Judged| match percent {
-        true => judged.accuracy.map(|share| 100.0 * share),
-        false => judged.loss,
+    let value = |evaluation: &Evaluation| match percent {
+        true => evaluation.accuracy.map(|share| 100.0 * share),
+        false => evaluation.loss,
     };
     let label = if percent { "accuracy %" } else { "loss" };
     // No accuracy is outside 0 to 100, no loss below 0, wherever an interval ends.
     let most = if percent { 100.0 } else { f64::INFINITY };
     let curves = methods.iter().map(|method| {
-        let mut curve = method.curve(figure, |judged| across.place(judged));
+        let mut curve = method.curve(value, |evaluation| across.position(evaluation));
         curve.band.iter_mut().for_each(|(low, high)| (*low, *high) = (low.max(0.0), high.min(most)));
         (method.name, curve)
     });
@@ -184,37 +184,37 @@ pub fn curves(methods: &[Method<'_>], across: Across, what: &'static str) -> Opt
     let several = methods.iter().any(|method| method.runs.len() > 1);
     let most = curves.iter().map(|(_, curve)| curve.points.len()).max().unwrap_or(0);
     let series = curves.iter().map(|(name, curve)| {
-        let Curve { points, band } = curve.thinned(MOST_POINTS);
+        let Curve { points, band } = curve.thinned(MAX_POINTS);
         Series { name: (*name).to_owned(), points, band: (!band.is_empty()).then_some(band) }
     });
     let means = several.then_some(
         "Means over seeds, as far as all runs of a method go; bands are 95 % intervals of the mean.",
     );
-    let thinned = (most > MOST_POINTS).then(|| {
-        format!("{MOST_POINTS} of up to {most} points are drawn and listed here; the records have all.")
+    let thinned = (most > MAX_POINTS).then(|| {
+        format!("{MAX_POINTS} of up to {most} points are drawn and listed here; the records have all.")
     });
     let caption: Vec<_> = means.map(str::to_owned).into_iter().chain(thinned).collect();
-    Some(Picture {
+    Some(Plot {
         name: format!("{what}-by-{}", across.name()),
         title: format!("Test {what} by {}", across.name()),
         caption: caption.join(" "),
-        kind: Kind::Lines(Lines {
+        kind: PlotKind::Lines(Lines {
             title: String::new(),
             x_label: across.label().to_owned(),
             y_label: format!("test {label}"),
             series: series.collect(),
         }),
         table,
-        drawn_whole: true,
+        has_all_points: true,
     })
 }
 
 /// Final accuracies, or losses, as bars with intervals.
-pub fn finals(methods: &[Method<'_>]) -> Option<Picture> {
-    let goal = Goal::of(methods);
+pub fn finals(methods: &[Method<'_>]) -> Option<Plot> {
+    let goal = ComparedMetric::of(methods);
     let found: Vec<_> = methods
         .iter()
-        .filter_map(|method| Some((method.name, method.estimate(|run| goal.figure(run))?)))
+        .filter_map(|method| Some((method.name, method.estimate(|run| goal.value(run))?)))
         .filter(|(_, one)| one.mean.is_finite())
         .collect();
     if found.len() < 2 {
@@ -224,15 +224,15 @@ pub fn finals(methods: &[Method<'_>]) -> Option<Picture> {
     let mut table = heading(["method", "seeds", goal.name(), "low", "high"]);
     for (name, one) in &found {
         let (low, high) = ends(one);
-        let figures = [one.mean, low, high].map(|figure| figure.to_string());
+        let values = [one.mean, low, high].map(|value| value.to_string());
         let cells = [(*name).to_owned(), one.n_values.to_string()];
-        table.push(cells.into_iter().chain(figures).collect());
+        table.push(cells.into_iter().chain(values).collect());
     }
-    Some(Picture {
+    Some(Plot {
         name: "final".to_owned(),
         title: format!("At the end: {}", goal.name()),
         caption: "Means over seeds, with 95 % intervals of the mean where there are several.".to_owned(),
-        kind: Kind::Bars(Bars {
+        kind: PlotKind::Bars(Bars {
             title: String::new(),
             x_label: String::new(),
             y_label: format!("test {}", goal.name()),
@@ -245,93 +245,93 @@ pub fn finals(methods: &[Method<'_>]) -> Option<Picture> {
             by_group: true,
         }),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// How often clients were asked and answered, spread over clients: two boxes a method.
-pub fn asked(methods: &[Method<'_>]) -> Option<Picture> {
+pub fn selections(methods: &[Method<'_>]) -> Option<Plot> {
     let first: Vec<_> = methods.iter().filter_map(|method| method.runs.first().copied()).collect();
-    if first.iter().all(|run| run.asked.is_empty()) {
+    if first.iter().all(|run| run.selections.is_empty()) {
         return None;
     }
     let mut table = heading(["method", "client", "asked", "answered"]);
     for run in &first {
-        for (client, (asked, answered)) in run.asked.iter().zip(&run.answered).enumerate() {
-            let counts = [client, *asked as usize, *answered as usize].map(|count| count.to_string());
+        for (client, (selected, responded)) in run.selections.iter().zip(&run.responses).enumerate() {
+            let counts = [client, *selected as usize, *responded as usize].map(|count| count.to_string());
             table.push(std::iter::once(run.source.method.clone()).chain(counts).collect());
         }
     }
     let spread = |of: fn(&Run) -> &Vec<u32>| -> Vec<Vec<f64>> {
         first.iter().map(|run| of(run).iter().map(|&count| f64::from(count)).collect()).collect()
     };
-    Some(Picture {
+    Some(Plot {
         name: "selections".to_owned(),
         title: "How often clients were asked, and answered".to_owned(),
         caption: "Spread over clients, in the first seed of each method; the figures have every client."
             .to_owned(),
-        kind: Kind::Boxes(Boxes {
+        kind: PlotKind::Boxes(Boxes {
             title: String::new(),
             x_label: String::new(),
             y_label: "rounds".to_owned(),
             groups: methods.iter().map(|method| method.name.to_owned()).collect(),
             series: vec![
-                BoxSeries { name: "asked".to_owned(), values: spread(|run| &run.asked) },
-                BoxSeries { name: "answered".to_owned(), values: spread(|run| &run.answered) },
+                BoxSeries { name: "asked".to_owned(), values: spread(|run| &run.selections) },
+                BoxSeries { name: "answered".to_owned(), values: spread(|run| &run.responses) },
             ],
         }),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// How much more than it should each client counted, from the one that counted most.
-pub fn weights(methods: &[Method<'_>]) -> Option<Picture> {
+pub fn weights(methods: &[Method<'_>]) -> Option<Plot> {
     let mut table = heading(["method", "client", "given", "due", "given over due"]);
     let mut series = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first()) {
         let Some(weights) = &run.summary.weights else { continue };
         let over = weights.ratio_to_due();
         for (client, ((given, due), over)) in weights.given.iter().zip(&weights.due).zip(&over).enumerate() {
-            let figures = [given, due, over].map(|figure| short(*figure).to_string());
+            let values = [given, due, over].map(|value| rounded(*value).to_string());
             let cells = [run.source.method.clone(), client.to_string()];
-            table.push(cells.into_iter().chain(figures).collect());
+            table.push(cells.into_iter().chain(values).collect());
         }
         // Whoever is in no objective has nothing due.
         let mut over: Vec<_> = over.into_iter().filter(|over| over.is_finite()).collect();
         over.sort_by(|one, other| other.total_cmp(one));
         let points: Vec<_> = over.into_iter().enumerate().map(|(at, over)| (at as f64, over)).collect();
         if !points.is_empty() {
-            let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MOST_POINTS);
+            let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MAX_POINTS);
             series.push(Series { name: run.source.method.clone(), points, band: None });
         }
     }
     if series.is_empty() {
         return None;
     }
-    Some(Picture {
+    Some(Plot {
         name: "weights".to_owned(),
         title: "How much each client counted, over how much it should".to_owned(),
         caption: "First seed of each method. 1: as much as the objective says; 0: not at all. Each method's clients from the \
                   one that counted most; methods that cannot say are left out."
             .to_owned(),
-        kind: Kind::Lines(Lines {
+        kind: PlotKind::Lines(Lines {
             title: String::new(),
             x_label: "clients, most first".to_owned(),
             y_label: "weight given over due".to_owned(),
             series,
         }),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// How well the model suits each client, from the one it suits least.
-pub fn served(methods: &[Method<'_>]) -> Option<Picture> {
-    let goal = Goal::of(methods);
+pub fn per_client(methods: &[Method<'_>]) -> Option<Plot> {
+    let goal = ComparedMetric::of(methods);
     let (what, scale) = match goal {
-        Goal::Accuracy => ("accuracy", 100.0),
-        Goal::Loss => ("loss", 1.0),
+        ComparedMetric::Accuracy => ("accuracy", 100.0),
+        ComparedMetric::Loss => ("loss", 1.0),
     };
     let mut table = heading(["method", "percent of clients", what]);
     let mut series = Vec::new();
@@ -339,9 +339,9 @@ pub fn served(methods: &[Method<'_>]) -> Option<Picture> {
         let decile =
             |tenth: usize| method.estimate(|run| run.summary.oracle_client_deciles.get(tenth).copied());
         let points = (0..=10).filter_map(|tenth| Some((10.0 * tenth as f64, scale * decile(tenth)?.mean)));
-        let points: Vec<_> = points.filter(|(_, figure)| figure.is_finite()).collect();
-        for (at, figure) in &points {
-            table.push(vec![method.name.to_owned(), at.to_string(), figure.to_string()]);
+        let points: Vec<_> = points.filter(|(_, value)| value.is_finite()).collect();
+        for (at, value) in &points {
+            table.push(vec![method.name.to_owned(), at.to_string(), value.to_string()]);
         }
         if !points.is_empty() {
             series.push(Series { name: method.name.to_owned(), points, band: None });
@@ -350,26 +350,26 @@ pub fn served(methods: &[Method<'_>]) -> Option<Picture> {
     if series.is_empty() {
         return None;
     }
-    let better = if goal == Goal::Accuracy { "at most" } else { "at least" };
-    Some(Picture {
+    let better = if goal == ComparedMetric::Accuracy { "at most" } else { "at least" };
+    Some(Plot {
         name: "per-client".to_owned(),
         title: format!("At the clients: {} (oracle)", goal.name()),
         caption: format!(
             "Each client's own test data; means over seeds. So many percent of the clients have {better} this {what}."
         ),
-        kind: Kind::Lines(Lines {
+        kind: PlotKind::Lines(Lines {
             title: String::new(),
             x_label: "percent of clients, worst served first".to_owned(),
             y_label: goal.name().to_owned(),
             series,
         }),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// How many rounds were snapshots, where a method makes them.
-pub fn snapshots(methods: &[Method<'_>]) -> Option<Picture> {
+pub fn snapshots(methods: &[Method<'_>]) -> Option<Plot> {
     let mut table = heading(["method", "round", "share of snapshots so far", "chance of the next"]);
     let mut series = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first()).filter(|run| !run.snapshots.is_empty())
@@ -380,11 +380,11 @@ pub fn snapshots(methods: &[Method<'_>]) -> Option<Picture> {
             table.push(vec![name.clone(), round.to_string(), share.to_string(), next]);
         }
         let shares: Vec<_> = run.snapshots.iter().map(|one| (f64::from(one.0), one.1)).collect();
-        let chances: Vec<_> =
+        let probabilities: Vec<_> =
             run.snapshots.iter().filter_map(|one| Some((f64::from(one.0), one.2?))).collect();
-        for (what, points) in [("share so far", shares), ("chance of the next", chances)] {
+        for (what, points) in [("share so far", shares), ("chance of the next", probabilities)] {
             if !points.is_empty() {
-                let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MOST_POINTS);
+                let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MAX_POINTS);
                 series.push(Series { name: format!("{name}: {what}"), points, band: None });
             }
         }
@@ -392,35 +392,35 @@ pub fn snapshots(methods: &[Method<'_>]) -> Option<Picture> {
     if series.is_empty() {
         return None;
     }
-    Some(Picture {
+    Some(Plot {
         name: "snapshots".to_owned(),
         title: "Snapshot rounds".to_owned(),
         caption: "First seed of each method.".to_owned(),
-        kind: Kind::Lines(Lines {
+        kind: PlotKind::Lines(Lines {
             title: String::new(),
             x_label: "round".to_owned(),
             y_label: "share of rounds".to_owned(),
             series,
         }),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// Who is how alike in the first run of a method that compares clients.
-pub fn alike(method: &Method<'_>) -> Option<Picture> {
+pub fn similarity(method: &Method<'_>) -> Option<Plot> {
     let run = method.runs.first()?;
-    let (round, pairs) = run.friends.as_ref()?;
+    let (round, pairs) = run.similarities.as_ref()?;
     let pairs: Vec<_> = pairs.iter().filter(|pair| pair.similarity.is_finite()).copied().collect();
     let map = matrix(*round, &pairs, |_| None)?;
-    let many = map.rows.len() > MOST_ALIKE;
-    let map = HeatMap { title: String::new(), ..if many { coarse(&map) } else { map } };
+    let many = map.rows.len() > MAX_SIMILARITY_ROWS;
+    let map = HeatMap { title: String::new(), ..if many { coarsened(&map) } else { map } };
     let mut table = heading(["one", "other", "similarity"]);
     for (one, values) in map.values.iter().enumerate() {
         for (other, value) in values.iter().enumerate().skip(one + usize::from(!many)) {
             if value.is_finite() {
                 let names = [one, other].map(|at| map.rows[at].clone());
-                table.push(names.into_iter().chain([short(*value).to_string()]).collect());
+                table.push(names.into_iter().chain([rounded(*value).to_string()]).collect());
             }
         }
     }
@@ -429,28 +429,29 @@ pub fn alike(method: &Method<'_>) -> Option<Picture> {
     } else {
         ""
     };
-    Some(Picture {
+    Some(Plot {
         name: format!("friends-{}", file_name(method.name)),
         title: format!("Who is how alike: {}", method.name),
         caption: format!("Seed {}, after {round} rounds.{each}", run.header.seed),
-        kind: Kind::Heat(map),
+        kind: PlotKind::Heat(map),
         table,
-        drawn_whole: false,
+        has_all_points: false,
     })
 }
 
 /// Neighbours averaged, so that few rows and columns are left; they are named by the places of the first and the last.
-fn coarse(map: &HeatMap) -> HeatMap {
+fn coarsened(map: &HeatMap) -> HeatMap {
     let n = map.rows.len();
-    let bounds = |at: usize| at * n / MOST_ALIKE..(at + 1) * n / MOST_ALIKE;
+    let bounds = |at: usize| at * n / MAX_SIMILARITY_ROWS..(at + 1) * n / MAX_SIMILARITY_ROWS;
     let mean = |rows: usize, columns: usize| {
         let cells = map.values[bounds(rows)].iter().flat_map(|row| &row[bounds(columns)]);
         let known: Vec<_> = cells.copied().filter(|value| value.is_finite()).collect();
         ebb_record::stats::mean(&known).unwrap_or(f64::NAN)
     };
     let name = |at: usize| format!("places {} to {}", bounds(at).start, bounds(at).end - 1);
-    let values = (0..MOST_ALIKE).map(|rows| (0..MOST_ALIKE).map(|columns| mean(rows, columns)).collect());
-    let names: Vec<_> = (0..MOST_ALIKE).map(name).collect();
+    let values = (0..MAX_SIMILARITY_ROWS)
+        .map(|rows| (0..MAX_SIMILARITY_ROWS).map(|columns| mean(rows, columns)).collect());
+    let names: Vec<_> = (0..MAX_SIMILARITY_ROWS).map(name).collect();
     HeatMap {
         rows: names.clone(),
         columns: names,
@@ -462,7 +463,7 @@ fn coarse(map: &HeatMap) -> HeatMap {
 }
 
 /// Who was there, and who answered, in the first run of each method: one picture for those in which it was the same.
-pub fn presences(methods: &[Method<'_>]) -> Vec<Picture> {
+pub fn participation(methods: &[Method<'_>]) -> Vec<Plot> {
     let mut groups: Vec<(&Run, Vec<&str>)> = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first().copied()) {
         let same = |(first, _): &&mut (&Run, Vec<&str>)| {
@@ -473,18 +474,18 @@ pub fn presences(methods: &[Method<'_>]) -> Vec<Picture> {
             None => groups.push((run, vec![&run.source.method])),
         }
     }
-    groups.into_iter().filter_map(|(run, names)| presence(run, &names.join(", "))).collect()
+    groups.into_iter().filter_map(|(run, names)| participation_plot(run, &names.join(", "))).collect()
 }
 
-fn presence(run: &Run, names: &str) -> Option<Picture> {
+fn participation_plot(run: &Run, names: &str) -> Option<Plot> {
     let presence = &run.presence;
     let cells = presence.cells();
     if cells.first().is_none_or(Vec::is_empty) {
         return None;
     }
-    let (clients, rounds) = (presence.clients_each, presence.rounds_each);
+    let (clients, rounds) = (presence.clients_per_cell, presence.rounds_per_cell);
     let name_of = |row: usize| (row * clients).to_string();
-    let first_of = |column: usize| (presence.first as usize + column * rounds).to_string();
+    let first_of = |column: usize| (presence.first_round as usize + column * rounds).to_string();
     let corner = "first client \\ first round".to_owned();
     let mut table =
         vec![std::iter::once(corner).chain((0..cells[0].len()).map(first_of)).collect::<Vec<_>>()];
@@ -505,17 +506,17 @@ fn presence(run: &Run, names: &str) -> Option<Picture> {
         title: String::new(),
         x_label: "round".to_owned(),
         y_label: "client".to_owned(),
-        first_column: u64::from(presence.first),
+        first_column: u64::from(presence.first_round),
         column_width: rounds as u64,
         states: STATES.map(str::to_owned).to_vec(),
         rows: rows.collect(),
     };
-    Some(Picture {
+    Some(Plot {
         name: format!("participation-{}", file_name(&run.source.method)),
         title: format!("Who took part: {names}"),
         caption: format!("Seed {}.{each}", run.header.seed),
-        kind: Kind::Raster(raster, [(clients, rounds), presence.of]),
+        kind: PlotKind::Raster(raster, [(clients, rounds), presence.n_clients_and_rounds]),
         table,
-        drawn_whole: true,
+        has_all_points: true,
     })
 }

@@ -5,41 +5,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use ebb_plot::HeatMap;
 use ebb_record::SimilarityPair;
 
-use crate::linkage::{Distances, side_by_side};
+use crate::linkage::{Distances, leaf_order};
 
 /// Of more clients than this the picture shows as many that are evenly apart.
-const MANY: usize = 2000;
+const MAX_CLIENTS: usize = 2000;
 
 /// Of at most so many clients the numbers stand beside the picture.
-const MOST_NAMED: usize = 60;
+const MAX_NAMED_CLIENTS: usize = 60;
 
 /// The matrix of all that met somebody: by true cluster where an oracle says those, else with alike ones side by side. `None`
 /// where nobody met.
 pub fn matrix(round: u32, pairs: &[SimilarityPair], cluster: impl Fn(u32) -> Option<u32>) -> Option<HeatMap> {
-    let met: BTreeSet<u32> = pairs.iter().flat_map(|pair| [pair.client, pair.other]).collect();
-    let met: Vec<u32> = met.into_iter().collect();
-    if met.is_empty() {
+    let clients: BTreeSet<u32> = pairs.iter().flat_map(|pair| [pair.client, pair.other]).collect();
+    let clients: Vec<u32> = clients.into_iter().collect();
+    if clients.is_empty() {
         return None;
     }
-    let n_drawn = met.len().min(MANY);
-    let mut drawn: Vec<u32> = (0..n_drawn).map(|at| met[at * met.len() / n_drawn]).collect();
+    let n_drawn = clients.len().min(MAX_CLIENTS);
+    let mut drawn: Vec<u32> = (0..n_drawn).map(|at| clients[at * clients.len() / n_drawn]).collect();
     let oracle = drawn.iter().any(|&client| cluster(client).is_some());
     if oracle {
         drawn.sort_by_key(|&client| (cluster(client), client));
     } else {
-        drawn = alike_together(&drawn, pairs);
+        drawn = similar_together(&drawn, pairs);
     }
     let mut values = vec![vec![f64::NAN; drawn.len()]; drawn.len()];
-    for (one, other, similarity) in among(&drawn, pairs) {
+    for (one, other, similarity) in indexed_pairs(&drawn, pairs) {
         values[one][other] = similarity;
         values[other][one] = similarity;
     }
     let names: Vec<_> = drawn.iter().map(u32::to_string).collect();
-    let apart = |two: &[u32]| cluster(two[0]) != cluster(two[1]);
-    let breaks = drawn.windows(2).enumerate().filter(|(_, two)| apart(two)).map(|(at, _)| at + 1);
+    let in_different_clusters = |two: &[u32]| cluster(two[0]) != cluster(two[1]);
+    let breaks =
+        drawn.windows(2).enumerate().filter(|(_, two)| in_different_clusters(two)).map(|(at, _)| at + 1);
     let order = if oracle { "by true cluster (oracle)" } else { "alike ones side by side" };
-    let some = match drawn.len() < met.len() {
-        true => format!(", {} of {}", drawn.len(), met.len()),
+    let some = match drawn.len() < clients.len() {
+        true => format!(", {} of {}", drawn.len(), clients.len()),
         false => String::new(),
     };
     let rounds = if round == 1 { "1 round".to_owned() } else { format!("{round} rounds") };
@@ -53,13 +54,13 @@ pub fn matrix(round: u32, pairs: &[SimilarityPair], cluster: impl Fn(u32) -> Opt
         values,
         gap_label: "never met".to_owned(),
         blank_diagonal: true,
-        hide_names: drawn.len() > MOST_NAMED,
+        hide_names: drawn.len() > MAX_NAMED_CLIENTS,
         breaks: breaks.collect(),
     })
 }
 
 /// The pairs among these clients, by their places.
-fn among<'p>(
+fn indexed_pairs<'p>(
     clients: &[u32],
     pairs: &'p [SimilarityPair],
 ) -> impl Iterator<Item = (usize, usize, f64)> + use<'p> {
@@ -69,12 +70,12 @@ fn among<'p>(
         .filter_map(move |pair| Some((*place.get(&pair.client)?, *place.get(&pair.other)?, pair.similarity)))
 }
 
-fn alike_together(clients: &[u32], pairs: &[SimilarityPair]) -> Vec<u32> {
+fn similar_together(clients: &[u32], pairs: &[SimilarityPair]) -> Vec<u32> {
     // Whoever never met is as unlike as any two that did.
-    let unlike = pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
-    let mut apart = Distances::new(clients.len(), unlike);
-    for (one, other, similarity) in among(clients, pairs) {
-        apart.set(one, other, 1.0 - similarity);
+    let largest_distance = pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
+    let mut distances = Distances::new(clients.len(), largest_distance);
+    for (one, other, similarity) in indexed_pairs(clients, pairs) {
+        distances.set(one, other, 1.0 - similarity);
     }
-    side_by_side(apart).into_iter().map(|at| clients[at]).collect()
+    leaf_order(distances).into_iter().map(|at| clients[at]).collect()
 }
